@@ -6,10 +6,14 @@ PYTHON ?= python3
 DEMO := $(PYTHON) scripts/environment.py run demo
 TEST := $(PYTHON) scripts/environment.py run test
 # Plugins are imported from their folders: a type checker does not follow editable installs.
-export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
+export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-export:plugins/trikafka-spark:examples
 
-#: One release of each line that trikafka supports; the oldest and the default are in `make test` too.
-BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
+# Where bytecode is not kept, each of the hundreds of programs that tests start compiles trikafka, and each process of
+# pytest all tests. Empty is as good as unset.
+export PYTHONDONTWRITEBYTECODE :=
+
+#: One release of each line that trikafka supports; the oldest, the default and the newest are in `make test` too.
+BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1 4.4.0
 
 #: The PySpark that `make test-spark` runs the plugin's tests on, beside the locked one of `make test`.
 SPARK ?= 4.3.0
@@ -17,13 +21,14 @@ SPARK ?= 4.3.0
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
 PROCESSES ?= 3
 
-.PHONY: help demo test test-brokers test-spark lint style types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke docs locks wheels clean python env-demo env-test
+.PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke docs locks wheels clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
 	@echo 'make test    all tests, with the checks of style and types'
-	@echo 'make test-brokers   the main paths against Kafka 3.3 to 4.3 (first run: downloads 50 MB a version)'
+	@echo 'make test-brokers   the main paths against Kafka 3.3 to 4.4 (first run: downloads 50 MB a version)'
 	@echo 'make lint    only the checks of style and types'
+	@echo 'make format  the code in the one layout that `make lint` accepts (ruff, 100 columns)'
 	@echo 'make test-spark      the Spark plugin'"'"'s tests on another PySpark, by default 4.3.0 (first run: downloads 400 MB)'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, some 25 minutes (docs/benchmarks.md)'
@@ -40,15 +45,23 @@ help:
 demo: env-demo
 	@$(DEMO) python examples/flights.py $(ARGS)
 
-test: lint pytest
+# While the types are checked, which takes one processor, the other compiles the tests: else each process of pytest does.
+test: env-test
+	@$(TEST) python -m pytest -n 0 --collect-only -qq > /dev/null 2>&1 & \
+		$(MAKE) --no-print-directory lint; code=$$?; wait; exit $$code
+	@$(MAKE) --no-print-directory pytest
 
 lint: style types
 
 style: env-test
 	@$(TEST) ruff check .
+	@$(TEST) ruff format --check --quiet . || (echo 'Run `make format`.'; exit 1)
+
+format: env-test
+	@$(TEST) ruff format .
 
 types: env-test
-	@$(TEST) mypy --strict -p trikafka -p trikafka_broker -p trikafka_spark -p pyspark_trikafka
+	@$(TEST) mypy --strict -p trikafka -p trikafka_broker -p trikafka_export -p trikafka_spark -p pyspark_trikafka
 	@$(TEST) mypy --strict -p flights -p benchmarks
 
 pytest: env-test
@@ -69,7 +82,7 @@ test-spark: env-test .spark/$(SPARK)
 	@mv $@.new $@
 
 fuzz: env-test
-	@$(TEST) python tests/wire/sanitized.py -m pytest -q tests/wire tests/producer/test_table_rows.py tests/producer/test_quick_way.py
+	@$(TEST) python tests/wire/sanitized.py -m pytest -q tests/wire tests/producer/test_arrow_rows.py tests/producer/test_append_fast_path.py
 	@$(TEST) python tests/wire/sanitized.py tests/wire/fuzz.py --seconds 300 $(ARGS)
 
 bench: env-test
@@ -96,7 +109,7 @@ docs: env-test
 locks:
 	@for name in build demo test kerberos wheels; do \
 		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
-			--no-emit-package trikafka --no-emit-package trikafka-broker --no-emit-package trikafka-spark \
+			--no-emit-package trikafka --no-emit-package trikafka-broker --no-emit-package trikafka-export --no-emit-package trikafka-spark \
 			locks/$$name.in --output-file locks/$$name.txt $(ARGS) || exit 1; \
 	done
 

@@ -1,21 +1,13 @@
-"""How the tests are spread over processes (``make test`` has three of them, by pytest-xdist; without it nothing here is in force).
+"""The spread of the tests over processes, their randomness, and virtual time beside threads.
 
-A file's tests stay together, for they share a broker. Files with a real broker come first: they wait more than they work, and
-what is left for the end is quick. A test with the mark ``alone`` measures what a busy machine falsifies: nothing else runs then.
-It waits for the tests that the other processes have begun, so its file comes when these are quick ones.
-
-And what is chance in them, in any process: Trio shuffles its tasks, and retries have jitter. A test has the same of both each time,
-by its name, so that a test that passes here passes elsewhere; and Hypothesis has the same examples. ``--chance 7`` gives others, to
-look for what fails then. An example may take its time in any case: that a machine stood still is no failure.
-
-Virtual time hardly moves while a thread works for the loop: that takes real time, and a clock that jumps as soon as nothing else is
-to do runs through every limit before a busy machine has come to the thread. It jumps only after ten idle seconds then.
+``make test`` runs several processes by pytest-xdist. Without it the order of tests is pytest's own.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import logging
 import random
 import re
 from collections import Counter
@@ -30,12 +22,30 @@ import trio
 from trio.testing import MockClock
 
 hypothesis.settings.register_profile("others", deadline=None, database=None, print_blob=True)
-hypothesis.settings.register_profile("the same each time", hypothesis.settings.get_profile("others"), derandomize=True)
+hypothesis.settings.register_profile(
+    "the same each time", hypothesis.settings.get_profile("others"), derandomize=True
+)
 hypothesis.settings.load_profile("the same each time")
 
+# How the tests are spread over processes:
+#
+# * All tests of a file run in one process, because they share a broker. All files that use the
+#   shared Spark session are one scope: a session takes seconds to start and a gigabyte of memory.
+#   Files that kill one Spark after another are scopes of their own. They take so long that the
+#   process with the shared session would be the last to end.
+# * Every process collects all tests, so every process must compute the same order. The order
+#   depends only on names and contents of files.
+# * The longest scopes come first. If one began last, all other processes would wait for it.
+# * Then come the other files with a real broker. They wait more than they compute, so they overlap
+#   well. Quick files remain for the end, where they fill the gaps evenly.
+# * A test marked ``alone`` measures something that a busy machine falsifies. No other test may run
+#   at the same time. Such a test waits until the tests of the other processes have ended, so its
+#   file comes when these are quick ones.
+
 ROOT = Path(__file__).parent
-#: These take so long that whoever begins one last is waited for by all others. SPARK stands for many files.
+#: The scope of the files that share a Spark session.
 SPARK = "spark"
+#: The longest scopes, in the order in which they begin.
 LONGEST = [
     SPARK,
     "tests/live/test_bench_live.py",
@@ -51,22 +61,37 @@ LONGEST = [
     "plugins/trikafka-broker/tests/test_broker_leftovers.py",
     "tests/live/test_sequences_live.py",
     "tests/live/test_exactly_once_live.py",
+    "tests/live/test_frozen_leader_live.py",
+    "tests/live/test_broker_versions_live.py",
     "tests/live/test_fetching_live.py",
     "plugins/trikafka-spark/tests/test_spark_archive_live.py",
-    "plugins/trikafka-spark/tests/test_lake_kill_live.py",
+    "plugins/trikafka-export/tests/test_lake_kill_live.py",
     "plugins/trikafka-spark/tests/test_spark_connect_live.py",
+    "plugins/trikafka-spark/tests/test_spark_commit_kill_live.py",
     "tests/wire/test_sanitized.py",
 ]
 
 
-#: How long (real seconds) the loop has to be idle before virtual time jumps though a thread is at work.
+# Virtual time must not run away from threads.
+#
+# An autojump clock moves to the next deadline as soon as no task can run. A thread that works for
+# a task (decoding a large response, for example) takes real time and is invisible to the clock. On
+# a busy machine the clock then jumped over every time limit of the client before the thread was
+# done, and the test failed with a timeout. So trio.to_thread.run_sync is replaced for all tests:
+# while a thread is at work, the clock jumps only after ten real seconds without a runnable task.
+# So a test whose thread never returns still reaches its time limits.
+
+#: Real seconds without a runnable task before virtual time jumps while a thread is at work.
 _PATIENCE = 10.0
 _run_in_thread = trio.to_thread.run_sync
-_thresholds: dict[MockClock, float] = {}  # of the clocks that wait for threads
+#: The original thresholds of the clocks that wait for threads.
+_thresholds: dict[MockClock, float] = {}
+#: The number of threads at work under each clock.
 _at_work: Counter[MockClock] = Counter()
 
 
 async def _without_jumps(*args: Any, **settings: Any) -> Any:
+    """Run a function in a thread, and raise the clock's threshold meanwhile."""
     clock = trio.lowlevel.current_clock()
     if not isinstance(clock, MockClock):
         return await _run_in_thread(*args, **settings)
@@ -86,14 +111,25 @@ trio.to_thread.run_sync = _without_jumps
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--at-once", type=int, default=0, help="calls at once in tests/deadlines, at least (2000: five minutes)")
-    parser.addoption("--chance", default="", help="any text: other orders of tasks, jitter and examples than without it")
+    parser.addoption(
+        "--at-once",
+        type=int,
+        default=0,
+        help="calls at once in tests/deadlines, at least (2000: five minutes)",
+    )
+    parser.addoption(
+        "--chance",
+        default="",
+        help="any text: other orders of tasks, jitter and examples than without it",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--chance"):
         hypothesis.settings.load_profile("others")
-    config.addinivalue_line("markers", "alone: no other test runs at the same time, in any process of this run")
+    config.addinivalue_line(
+        "markers", "alone: no other test runs at the same time, in any process of this run"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -103,31 +139,49 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    _by_chance(item)  # again: who has set up what it shares with other tests is another matter
+    # Seeded again: the setup of shared fixtures may have happened in another test, and must not
+    # change this test's random numbers.
+    _by_chance(item)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    """Restore the levels of the loggers.
+
+    A test may call the command with ``--debug`` in this process. Later tests would then see debug
+    lines.
+    """
+    for name in ("trikafka", "trikafka_export", "trikafka_spark"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+# Trio shuffles its runnable tasks, retries have jitter, and Hypothesis chooses examples. All three
+# are seeded by the test's name, so a test that passes in one process passes in every other.
+# ``--chance 7`` (any text) yields other orders and examples, to search for tests that depend on
+# them. Hypothesis has no time limit per example: that a machine stood still is no failure.
 
 
 def _by_chance(item: pytest.Item) -> None:
     seed = f"{item.config.getoption('--chance')} {item.nodeid}"
     random.seed(seed)
-    trio._core._run._r.seed(seed)  # as pytest-trio has Hypothesis do it
+    trio._core._run._r.seed(seed)  # the same generator that pytest-trio seeds for Hypothesis
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker; each comes to the same order."""
+    """Sort the tests in a worker process. Every worker computes the same order."""
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: _turn(item.nodeid))
 
 
 @functools.cache
 def _scope(file: str) -> str:
-    """What goes to one process as a whole: a file, or those that share a Spark session, which takes some seconds and a gigabyte.
-
-    Those that kill one Spark after the other take so long that what they need one for is no reason to wait for the rest.
-    """
+    """Return the scope of a file: its own name, or that of a group that stays in one process."""
     if not file.startswith("plugins/trikafka-spark/tests/") or file.endswith("_kill_live.py"):
         return file
-    if file.endswith("test_spark_cluster_live.py"):  # both look at what is new in Spark's own folder, and clear that
+    # Both files look for new entries in Spark's own folder and remove them, so they may not run
+    # at the same time.
+    if file.endswith("test_spark_cluster_live.py"):
         return file.replace("_cluster_", "_archive_")
     return SPARK if re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text()) else file
 
@@ -138,7 +192,9 @@ def _turn(nodeid: str) -> int:
         return LONGEST.index(scope)
     if _has_alone(scope):
         return len(LONGEST) + 2
-    return len(LONGEST) + (0 if scope.endswith("_live.py") else 1 if scope.startswith("tests/") else 3)
+    return len(LONGEST) + (
+        0 if scope.endswith("_live.py") else 1 if scope.startswith("tests/") else 3
+    )
 
 
 @functools.cache
@@ -168,7 +224,12 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
 
 @contextmanager
 def _at_its_turn(alone: bool) -> Iterator[None]:
-    """Others may be at work, too, or nobody may. Who waits to be alone holds the gate, so that nobody else begins meanwhile."""
+    """Hold the lock that every running test holds: shared, or exclusive with ``alone``.
+
+    A test that waits for the exclusive lock holds the gate meanwhile, so no other test can begin. A
+    steady stream of shared locks would otherwise keep the test waiting until all others are done.
+    The locks are two files of the repository; their contents do not matter.
+    """
     with open(ROOT / "conftest.py") as gate, open(ROOT / "pyproject.toml") as work:
         fcntl.flock(gate, fcntl.LOCK_EX)
         fcntl.flock(work, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
@@ -176,4 +237,5 @@ def _at_its_turn(alone: bool) -> Iterator[None]:
         try:
             yield
         finally:
-            fcntl.flock(work, fcntl.LOCK_UN)  # and not only by closing it: a process that was forked may have it, too
+            # Closing the file is not enough: a forked process may hold the same open file.
+            fcntl.flock(work, fcntl.LOCK_UN)

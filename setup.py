@@ -1,7 +1,8 @@
-"""Builds the compiled part (the record path in ``trikafka/_wire``, the checksum) where Cython and a C compiler are at hand.
+"""The build of the compiled part, where Cython and a C compiler are available.
 
-Without them the package is installed all the same, and the modules ``_fallback.py`` do the work. In the environment,
-``TRIKAFKA_PURE=1`` leaves the extension out. For a run under the sanitizers ``tests/wire/sanitized.py`` compiles it once more.
+The compiled part is the record path in ``trikafka/_wire`` and the checksum. Without it the modules
+``_fallback.py`` do the work. ``TRIKAFKA_PURE=1`` in the environment leaves the extension out. For a
+run under the sanitizers ``tests/wire/sanitized.py`` compiles it once more.
 """
 
 import os
@@ -19,7 +20,12 @@ def extensions() -> list[Extension]:
         return []
     header = "trikafka/_checksum/crc32c.h"
     parts = [
-        Extension("trikafka._checksum._native", ["trikafka/_checksum/_native.pyx"], depends=[header], extra_compile_args=["-O3"]),
+        Extension(
+            "trikafka._checksum._native",
+            ["trikafka/_checksum/_native.pyx"],
+            depends=[header],
+            extra_compile_args=["-O3"],
+        ),
         Extension(
             "trikafka._wire._native",
             ["trikafka/_wire/_native.pyx"],

@@ -1,1 +1,4 @@
-"""The benchmarks: trikafka beside other clients, against one real broker. ``python -m benchmarks``; ``docs/benchmarks.md``."""
+"""The benchmarks: trikafka beside other clients, against one real broker.
+
+``python -m benchmarks`` runs them; ``docs/benchmarks.md`` shows the results.
+"""

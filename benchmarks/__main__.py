@@ -1,4 +1,4 @@
-"""``python -m benchmarks`` (``make bench``): one run, its tables, its JSON, its chart."""
+"""The command ``python -m benchmarks`` (``make bench``): one run with tables, JSON and chart."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .run import ROOT, Findings, Options, Runner
 OUT = ROOT / "benchmarks" / "out"
 DOCS = ROOT / "docs"
 _QUICK_CAP = 2_000
-#: Of the tables where there is no terminal.
+#: The width of the tables without a terminal.
 _WIDTH = 140
 
 
@@ -33,7 +33,12 @@ def main() -> int:
         console.print("Error: no case is called like that", highlight=False)
         return 2
     started, began = datetime.now(UTC), time.monotonic()
-    findings = _run(cases, Options(1 if options.quick else options.rounds, options.limit), console, quick=options.quick)
+    findings = _run(
+        cases,
+        Options(1 if options.quick else options.rounds, options.limit),
+        console,
+        quick=options.quick,
+    )
     found = results.document(
         findings,
         seconds=time.monotonic() - began,
@@ -42,23 +47,55 @@ def main() -> int:
     )
     report.show(found, console)
     partial = options.quick or options.only or options.records is not None
-    path = _write(found, Path(options.out), "quick" if options.quick else started.strftime("%Y%m%d-%H%M%S"))
+    path = _write(
+        found, Path(options.out), "quick" if options.quick else started.strftime("%Y%m%d-%H%M%S")
+    )
     console.print(f"\n{path}", highlight=False)
     if not partial and options.docs and not findings.failed:
         chart.draw(found, DOCS / "benchmarks.png")
         chart.update(found, DOCS / "benchmarks.md")
-        console.print("docs/benchmarks.png and the table in docs/benchmarks.md are of this run now", highlight=False)
+        console.print(
+            "docs/benchmarks.png and the table in docs/benchmarks.md are of this run now",
+            highlight=False,
+        )
     return 1 if findings.failed else 0
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="trikafka beside other clients, on one real broker")
-    parser.add_argument("--quick", action="store_true", help="a look at whether everything works: tiny sizes, one round")
-    parser.add_argument("--rounds", type=int, default=5, help="every second one of the main setup and the slow cases (default: 5)")
-    parser.add_argument("--limit", type=float, default=1620, help="begin no round that would end later, in seconds (default: 1620)")
-    parser.add_argument("--records", type=int, metavar="N", help="move no more than N records in a case")
-    parser.add_argument("--only", metavar="TEXT", help="only cases =KIND/WAY/SIZE/COMPRESSION/PEER= with one of TEXT,TEXT in them")
-    parser.add_argument("--out", default=str(OUT), metavar="FOLDER", help="where the JSON goes (default: benchmarks/out)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="trikafka beside other clients, on one real broker"
+    )
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="a look at whether everything works: tiny sizes, one round",
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="every second one of the main setup and the slow cases (default: 5)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=1620,
+        help="begin no round that would end later, in seconds (default: 1620)",
+    )
+    parser.add_argument(
+        "--records", type=int, metavar="N", help="move no more than N records in a case"
+    )
+    parser.add_argument(
+        "--only",
+        metavar="TEXT",
+        help="only cases =KIND/WAY/SIZE/COMPRESSION/PEER= with one of TEXT,TEXT in them",
+    )
+    parser.add_argument(
+        "--out",
+        default=str(OUT),
+        metavar="FOLDER",
+        help="where the JSON goes (default: benchmarks/out)",
+    )
     parser.add_argument("--no-docs", dest="docs", action="store_false", help="leave docs/ as it is")
     return parser.parse_args()
 

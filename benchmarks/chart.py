@@ -1,7 +1,8 @@
-"""A run's JSON as a picture and as Markdown. Reads the JSON alone, and is a script as well:
+"""A run's JSON as a picture and as Markdown.
 
-``python benchmarks/chart.py JSON PNG`` draws, ``python benchmarks/chart.py JSON --markdown`` prints the tables,
-``python benchmarks/chart.py JSON --update docs/benchmarks.md`` puts them between the marks in that page.
+The module reads nothing but the JSON, and is a script as well. ``python benchmarks/chart.py JSON
+PNG`` draws the picture. ``python benchmarks/chart.py JSON --markdown`` prints the tables. ``python
+benchmarks/chart.py JSON --update docs/benchmarks.md`` puts them between the marks in that page.
 """
 
 from __future__ import annotations
@@ -24,9 +25,18 @@ _COLOURS = {
     "librdkafka in C": "#a8763e",
     "raw limit": "#1c1c1c",
 }
-#: Those of the broker, as they are told.
+#: The broker's ports, in the order of the tables.
 _PORTS = ("plain", "TLS", "SCRAM", "TLS+SCRAM", "sessions")
-_MARKERS = {"arrow": "D", "tables": "d", "batch": "s", "one": "o", "concurrent": "^", "crowd": "v", "enqueue": "P", "raw": "|"}
+_MARKERS = {
+    "arrow": "D",
+    "tables": "d",
+    "batch": "s",
+    "one": "o",
+    "concurrent": "^",
+    "crowd": "v",
+    "enqueue": "P",
+    "raw": "|",
+}
 
 _STYLE: Any = {
     "font.size": 9,
@@ -39,20 +49,20 @@ _STYLE: Any = {
 
 Case = dict[str, Any]
 Document = dict[str, Any]
-#: A title, the heads of the columns (those from the third on are figures), the rows.
+#: A title, the heads of the columns (from the third on they are figures), the rows.
 Grid = tuple[str, list[str], list[list[str]]]
 
 
-# --- what all outputs have in common --------------------------------------------------------------------------------
+# --- helpers of all outputs -----------------------------------------------------------------------
 
 
 def configurations(cases: Sequence[Case]) -> list[tuple[int, str]]:
-    """The (size, compression) pairs that were measured, in order."""
+    """Return the measured (size, compression) pairs in order."""
     return list(dict.fromkeys((case["size"], case["compression"]) for case in cases))
 
 
 def label(cases: Sequence[Case], peer: str, way: str) -> str:
-    """What a client called in a way."""
+    """Return the functions that a client called in a way."""
     return next(str(case["call"]) for case in cases if case["peer"] == peer and case["way"] == way)
 
 
@@ -68,9 +78,18 @@ def spread_of(aim: Case) -> str:
     return "" if aim["spread"] is None else f"{aim['spread'][0]:,.2f} to {aim['spread'][1]:,.2f}"
 
 
-def of_kind(cases: Sequence[Case], kind: str, *, main: bool = False, port: str = "plain") -> list[Case]:
-    """The cases of a kind at a port of the broker; ``main``: only those by which the aims are judged."""
-    return [case for case in cases if (case["kind"], _port(case)) == (kind, port) and (case["main"] or not main)]
+def of_kind(
+    cases: Sequence[Case], kind: str, *, main: bool = False, port: str = "plain"
+) -> list[Case]:
+    """Return the cases of a kind at a port of the broker.
+
+    ``main`` selects only the cases by which the aims are judged.
+    """
+    return [
+        case
+        for case in cases
+        if (case["kind"], _port(case)) == (kind, port) and (case["main"] or not main)
+    ]
 
 
 def _of(found: Document, kind: str, *, main: bool = False) -> list[Case]:
@@ -78,87 +97,177 @@ def _of(found: Document, kind: str, *, main: bool = False) -> list[Case]:
 
 
 def _port(case: Case) -> str:
-    return str(case.get("port", "plain"))  # runs of before had no other
+    return str(case.get("port", "plain"))  # JSON of early runs has no ports
 
 
 def _fastest_first(cases: Sequence[Case]) -> list[Case]:
     return sorted(cases, key=lambda case: -float(case["median"]["records_per_second"]))
 
 
-# --- what is measured beside rates, as grids for both kinds of tables -----------------------------------------------
+# --- figures beside rates, as grids for both kinds of tables --------------------------------------
 
 
 def grids(found: Document) -> Iterator[Grid]:
-    """The latencies, and what consumers cost that wait, share or are many."""
+    """Yield the latencies, and the costs of consumers that idle, share a group or are many."""
     about = found["about"]
     for way, rate in about["latency_rates"].items():
         what = "From the call to the acknowledgement" if way == "acks" else "End to end"
         title = f"{what} at {rate:,} records a second, milliseconds; processor time"
         cases = [case for case in _of(found, "latency") if case["way"] == way]
-        columns = {"p50": "p50_ms .2f", "p99": "p99_ms .2f", "max": "max_ms .2f", "CPU us/record": "cpu_per_million ,.0f"}
+        columns = {
+            "p50": "p50_ms .2f",
+            "p99": "p99_ms .2f",
+            "max": "max_ms .2f",
+            "CPU us/record": "cpu_per_million ,.0f",
+        }
         yield from _grid_of(title, cases, columns)
-    title = f"Partitions assigned: idle for some seconds, then {about['trickle_rate']} records a second over all of them"
-    columns = {"CPU %": "idle_cpu_percent .2f", "bytes/s": "idle_bytes_per_second ,.0f", "MB": "assigned_mb .0f"}
+    title = (
+        f"Partitions assigned: idle for some seconds, then {about['trickle_rate']} records a "
+        "second over all of them"
+    )
+    columns = {
+        "CPU %": "idle_cpu_percent .2f",
+        "bytes/s": "idle_bytes_per_second ,.0f",
+        "MB": "assigned_mb .0f",
+    }
     columns["CPU us/record"] = "cpu_per_million ,.0f"
     yield from _grid_of(title, _of(found, "assigned"), columns, way="partitions")
-    title = f"Groups, milliseconds: the first member's join, the hand-over to member {about['members']}, another's standstill"
-    columns = {"join": "join_ms ,.0f", "hand-over": "hand_over_ms ,.0f", "standstill": "standstill_ms ,.0f"}
+    title = (
+        "Groups, milliseconds: the first member's join, the hand-over to member "
+        f"{about['members']}, another's standstill"
+    )
+    columns = {
+        "join": "join_ms ,.0f",
+        "hand-over": "hand_over_ms ,.0f",
+        "standstill": "standstill_ms ,.0f",
+    }
     yield from _grid_of(title, _of(found, "group"), columns, way="protocol")
-    columns = {"records/s": "records_per_second ,.0f", "CPU s/million": "cpu_per_million .2f", "peak MB": "peak_mb ,.0f"}
+    columns = {
+        "records/s": "records_per_second ,.0f",
+        "CPU s/million": "cpu_per_million .2f",
+        "peak MB": "peak_mb ,.0f",
+    }
     columns["idle MB"] = "idle_mb ,.0f"
-    yield from _grid_of("Consumers in one program, reading at the same time", _of(found, "many"), columns, way="consumers")
+    yield from _grid_of(
+        "Consumers in one program, reading at the same time",
+        _of(found, "many"),
+        columns,
+        way="consumers",
+    )
     title = "Reading, processing and writing, exactly once, a commit every 100 ms"
     yield from _grid_of(title, _of(found, "process"), columns)
-    yield from _grid_of("Reading 16 partitions, a stream and a task each, beside one loop", _of(found, "streams"), columns)
+    yield from _grid_of(
+        "Reading 16 partitions, a stream and a task each, beside one loop",
+        _of(found, "streams"),
+        columns,
+    )
     yield from _secured(found)
 
 
 def _secured(found: Document) -> Iterator[Grid]:
-    """What TLS and SCRAM cost."""
+    """Yield the costs of TLS and SCRAM."""
     cases = found["cases"]
-    columns = {"records/s": "records_per_second ,.0f", "without TLS": "plain_per_second ,.0f"}
-    columns |= {"CPU s/million": "cpu_per_million .2f", "without": "plain_cpu .2f", "longest gap, ms": "longest_gap_ms .1f"}
-    for kind, title in (("consume", "Reading"), ("produce", "Writing")):
+    columns = {
+        "records/s": "records_per_second ,.0f",
+        "without TLS": "plain_per_second ,.0f",
+        "part": "part_of_plain .2f",
+    }
+    columns |= {
+        "CPU s/million": "cpu_per_million .2f",
+        "without": "plain_cpu .2f",
+        "longest gap, ms": "longest_gap_ms .1f",
+    }
+    titles = {"consume": "Reading", "produce": "Writing"}
+    titles |= {
+        "streams": "Reading 16 partitions",
+        "process": "Reading, processing and writing, exactly once,",
+    }
+    for kind, title in titles.items():
         secured = [_beside_plain(case, cases) for case in of_kind(cases, kind, port="TLS")]
-        yield from _grid_of(f"{title} over TLS, and the same without", _fastest_first(secured), columns, ordered=True)
+        for size in dict.fromkeys(case["size"] for case in secured):
+            rows = _fastest_first([case for case in secured if case["size"] == size])
+            yield from _grid_of(
+                f"{title} over TLS, values of {size} bytes, and the same without",
+                rows,
+                columns,
+                ordered=True,
+            )
     opened = [case for case in cases if case["kind"] == "connect"]
     columns = {"p50": "p50_ms .1f", "max": "max_ms .1f", "CPU ms": "cpu_ms .1f"}
-    yield from _grid_of("From nothing to a client that knows the cluster, milliseconds", opened, columns, way="port")
-    sent = [{**case, "way": port} for port in ("TLS+SCRAM", "sessions") for case in of_kind(cases, "latency", port=port)]
-    columns = {"p50": "p50_ms .2f", "p99": "p99_ms .2f", "max": "max_ms .2f", "CPU us/record": "cpu_per_million ,.0f"}
+    yield from _grid_of(
+        "From nothing to a client that knows the cluster, milliseconds", opened, columns, way="port"
+    )
+    sent = [
+        {**case, "way": port}
+        for port in ("TLS+SCRAM", "sessions")
+        for case in of_kind(cases, "latency", port=port)
+    ]
+    columns = {
+        "p50": "p50_ms .2f",
+        "p99": "p99_ms .2f",
+        "max": "max_ms .2f",
+        "CPU us/record": "cpu_per_million ,.0f",
+    }
     columns |= {"renewals": "renewals .0f", "one, ms": "renewal_ms .1f"}
-    title = "The acknowledgement at 1,000 records a second over TLS, by SCRAM; with sessions of two seconds, renewed"
+    title = (
+        "The acknowledgement at 1,000 records a second over TLS, by SCRAM; with sessions of two "
+        "seconds, renewed"
+    )
     yield from _grid_of(title, sent, columns, way="port")
 
 
 def _beside_plain(case: Case, cases: Sequence[Case]) -> Case:
-    """With the figures of the same case without TLS, if that was measured."""
+    """Return the case with the figures of the same case without TLS, if that was measured."""
     same = ("peer", "way", "size", "compression")
     for each in of_kind(cases, case["kind"]):
         if all(each[name] == case[name] for name in same):
-            more = {"plain_per_second": each["median"]["records_per_second"], "plain_cpu": each["median"]["cpu_per_million"]}
+            more = {
+                "plain_per_second": each["median"]["records_per_second"],
+                "plain_cpu": each["median"]["cpu_per_million"],
+            }
+            more["part_of_plain"] = case["median"]["records_per_second"] / more["plain_per_second"]
             return {**case, "median": {**case["median"], **more}}
     return case
 
 
 def _grid_of(
-    title: str, cases: Sequence[Case], columns: dict[str, str], *, way: str = "", ordered: bool = False
+    title: str,
+    cases: Sequence[Case],
+    columns: dict[str, str],
+    *,
+    way: str = "",
+    ordered: bool = False,
 ) -> Iterator[Grid]:
-    """Nothing if there is no case. ``columns``: head to the figure's name and format; ``way``: the head of a column of ways.
+    """Yield one grid, or none if there is no case.
 
-    ``ordered``: the cases stand as they shall stand.
+    Args:
+        title: The title.
+        cases: The rows.
+        columns: Head of a column -> the figure's name and format.
+        way: The head of a column of ways; no such column if empty.
+        ordered: The cases already have their order.
     """
     if not cases:
         return
     rows = []
     for case in cases if ordered else sorted(cases, key=_place):
         ways = [case["way"]] if way else []
-        rows.append([case["peer"], f"`{case['call']}`", *ways, *(_cell(case, *each.split()) for each in columns.values())])
+        rows.append(
+            [
+                case["peer"],
+                f"`{case['call']}`",
+                *ways,
+                *(_cell(case, *each.split()) for each in columns.values()),
+            ]
+        )
     yield title, ["client", "call", *([way] if way else []), *columns], rows
 
 
 def _place(case: Case) -> tuple[int, str, int]:
-    """Rows of the same way next to each other; ways that are numbers by size, the broker's ports in their order."""
+    """Return the sort key of a row, which places rows of the same way next to each other.
+
+    Ways that are numbers are sorted by size, the broker's ports by their order.
+    """
     way = case["way"]
     place = int(way) if way.isdigit() else _PORTS.index(way) if way in _PORTS else 0
     return place, way, list(_COLOURS).index(case["peer"])
@@ -168,15 +277,18 @@ def _cell(case: Case, name: str, form: str) -> str:
     return format(case["median"][name], form) if name in case["median"] else ""
 
 
-# --- Markdown -------------------------------------------------------------------------------------------------------
+# --- Markdown -------------------------------------------------------------------------------------
 
 
 def markdown(found: Document) -> str:
-    """All tables of a run."""
+    """Return all tables of a run."""
     parts = [_about(found)]
     for kind, title in (("consume", "Reading"), ("produce", "Writing")):
         if cases := _fastest_first(_of(found, kind, main=True)):
-            parts.append(f"**{title}** values of {cases[0]['size']} bytes, compression: {cases[0]['compression']}")
+            parts.append(
+                f"**{title}** values of {cases[0]['size']} bytes, compression: "
+                f"{cases[0]['compression']}"
+            )
             parts.append(_rates(cases))
         if cases := _of(found, kind):
             parts.append(f"**{title}**, thousand records a second")
@@ -186,14 +298,21 @@ def markdown(found: Document) -> str:
     parts.append("**The aims** (ratios of medians; the spread is of single rounds)")
     verdicts = {True: "met", False: "**missed**", None: "not measured"}
     head = ["aim", "at least", "found", "spread", ""]
-    rows = [[aim["aim"], least_of(aim), value_of(aim), spread_of(aim), verdicts[aim["met"]]] for aim in found["aims"]]
+    rows = [
+        [aim["aim"], least_of(aim), value_of(aim), spread_of(aim), verdicts[aim["met"]]]
+        for aim in found["aims"]
+    ]
     parts.append(_table(head, rows))
     parts += [f"Not measured: {name}: {why}" for name, why in found["missing"].items()]
     return "\n\n".join(parts) + "\n"
 
 
 def update(found: Document, page: Path) -> None:
-    """Replace what stands between the marks in ``page``. Raises ``ValueError`` if it has no marks."""
+    """Replace the text between the marks in ``page``.
+
+    Raises:
+        ValueError: The page has no marks.
+    """
     text = page.read_text()
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -207,7 +326,8 @@ def _about(found: Document) -> str:
     machine = about["machine"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return (
-        f"Run of {about['started'][:10]}: {about['rounds']} rounds in {about['seconds']:.0f} s on {machine['cores']} cores"
+        f"Run of {about['started'][:10]}: {about['rounds']} rounds in {about['seconds']:.0f} s on "
+        f"{machine['cores']} cores"
         f" ({machine['system']}), Python {machine['python']}, Kafka {about['kafka']}; {versions}."
     )
 
@@ -226,7 +346,10 @@ def _rates(cases: Sequence[Case]) -> str:
                 *_figures(case, ("peak_mb", "idle_mb"), ".0f"),
             ]
         )
-    return _table(["client", "call", "records/s", "spread", "MB/s", "CPU s/million", "peak MB", "idle MB"], rows)
+    return _table(
+        ["client", "call", "records/s", "spread", "MB/s", "CPU s/million", "peak MB", "idle MB"],
+        rows,
+    )
 
 
 def _grid(cases: Sequence[Case]) -> str:
@@ -234,9 +357,16 @@ def _grid(cases: Sequence[Case]) -> str:
     rows: dict[tuple[str, str], dict[tuple[int, str], str]] = {}
     for case in cases:
         row = rows.setdefault((case["peer"], case["way"]), {})
-        row[case["size"], case["compression"]] = f"{case['median']['records_per_second'] / 1e3:,.0f}"
-    body = [[peer, f"`{label(cases, peer, way)}`", *(row.get(setup, "") for setup in setups)] for (peer, way), row in rows.items()]
-    return _table(["client", "call", *(f"{size} B, {compression}" for size, compression in setups)], body)
+        row[case["size"], case["compression"]] = (
+            f"{case['median']['records_per_second'] / 1e3:,.0f}"
+        )
+    body = [
+        [peer, f"`{label(cases, peer, way)}`", *(row.get(setup, "") for setup in setups)]
+        for (peer, way), row in rows.items()
+    ]
+    return _table(
+        ["client", "call", *(f"{size} B, {compression}" for size, compression in setups)], body
+    )
 
 
 def _figures(case: Case, names: Sequence[str], form: str) -> Iterator[str]:
@@ -244,29 +374,67 @@ def _figures(case: Case, names: Sequence[str], form: str) -> Iterator[str]:
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    rule = ["---", "---:" if len(head) > 3 and head[1] != "call" else "---", *["---:"] * (len(head) - 2)]
+    rule = [
+        "---",
+        "---:" if len(head) > 3 and head[1] != "call" else "---",
+        *["---:"] * (len(head) - 2),
+    ]
     return "\n".join("| " + " | ".join(row) + " |" for row in (head, rule, *rows))
 
 
-# --- the picture ----------------------------------------------------------------------------------------------------
+# --- the picture ----------------------------------------------------------------------------------
 
 
 def draw(found: Document, path: Path) -> None:
-    """Draw a run. Raises ``ImportError`` without matplotlib."""
+    """Draw a run.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+    """
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
     with pyplot.rc_context(_STYLE):
-        figure, axes = pyplot.subplots(5, 2, figsize=(13, 20), layout="constrained", height_ratios=(10, 8, 10, 10, 8))
+        figure, axes = pyplot.subplots(
+            5, 2, figsize=(13, 20), layout="constrained", height_ratios=(10, 8, 10, 10, 8)
+        )
         reading, writing = _of(found, "consume", main=True), _of(found, "produce", main=True)
-        _bars(axes[0][0], "Reading 100 B values: million records/s", reading, "records_per_second", 1e-6, "{:.2f}")
-        _bars(axes[0][1], "Writing 100 B values: million records/s", writing, "records_per_second", 1e-6, "{:.2f}")
+        _bars(
+            axes[0][0],
+            "Reading 100 B values: million records/s",
+            reading,
+            "records_per_second",
+            1e-6,
+            "{:.2f}",
+        )
+        _bars(
+            axes[0][1],
+            "Writing 100 B values: million records/s",
+            writing,
+            "records_per_second",
+            1e-6,
+            "{:.2f}",
+        )
         _dots(axes[1][0], "Reading, by size and compression: records/s", _of(found, "consume"))
         _dots(axes[1][1], "Writing, by size and compression: records/s", _of(found, "produce"))
-        _bars(axes[2][0], "Reading: CPU seconds a million records", reading, "cpu_per_million", 1, "{:.2f}")
-        _bars(axes[2][1], "Writing: CPU seconds a million records", writing, "cpu_per_million", 1, "{:.2f}")
+        _bars(
+            axes[2][0],
+            "Reading: CPU seconds a million records",
+            reading,
+            "cpu_per_million",
+            1,
+            "{:.2f}",
+        )
+        _bars(
+            axes[2][1],
+            "Writing: CPU seconds a million records",
+            writing,
+            "cpu_per_million",
+            1,
+            "{:.2f}",
+        )
         _latencies(axes[3][0], found)
         memory = [case for case in reading if case["peer"] != "raw limit"] + writing
         _bars(axes[3][1], "Peak memory of the process, MB", memory, "peak_mb", 1, "{:.0f}")
@@ -287,22 +455,32 @@ def _caption(found: Document) -> str:
 
 
 def _bars(axes: Any, title: str, cases: Sequence[Case], name: str, unit: float, form: str) -> None:
-    """One bar a case, the best on top, with a whisker from the lowest round to the highest."""
+    """Draw one bar per case, the best on top; a whisker spans the lowest to the highest round."""
     axes.set_title(title)
-    cases = sorted(cases, key=lambda case: float(case["median"][name]), reverse=name != "records_per_second")
+    cases = sorted(
+        cases, key=lambda case: float(case["median"][name]), reverse=name != "records_per_second"
+    )
     values = [case["median"][name] * unit for case in cases]
-    axes.barh(range(len(cases)), values, color=[_COLOURS[case["peer"]] for case in cases], height=0.7)
+    axes.barh(
+        range(len(cases)), values, color=[_COLOURS[case["peer"]] for case in cases], height=0.7
+    )
     for place, (case, value) in enumerate(zip(cases, values, strict=True)):
         rounds = [each[name] * unit for each in case["rounds"]]
         axes.plot([min(rounds), max(rounds)], [place, place], color="#00000099", linewidth=1)
-        axes.annotate(form.format(value), (max(rounds), place), xytext=(4, 0), textcoords="offset points", va="center")
+        axes.annotate(
+            form.format(value),
+            (max(rounds), place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+        )
     axes.set_yticks(range(len(cases)), [f"{case['peer']}  {case['call']}" for case in cases])
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.12)
 
 
 def _dots(axes: Any, title: str, cases: Sequence[Case]) -> None:
-    """A row for each configuration, a dot for each case, on a logarithmic axis."""
+    """Draw a row per configuration and a dot per case, on a logarithmic axis."""
     axes.set_title(title)
     setups = configurations(cases)[::-1]
     for peer, way in dict.fromkeys((case["peer"], case["way"]) for case in cases):
@@ -318,49 +496,85 @@ def _dots(axes: Any, title: str, cases: Sequence[Case]) -> None:
         )
     axes.set_xscale("log")
     axes.xaxis.set_minor_formatter("")
-    axes.set_yticks(range(len(setups)), [f"{size} B, {compression}" for size, compression in setups])
+    axes.set_yticks(
+        range(len(setups)), [f"{size} B, {compression}" for size, compression in setups]
+    )
     axes.set_ylim(-0.6, len(setups) - 0.4)
     axes.grid(axis="both", color="#dddddd", linewidth=0.6)
     axes.set_axisbelow(True)
     if cases:
-        axes.legend(fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.1), ncols=2)
+        axes.legend(
+            fontsize=7, frameon=False, loc="upper center", bbox_to_anchor=(0.45, -0.1), ncols=2
+        )
 
 
 def _latencies(axes: Any, found: Document) -> None:
     way, rate = list(found["about"]["latency_rates"].items())[1]
     cases = [case for case in _of(found, "latency") if case["way"] == way]
-    _pairs(axes, f"End to end at {rate:,} records/s: ms", cases, {"p50_ms": "p50", "p99_ms": "p99"}, "{:.2f}")
+    _pairs(
+        axes,
+        f"End to end at {rate:,} records/s: ms",
+        cases,
+        {"p50_ms": "p50", "p99_ms": "p99"},
+        "{:.2f}",
+    )
 
 
 def _groups(axes: Any, found: Document) -> None:
     cases = sorted(_of(found, "group"), key=_place)
-    title = f"Member {found['about']['members']} joins: ms to its first record; standstill of another"
-    _pairs(axes, title, cases, {"hand_over_ms": "joins", "standstill_ms": "stands"}, "{:,.0f}", way=True)
+    title = (
+        f"Member {found['about']['members']} joins: ms to its first record; standstill of another"
+    )
+    _pairs(
+        axes,
+        title,
+        cases,
+        {"hand_over_ms": "joins", "standstill_ms": "stands"},
+        "{:,.0f}",
+        way=True,
+    )
 
 
-def _pairs(axes: Any, title: str, cases: Sequence[Case], names: dict[str, str], form: str, *, way: bool = False) -> None:
-    """Two bars a case."""
+def _pairs(
+    axes: Any,
+    title: str,
+    cases: Sequence[Case],
+    names: dict[str, str],
+    form: str,
+    *,
+    way: bool = False,
+) -> None:
+    """Draw two bars per case."""
     axes.set_title(title)
     cases = cases[::-1]
     for place, case in enumerate(cases):
-        for (name, said), shift, alpha in zip(names.items(), (0.19, -0.19), (1.0, 0.6), strict=True):
+        for (name, said), shift, alpha in zip(
+            names.items(), (0.19, -0.19), (1.0, 0.6), strict=True
+        ):
             value = case["median"][name]
             axes.barh(place + shift, value, color=_COLOURS[case["peer"]], height=0.36, alpha=alpha)
             text = f"{said}  {form.format(value)}"
-            axes.annotate(text, (value, place + shift), xytext=(4, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(cases)), [f"{case['peer']}  {case['way']}" if way else case["peer"] for case in cases])
+            axes.annotate(
+                text, (value, place + shift), xytext=(4, 0), textcoords="offset points", va="center"
+            )
+    axes.set_yticks(
+        range(len(cases)),
+        [f"{case['peer']}  {case['way']}" if way else case["peer"] for case in cases],
+    )
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.15)
 
 
 def _assigned(axes: Any, found: Document) -> None:
-    """A line a client over the number of partitions, on logarithmic axes."""
+    """Draw a line per client over the number of partitions, on logarithmic axes."""
     axes.set_title(f"CPU us a record at {found['about']['trickle_rate']}/s, by assigned partitions")
     cases = sorted(_of(found, "assigned"), key=_place)
     for peer in dict.fromkeys(case["peer"] for case in cases):
         chosen = [case for case in cases if case["peer"] == peer]
         values = [case["median"]["cpu_per_million"] for case in chosen]
-        axes.plot([int(case["way"]) for case in chosen], values, "o-", color=_COLOURS[peer], label=peer)
+        axes.plot(
+            [int(case["way"]) for case in chosen], values, "o-", color=_COLOURS[peer], label=peer
+        )
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.grid(axis="both", color="#dddddd", linewidth=0.6)

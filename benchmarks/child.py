@@ -1,4 +1,7 @@
-"""One measured process: ``python -m benchmarks.child JOB``. Prints one line of JSON: what was measured, or why not."""
+"""The measured process: ``python -m benchmarks.child JOB``.
+
+It prints one line of JSON: the measurements, or the reason for having none.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,11 @@ from collections.abc import Callable
 
 from .jobs import Job, Missing, Outcome
 
-#: Kinds that have a module of their own beside the peer's first one.
-_MODULES = {**dict.fromkeys(("assigned", "group", "many", "streams"), "_consumers"), "process": "_processing"}
+#: Kinds with a separate module of the peer, by the suffix of its name.
+_MODULES = {
+    **dict.fromkeys(("assigned", "group", "many", "streams"), "_consumers"),
+    "process": "_processing",
+}
 
 
 def main() -> int:

@@ -1,4 +1,7 @@
-"""What the cases about idle partitions and about groups measure, the same for every client. Standard library alone."""
+"""The measurements of the cases about idle partitions and groups, the same for every client.
+
+Only the standard library is used here.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +17,19 @@ from typing import Any
 
 from .jobs import Window
 
-#: How long (s) an idle consumer settles before it is looked at: positions are known then, and fetches are what they will be.
+#: Seconds for which an idle consumer settles before it is measured. By then positions are known
+#: and fetches have reached their steady state.
 SETTLES = 1.0
-#: How long (s) a member may take to get its first record.
+#: Seconds within which a member must get its first record.
 PATIENCE = 40.0
-#: In struct tcp_info of Linux: bytes that were acknowledged, bytes that were received.
+#: The option and the place of two fields in Linux's struct tcp_info: bytes acknowledged, bytes
+#: received.
 _TCP_INFO, _TCP_BYTES_AT = 11, 120
 _TCP_BYTES = struct.Struct("=QQ")
 
 
 class Idle:
-    """Processor, memory and traffic of this process while nothing happens."""
+    """The processor time, memory and traffic of this process while it is idle."""
 
     def __init__(self) -> None:
         self._window = Window()
@@ -42,20 +47,29 @@ class Idle:
 
     def figures(self) -> dict[str, float]:
         window = self._window
-        found = {"idle_cpu_percent": 100 * window.cpu / window.seconds, "assigned_mb": window.idle / 1e6}
-        return found if self._bytes is None else {**found, "idle_bytes_per_second": self._bytes / window.seconds}
+        found = {
+            "idle_cpu_percent": 100 * window.cpu / window.seconds,
+            "assigned_mb": window.idle / 1e6,
+        }
+        return (
+            found
+            if self._bytes is None
+            else {**found, "idle_bytes_per_second": self._bytes / window.seconds}
+        )
 
 
 def traffic() -> int | None:
-    """Bytes that this process's TCP connections carried so far in both directions; None where the system does not tell.
+    """Return the bytes that this process's TCP connections have carried in both directions.
 
-    Asked of the kernel, so that it counts the same in every client, also in one whose sockets are in C.
+    The kernel counts them, so the figure means the same for every client, even if its sockets are
+    in C. The result is None where the system does not provide the figure.
     """
     if not os.path.isdir("/proc/self/fd"):
         return None
     total = 0
     for number in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError, struct.error):  # most are no sockets, and some are gone by now
+        # Most descriptors are no sockets, and some have been closed in the meantime.
+        with suppress(OSError, struct.error):
             total += _carried(number)
     return total
 
@@ -65,16 +79,21 @@ def _carried(number: int) -> int:
     try:
         if borrowed.family not in (socket.AF_INET, socket.AF_INET6):
             return 0
-        return sum(_TCP_BYTES.unpack_from(borrowed.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256), _TCP_BYTES_AT))
+        return sum(
+            _TCP_BYTES.unpack_from(
+                borrowed.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, 256), _TCP_BYTES_AT
+            )
+        )
     finally:
         borrowed.detach()
 
 
 @dataclass
 class Member:
-    """A member of the group: when it was opened, and when each of its records was in the user's hands (seconds).
+    """A member of the group, with the times (s) of its opening and of the arrival of its records.
 
-    It is the same for tasks and for threads, so whoever waits for its first record looks every few milliseconds.
+    The class serves tasks and threads alike, so a caller that waits for the first record polls
+    every few milliseconds.
     """
 
     opened: float = field(default_factory=time.perf_counter)
@@ -89,11 +108,16 @@ class Member:
 
 
 def group_figures(members: Sequence[Member]) -> dict[str, float]:
-    """What the last member's joining took, and for how long any other one had no record meanwhile."""
+    """Return the durations of the first join, the last join, and the others' longest standstill.
+
+    A standstill is a time without a record while the last member joined.
+    """
     *others, last = members
     for place, member in enumerate(members, 1):
         if not member.arrivals:
-            raise TimeoutError(f"member {place} of {len(members)} got no record within {PATIENCE:.0f} s")
+            raise TimeoutError(
+                f"member {place} of {len(members)} got no record within {PATIENCE:.0f} s"
+            )
     end = max(each.arrivals[-1] for each in members)
     return {
         "join_ms": 1e3 * (others[0].arrivals[0] - others[0].opened),
@@ -103,6 +127,6 @@ def group_figures(members: Sequence[Member]) -> dict[str, float]:
 
 
 def _standstill(arrivals: Sequence[float], since: float, end: float) -> float:
-    """The longest time without a record between ``since`` and ``end``."""
+    """Return the longest time without a record between ``since`` and ``end``."""
     moments = [since, *(each for each in arrivals if since < each < end), end]
     return max(later - earlier for earlier, later in pairwise(moments))

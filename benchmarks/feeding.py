@@ -1,6 +1,7 @@
-"""Records that come while a case is measured, from a process of their own: what they cost is not the client's.
+"""Records that arrive while a case is measured, written by a separate process.
 
-Standard library alone: every peer pays for this module.
+The separate process keeps their cost out of the client's figures. Only the standard library is used
+here: every peer pays for this module.
 """
 
 from __future__ import annotations
@@ -19,19 +20,23 @@ from .jobs import Job, Missing
 
 _ROOT = Path(__file__).resolve().parent.parent
 _PATIENCE = 20.0
-#: Neighbouring records go to partitions that are not neighbours: coprime to every number of partitions that is used.
+#: The distance between the partitions of two consecutive records. It is coprime to every number of
+#: partitions in use, so all partitions get records.
 _STRIDE = 7919
 _BEGIN = b"begin\n"
 
 
 class Feeder:
-    """The process that writes ``job.rate`` records a second to the job's topic, over all of its partitions, once it is told to."""
+    """The process that writes ``job.rate`` records per second, over all partitions of the topic.
+
+    It writes nothing until ``begin`` is called.
+    """
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def begin(self) -> None:
-        """Have it write from now on. Blocks until it is connected."""
+        """Start the writing. Block until the process is connected."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         if not self._process.stdout.readline():
@@ -42,8 +47,13 @@ class Feeder:
 
 @contextmanager
 def feeder(job: Job) -> Iterator[Feeder]:
-    """A feeder that is connected while the case gets ready, and gone when the block is left."""
-    command = [sys.executable, "-m", "benchmarks.child", replace(job, peer="confluent", kind="feed", way="one").to_json()]
+    """Run a feeder, which connects while the case prepares, and end it when the block is left."""
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.child",
+        replace(job, peer="confluent", kind="feed", way="one").to_json(),
+    ]
     process = subprocess.Popen(command, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     try:
         yield Feeder(process)
@@ -58,14 +68,18 @@ def feeder(job: Job) -> Iterator[Feeder]:
 
 
 def wait_to_begin() -> None:
-    """In the feeder: connected; wait for the word."""
+    """In the feeder: report that it is connected, and wait for the start."""
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    os.read(sys.stdin.fileno(), len(_BEGIN))  # past Python's buffer, so that select() sees what comes after it
+    # Read past Python's buffer, so that select() sees what comes after the word.
+    os.read(sys.stdin.fileno(), len(_BEGIN))
 
 
 def paced(rate: int, partitions: int) -> Iterator[int]:
-    """In the feeder: the partition of each record, at the moment when it is due, until its standard input is closed."""
+    """In the feeder: yield the partition of each record when it is due.
+
+    The iteration ends when standard input is closed.
+    """
     began = time.perf_counter()
     number = 0
     while True:

@@ -1,7 +1,7 @@
-"""One quick run beside the others: writing, reading by batch, and Kafka to Parquet beside Spark's own Kafka connector.
+"""A quick run: writing, reading by batch, and Kafka to Parquet beside Spark's own Kafka connector.
 
-Medians of interleaved rounds, as a table and as JSON. The full comparison of the clients is ``python -m benchmarks``, whose parts
-this uses.
+It prints medians of interleaved rounds as a table and writes JSON. The full comparison of the
+clients is ``python -m benchmarks``, and its parts are used here.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from . import parquet, plan
 from .kafka import VERSION, running_kafka
 from .run import ROOT, Options, Runner
 
-#: (kind, way) and how many records each client moves at most, so that a slow one is not timed for longer than a fast one.
+#: (kind, way) -> the most records that each client moves. A slow client moves fewer, so it is not
+#: timed for longer than a fast one.
 CASES = {
     ("produce", "one"): {"ours": 500_000, "confluent": 500_000, "aio": 80_000},
     ("consume", "batch"): {"ours": 1_000_000, "confluent": 1_000_000, "aio": 500_000},
@@ -44,15 +45,35 @@ Line = dict[str, Any]
 
 def main() -> int:
     parser = argparse.ArgumentParser(
-        prog="smoke.py", description="a quick look at the rates, beside other clients, on one real broker"
+        prog="smoke.py",
+        description="a quick look at the rates, beside other clients, on one real broker",
     )
-    parser.add_argument("--rounds", type=int, default=3, help="of everything, interleaved (default: 3)")
     parser.add_argument(
-        "--records", type=int, default=1_000_000, metavar="N", help="the most that a case moves (default: 1,000,000)"
+        "--rounds", type=int, default=3, help="of everything, interleaved (default: 3)"
     )
-    parser.add_argument("--limit", type=float, default=150, help="begin no round of the clients that would end later (seconds)")
-    parser.add_argument("--no-spark", dest="spark", action="store_false", help="leave out Kafka to Parquet")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out", metavar="FOLDER", help="where the JSON goes")
+    parser.add_argument(
+        "--records",
+        type=int,
+        default=1_000_000,
+        metavar="N",
+        help="the most that a case moves (default: 1,000,000)",
+    )
+    parser.add_argument(
+        "--limit",
+        type=float,
+        default=150,
+        help="begin no round of the clients that would end later (seconds)",
+    )
+    parser.add_argument(
+        "--no-spark", dest="spark", action="store_false", help="leave out Kafka to Parquet"
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "benchmarks" / "out",
+        metavar="FOLDER",
+        help="where the JSON goes",
+    )
     given = parser.parse_args()
     console = Console(highlight=False)
     if not console.is_terminal:
@@ -66,7 +87,10 @@ def main() -> int:
             "cores": os.cpu_count(),
             "python": platform.python_version(),
             "kafka": VERSION,
-            "versions": {"trikafka": trikafka.__version__, **{name: metadata.version(name) for name in _PACKAGES}},
+            "versions": {
+                "trikafka": trikafka.__version__,
+                **{name: metadata.version(name) for name in _PACKAGES},
+            },
         },
         "records": given.records,
         "rounds": given.rounds,
@@ -84,7 +108,7 @@ def main() -> int:
 
 
 def measure(given: argparse.Namespace, console: Console) -> tuple[list[Line], dict[str, str]]:
-    """Every case in every round; what could not be measured is in the second answer."""
+    """Run every case in every round. The second result has the cases that were not measured."""
     setup = plan.SETUPS[0]
     cases = [
         plan.Case(kind, way, peer, setup, min(records, given.records))
@@ -120,14 +144,30 @@ def measure(given: argparse.Namespace, console: Console) -> tuple[list[Line], di
 
 
 def show(lines: list[Line], console: Console) -> None:
-    """The table: medians, spreads, and how many times as fast trikafka is."""
+    """Print the table: medians, spreads, and the ratio of trikafka to each peer."""
     table = Table("what", "by", "call")
     for head in ("records", "records/s", "spread", "trikafka is"):
         table.add_column(head, justify="right")
-    ours = {line["what"]: statistics.median(line["rates"]) for line in reversed(lines) if line["who"] == "trikafka"}
+    ours = {
+        line["what"]: statistics.median(line["rates"])
+        for line in reversed(lines)
+        if line["who"] == "trikafka"
+    }
     for line in sorted(lines, key=lambda line: list(TITLES).index(line["what"])):
         median = statistics.median(line["rates"])
-        ratio = f"{ours[line['what']] / median:.2f} x" if line["who"] != "trikafka" and line["what"] in ours else ""
+        ratio = (
+            f"{ours[line['what']] / median:.2f} x"
+            if line["who"] != "trikafka" and line["what"] in ours
+            else ""
+        )
         spread = f"{min(line['rates']):,.0f} to {max(line['rates']):,.0f}"
-        table.add_row(TITLES[line["what"]], line["who"], line["call"], f"{line['records']:,}", f"{median:,.0f}", spread, ratio)
+        table.add_row(
+            TITLES[line["what"]],
+            line["who"],
+            line["call"],
+            f"{line['records']:,}",
+            f"{median:,.0f}",
+            spread,
+            ratio,
+        )
     console.print(table)

@@ -1,7 +1,9 @@
-"""What a measured process gets and gives, and how it measures itself. Standard library alone: every peer pays for this module.
+"""The orders and results of a measured process, and its measurement of itself.
 
-A *job* is one case in one round. Its process connects, opens a :class:`Window`, does the work, closes it, and prints an
-:class:`Outcome`. What stands outside of the window is not timed.
+Only the standard library is used here: every peer pays for this module.
+
+A *job* is one case in one round. Its process connects, opens a :class:`Window`, does the work,
+closes the window, and prints an :class:`Outcome`. Work outside of the window is not timed.
 """
 
 from __future__ import annotations
@@ -18,17 +20,21 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-#: A value repeats after so many others.
+#: The number of different values. They repeat in this order.
 DISTINCT = 10_000
 
 
 @dataclass(frozen=True)
 class Job:
-    """One case in one round. ``records`` is how many to move; what follows is for the ways that need it.
+    """A case in one round.
 
-    ``tasks``: tasks, consumers or members; ``rate``: records a second; ``seconds``: how long to measure, to let things settle, or
-    to keep a transaction open; ``target``: the topic that is written to what is read from the other; ``connection``: what it
-    takes to connect beside the address, in the client's own names.
+    Attributes:
+        records: The number of records to move.
+        tasks: The number of tasks, consumers or members.
+        rate: Records per second.
+        seconds: The time to measure, to let the clients settle, or to keep a transaction open.
+        target: The topic to which processed records are written.
+        connection: Settings to connect with, beside the address, in the client's own names.
     """
 
     peer: str
@@ -54,16 +60,24 @@ class Job:
         return json.dumps(asdict(self))
 
     def values(self) -> Iterator[bytes]:
-        """``records`` values to produce. Made when this is called, which takes a while: not in the window."""
+        """Return ``records`` values to produce.
+
+        The call itself makes the values, which takes a while. Call it outside of the window.
+        """
         return islice(cycle(make_values(self.size)), self.records)
 
 
 @dataclass
 class Outcome:
-    """What a job did. ``value_bytes`` counts the bytes of the values that it saw, so that nothing can be skipped.
+    """The result of a job.
 
-    ``call`` is what was called; ``settings`` are those that differ from the client's defaults; ``latencies`` are in seconds;
-    ``figures`` are what the kind measures beside rate, processor and memory, each with its unit at the end of its name.
+    Attributes:
+        value_bytes: The bytes of all values that the job saw. The runner compares them, so a job
+            cannot skip values.
+        call: The client's functions that were called.
+        settings: The settings that differ from the client's defaults.
+        latencies: Seconds.
+        figures: Measurements beside rate, processor time and memory. Each name ends with the unit.
     """
 
     records: int
@@ -108,7 +122,12 @@ class Window:
         self._began = time.perf_counter()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.seconds = time.perf_counter() - self._began
         self.cpu = _cpu() - self._cpu_before
 
@@ -127,7 +146,11 @@ def _cpu() -> float:
 
 
 def _memory(name: str) -> int:
-    """Bytes of this process. Not ``ru_maxrss`` where it can be helped: Linux lets a new process inherit its parent's."""
+    """Return a memory figure of this process in bytes.
+
+    ``ru_maxrss`` is only used where /proc is missing: under Linux a new process inherits its
+    parent's.
+    """
     status = Path("/proc/self/status")
     if status.exists():
         for line in status.read_text().splitlines():
@@ -137,22 +160,27 @@ def _memory(name: str) -> int:
 
 
 def make_values(size: int) -> list[bytes]:
-    """Distinct values of exactly ``size`` bytes, the same ones everywhere: JSON lines of readings, which compress as such do."""
+    """Return distinct values of exactly ``size`` bytes, the same in every process.
+
+    They are JSON lines of sensor readings, and compress as well as such lines do.
+    """
     chance = random.Random(size)
     values = []
     for number in range(DISTINCT):
         text = f'{{"id":{number:06d}'
         while len(text) < size:
-            text += f',"sensor":"s-{chance.randrange(500):03d}","value":{chance.uniform(-40, 125):.3f}'
+            text += (
+                f',"sensor":"s-{chance.randrange(500):03d}","value":{chance.uniform(-40, 125):.3f}'
+            )
         values.append(text[: size - 1].encode() + b"}")
     return values
 
 
 def stamp() -> bytes:
-    """The time now, as the head of a value."""
+    """Return the current time as the head of a value."""
     return time.perf_counter_ns().to_bytes(8, "big")
 
 
 def age(value: bytes) -> float:
-    """Seconds since a value was stamped in this process."""
+    """Return the seconds since a value was stamped in this process."""
     return (time.perf_counter_ns() - int.from_bytes(value[:8], "big")) / 1e9

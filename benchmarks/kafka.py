@@ -1,4 +1,7 @@
-"""The broker of a run and its topics. Owns both; nothing here is measured."""
+"""The broker of a run and its topics.
+
+This module owns both. Nothing here is measured.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,17 @@ from .plan import BOTH, PARTITIONS, PLAIN, SCRAM, SESSIONS, TLS
 VERSION = DEFAULT_VERSION
 _JVM = ["-Xmx1g"]
 _CONFIG: dict[str, str | int | float | bool] = {"retention.ms": -1}
-#: What a case wrote is gone at once: files kept for a minute would be written to the disk in the middle of other cases, and the
-#: next ones would get fresh memory for theirs, which costs a virtual machine more than the records do.
-_TIDY: dict[str, str | int | float | bool] = {"log.segment.delete.delay.ms": 100, "log.initial.task.delay.ms": 500}
-#: A topic of so many partitions and more has small indexes: each would else set 20 MB aside.
+#: Properties by which the files of a deleted topic disappear at once. If they stayed for a minute,
+#: the system would write them to the disk during other cases. Later topics would also get fresh
+#: memory, which costs a virtual machine more than the records do.
+_TIDY: dict[str, str | int | float | bool] = {
+    "log.segment.delete.delay.ms": 100,
+    "log.initial.task.delay.ms": 500,
+}
+#: Topics with at least this number of partitions have small indexes. Otherwise each partition
+#: would reserve 20 MB.
 _WIDE = 50
-#: Port -> the broker's name of it, what is spoken there, and by which mechanism.
+#: Port -> the broker's name of the listener, the security protocol, and the SASL mechanism.
 _PORTS = {
     TLS: (TLS, "SSL", None),
     SCRAM: (SCRAM, "SASL_PLAINTEXT", "SCRAM-SHA-256"),
@@ -38,34 +46,44 @@ _SMALL_INDEX: dict[str, str | int | float | bool] = {"segment.index.bytes": 65_5
 
 
 class Kafka:
-    """One broker with its topics."""
+    """A broker with its topics."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
         self.bootstrap = cluster.bootstrap_servers
 
     def way_in(self, port: str, peer: str) -> tuple[str, dict[str, str]]:
-        """The address of a port, and what a client must be told beside it, in its own names."""
+        """Return the address of a port, and a peer's security settings in the peer's own names."""
         if port == PLAIN:
             return self.bootstrap, {}
         listener, protocol, mechanism = _PORTS[port]
         ours = peer == "ours"
-        given = self._cluster.client_settings(mechanism) if ours else self._cluster.librdkafka_settings(mechanism)
-        kinds = (*(("ssl",) if "SSL" in protocol else ()), *(("sasl",) if "SASL" in protocol else ()))
+        given = (
+            self._cluster.client_settings(mechanism)
+            if ours
+            else self._cluster.librdkafka_settings(mechanism)
+        )
+        kinds = (
+            *(("ssl",) if "SSL" in protocol else ()),
+            *(("sasl",) if "SASL" in protocol else ()),
+        )
         wanted = {name: str(value) for name, value in given.items() if name.startswith(kinds)}
         wanted["security_protocol" if ours else "security.protocol"] = protocol
         return self._cluster.bootstrap_servers_of(listener), wanted
 
     def create(self, topic: str, partitions: int = PARTITIONS) -> None:
-        """Make a topic and wait until its partitions have a leader."""
+        """Create a topic and wait until its partitions have leaders."""
         trio.run(self._create, topic, partitions)
 
     def count(self, topic: str, partitions: int = PARTITIONS) -> int:
-        """How many records a topic holds."""
+        """Return the number of records in a topic."""
         return trio.run(self._count, topic, partitions)
 
     def count_committed(self, topic: str) -> tuple[int, int]:
-        """How many records of a topic, and bytes of values, readers of committed records see: librdkafka is asked."""
+        """Return the records and bytes of values of a topic that readers of committed records see.
+
+        librdkafka reads them, so that trikafka does not check itself.
+        """
         from .librdkafka import messages_of
 
         count = size = 0
@@ -78,7 +96,10 @@ class Kafka:
         trio.run(self._delete, topic)
 
     def group_type(self, group_id: str) -> str | None:
-        """``classic`` or ``consumer`` (KIP-848), as the broker has it; None if it does not know the group."""
+        """Return the broker's type of a group: ``classic`` or ``consumer`` (KIP-848).
+
+        The result is None if the broker does not know the group.
+        """
         return trio.run(self._group_type, group_id)
 
     async def _create(self, topic: str, partitions: int) -> None:
@@ -92,13 +113,18 @@ class Kafka:
 
     async def _ends(self, topic: str, partitions: int) -> list[int]:
         async with open_admin(bootstrap_servers=self.bootstrap) as admin:
-            places = {TopicPartition(topic, number): OffsetSpec.LATEST for number in range(partitions)}
+            places = {
+                TopicPartition(topic, number): OffsetSpec.LATEST for number in range(partitions)
+            }
             found = await admin.list_offsets(places)
             return [0 if each is None else each.offset for each in found.values()]
 
     async def _group_type(self, group_id: str) -> str | None:
         async with open_admin(bootstrap_servers=self.bootstrap) as admin:
-            return next((group.type for group in await admin.list_groups() if group.group_id == group_id), None)
+            return next(
+                (group.type for group in await admin.list_groups() if group.group_id == group_id),
+                None,
+            )
 
     async def _delete(self, topic: str) -> None:
         async with open_admin(bootstrap_servers=self.bootstrap) as admin:
@@ -107,8 +133,10 @@ class Kafka:
 
 @contextmanager
 def running_kafka(*, quick: bool = False) -> Iterator[Kafka]:
-    """A broker with a heap and a compiler as in production; with ``quick`` as in tests."""
+    """Run a broker with a heap and a compiler as in production; with ``quick`` as in tests."""
     listeners = {TLS: "SSL", SCRAM: "SASL_PLAINTEXT"}
     jvm, told = DEFAULT_JVM_OPTIONS if quick else _JVM, _TIDY | _SECURED
-    with KafkaCluster(jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=told) as cluster:
+    with KafkaCluster(
+        jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=told
+    ) as cluster:
         yield Kafka(cluster)

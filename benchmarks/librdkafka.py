@@ -1,4 +1,4 @@
-"""What stands in a topic, as librdkafka sees it: a judge that is not ours."""
+"""The contents of a topic as librdkafka sees them: a check independent of trikafka."""
 
 from __future__ import annotations
 
@@ -8,27 +8,45 @@ from typing import Any
 import confluent_kafka
 
 
-def read_topic(bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 30) -> list[Any]:
-    """As :func:`messages_of`, in a list."""
+def read_topic(
+    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 30
+) -> list[Any]:
+    """Return the messages of :func:`messages_of` as a list."""
     return list(messages_of(bootstrap, topic, isolation, patience))
 
 
-def messages_of(bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 30) -> Iterator[Any]:
-    """Every message of a topic, from the beginning to the end of each partition; in order within one.
+def messages_of(
+    bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 30
+) -> Iterator[Any]:
+    """Yield every message of a topic up to the present end of each partition, in order within each.
 
-    No group and no subscription: whether that works is another question. Raises :exc:`TimeoutError` when nothing comes for
-    ``patience`` seconds, :exc:`confluent_kafka.KafkaException`.
+    No group and no subscription is used, so that a fault there cannot falsify the check.
+
+    Raises:
+        TimeoutError: No message arrived for ``patience`` seconds.
+        confluent_kafka.KafkaException: librdkafka reported an error.
     """
-    settings = {"enable.partition.eof": True, "enable.auto.commit": False, "check.crcs": True, "isolation.level": isolation}
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "read-topic", **settings})
+    settings = {
+        "enable.partition.eof": True,
+        "enable.auto.commit": False,
+        "check.crcs": True,
+        "isolation.level": isolation,
+    }
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "read-topic", **settings}
+    )
     try:
         left = set(consumer.list_topics(topic, timeout=patience).topics[topic].partitions)
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in left])
         while left:
             first = consumer.poll(patience)
             if first is None:
-                raise TimeoutError(f"nothing came for {patience:g} s; partitions {sorted(left)} of {topic} have not ended")
-            # consume() waits until its number is full, so it may take only what is here already
+                raise TimeoutError(
+                    f"nothing came for {patience:g} s; partitions {sorted(left)} of {topic} have "
+                    "not ended"
+                )
+            # consume() waits until it has the full number. Without a timeout it returns only the
+            # messages that have already arrived.
             for message in (first, *consumer.consume(10_000, timeout=0)):
                 error = message.error()
                 if error is None:

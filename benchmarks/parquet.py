@@ -1,7 +1,8 @@
-"""Kafka to Parquet, measured: Spark's connector and its jars, and the process in which Spark runs.
+"""Kafka to Parquet: Spark's connector with its jars, and the process in which Spark is measured.
 
-All in one Spark session of one process (``python -m benchmarks.parquet_ways JOB``), one after the other in every round, after a
-round that is not counted. Owns that process, and the connector's jars in the cache. What is measured is in :mod:`.parquet_ways`.
+All ways run in one Spark session of one process (``python -m benchmarks.parquet_ways JOB``), in
+turns in every round, after a round that is not counted. This module owns that process, and the
+connector's jars in the cache. The ways are in :mod:`.parquet_ways`.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from benchmarks.spark_jars import spark_jars
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR, TOKEN_PROVIDER = "4.2.0", "4.1.0-preview1"
 _LIMIT = 240.0
-#: What a quick look measures; the others are for ``python -m benchmarks.spark``.
+#: The ways of a quick run. ``python -m benchmarks.spark`` measures the others as well.
 MAIN_WAYS = ("export", "threads", "source", "connector")
-#: So many has a stream, all of the same size.
+#: The micro-batches of a stream, all of the same size.
 MICRO_BATCHES = 5
 
-# The connector asks for a token provider of its own version, which is not to be had; an older one serves. What else is
-# excluded Spark brings along.
+# The connector requires a token provider of its own version, which is not published. An older one
+# works. Spark itself has the other excluded jars.
 _MODULE = f"""\
 <ivy-module version="2.0">
   <info organisation="trikafka" module="spark-kafka"/>
@@ -47,7 +48,7 @@ _MODULE = f"""\
 
 
 class NotMeasured(Exception):
-    """Why not, in a sentence."""
+    """The reason why something was not measured, as a sentence."""
 
 
 def measure(
@@ -60,9 +61,18 @@ def measure(
     limit: float = _LIMIT,
     micro_batches: int = MICRO_BATCHES,
 ) -> list[dict[str, Any]]:
-    """Run the rounds in a process of their own. Raises :exc:`NotMeasured`."""
+    """Run the rounds in a separate process.
+
+    Raises:
+        NotMeasured: The jars are missing, or the process failed or took too long.
+    """
     jars = connector_jars(tell)
-    what = {"bootstrap": bootstrap, "topic": topic, "records": records, "micro_batches": micro_batches}
+    what = {
+        "bootstrap": bootstrap,
+        "topic": topic,
+        "records": records,
+        "micro_batches": micro_batches,
+    }
     job = json.dumps({**what, "rounds": rounds, "jars": jars, "ways": list(ways)})
     tell("Kafka to Parquet: Spark starts")
     command = [sys.executable, "-m", "benchmarks.parquet_ways", job]
@@ -73,10 +83,23 @@ def measure(
 
 
 def _said(command: list[str], compiled: str, limit: float) -> str:
-    """What the process wrote. ``compiled``: a folder for Python's bytecode, which what is installed has: else each of Spark's
-    processes would compile the modules of this tree anew where nothing may be written into it. Raises :exc:`NotMeasured`."""
-    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # Spark's workers import our feeds
-    given = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
+    """Run the process and return its output.
+
+    ``compiled`` is a folder for Python's bytecode. An installed package has its bytecode. Without
+    the folder each of Spark's processes would compile this tree's modules again where the tree is
+    read-only.
+
+    Raises:
+        NotMeasured: The process failed or took too long.
+    """
+    # Spark's workers import modules of the benchmarks.
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    given = {
+        "PYTHONPATH": path,
+        "PYSPARK_PYTHON": sys.executable,
+        "PYTHONPYCACHEPREFIX": compiled,
+        "PYTHONDONTWRITEBYTECODE": "",
+    }
     with subprocess.Popen(
         command,
         cwd=ROOT,
@@ -89,7 +112,7 @@ def _said(command: list[str], compiled: str, limit: float) -> str:
         try:
             said, words = child.communicate(timeout=limit)
         except BaseException as error:
-            child.kill()  # the JVM ends when this end of its pipe is gone
+            child.kill()  # the JVM ends when its pipe to the child is closed
             if isinstance(error, subprocess.TimeoutExpired):
                 raise NotMeasured(f"no result after {limit:.0f} s") from error
             raise
@@ -99,7 +122,11 @@ def _said(command: list[str], compiled: str, limit: float) -> str:
 
 
 def connector_jars(tell: Callable[[str], None]) -> list[str]:
-    """The jars of Spark's Kafka connector, downloaded once into the cache. Raises :exc:`NotMeasured`."""
+    """Return the jars of Spark's Kafka connector, downloaded once into the cache.
+
+    Raises:
+        NotMeasured: The jars could not be downloaded.
+    """
     try:
         return spark_jars("kafka", CONNECTOR, _MODULE, "spark-sql-kafka-*.jar", tell)
     except DownloadError as error:

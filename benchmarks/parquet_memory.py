@@ -1,6 +1,7 @@
-"""Records from memory instead of Kafka, in Spark's workers: what is left is ours behind the reading, and Spark's.
+"""Records from memory instead of Kafka, in Spark's workers.
 
-A worker reads the beginning of its partition once, in the round that is not counted, and then gives it again and again.
+The remaining time is that of Spark, and of trikafka's work after reading. A worker reads the
+beginning of its partition once, in the round that is not counted, and then repeats it.
 """
 
 from __future__ import annotations
@@ -13,20 +14,23 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from trikafka_spark import task
+from trikafka_export import task
+from trikafka_export.reading import read_range
+from trikafka_spark import range_units
 from trikafka_spark.ddl import DDL, HEADERS_DDL
 from trikafka_spark.pruning import Columns
-from trikafka_spark.reading import read_range
 
 from trikafka import OffsetRange, RecordBatch
 
-#: So much (bytes) of a partition is kept.
+#: Bytes of a partition that are kept.
 _KEPT = 32 << 20
 _kept: dict[tuple[str, int], list[RecordBatch]] = {}
 
 
-def from_memory(wanted: OffsetRange, settings: Mapping[str, Any], **more: Any) -> Generator[RecordBatch, None, None]:
-    """As ``read_range``, with as many records as the range has offsets."""
+def from_memory(
+    wanted: OffsetRange, settings: Mapping[str, Any], **more: Any
+) -> Generator[RecordBatch, None, None]:
+    """Yield as many records as the range has offsets; a stand-in for ``read_range``."""
     key = (wanted.topic, wanted.partition)
     if key not in _kept:
         _kept[key] = list(_beginning(read_range(wanted, settings, **more)))
@@ -49,14 +53,19 @@ def _beginning(batches: Generator[RecordBatch, None, None]) -> Iterator[RecordBa
     batches.close()
 
 
-def run_unit(unit: task.Unit, secret: str, tell: Callable[[int], None], done: Callable[[int], None]) -> list[str | None]:
-    """As the function of that name."""
+def run_unit(
+    unit: range_units.Unit, secret: str, tell: Callable[[int], None], done: Callable[[int], None]
+) -> list[str | None]:
+    """Run a unit with records from memory; a stand-in for the function of the same name."""
     with patch.object(task, "read_range", from_memory):
-        return task.run_unit(unit, secret, tell, done)
+        return range_units.run_unit(unit, secret, tell, done)
 
 
 class MemorySource(DataSource):
-    """``format("trikafka")`` without the reading. Options: the broker, the topic, records of each partition, partitions."""
+    """``format("trikafka")`` without the reading.
+
+    Options: ``bootstrap``, ``topic``, ``each`` (records of each partition), ``partitions``.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -72,7 +81,9 @@ class MemorySource(DataSource):
 class _MemoryReader(DataSourceReader):
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         self._settings = {"bootstrap_servers": options["bootstrap"]}
-        self._topic, self._each, self._partitions = options["topic"], int(options["each"]), int(options["partitions"])
+        self._topic = options["topic"]
+        self._each = int(options["each"])
+        self._partitions = int(options["partitions"])
         self._columns = Columns(schema)
 
     def partitions(self) -> list[InputPartition]:

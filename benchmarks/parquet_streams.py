@@ -1,4 +1,4 @@
-"""A stream of Spark's, run once: how much it moved, and how quick it was when it ran."""
+"""A run of a Spark stream: its rows, and its rate while it ran."""
 
 from __future__ import annotations
 
@@ -10,16 +10,27 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Moved:
-    """``rows``: how many; ``None``: the Parquet files tell. ``steady``: of a stream with several micro-batches, records a second
-    from the start of the second to the end of the last: the start of the query is left out, all that comes with each is in."""
+    """The rows that were moved, and the rate of a running stream.
+
+    ``rows`` is None if the Parquet files must be counted. ``steady`` is the rate (records per
+    second) of a stream with several micro-batches, from the start of the second to the end of the
+    last. That leaves out the start of the query, but includes all costs of each micro-batch.
+    """
 
     rows: int | None = None
     steady: float | None = None
 
 
-def run_stream(spark: Any, source: str, options: dict[str, str], target: str, *, parquet: bool) -> Moved:
-    """All that is there now, to Parquet files or to nowhere."""
-    writer = spark.readStream.format(source).options(**options).load().writeStream.trigger(availableNow=True)
+def run_stream(
+    spark: Any, source: str, options: dict[str, str], target: str, *, parquet: bool
+) -> Moved:
+    """Move all present records to Parquet files, or to Spark's ``noop`` format."""
+    writer = (
+        spark.readStream.format(source)
+        .options(**options)
+        .load()
+        .writeStream.trigger(availableNow=True)
+    )
     writer = writer.option("checkpointLocation", f"{target}-checkpoint")
     query = writer.format("parquet").start(target) if parquet else writer.format("noop").start()
     query.awaitTermination()

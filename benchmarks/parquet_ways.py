@@ -1,6 +1,7 @@
-"""The ways from Kafka to Parquet, in the process that is measured: ``python -m benchmarks.parquet_ways JOB`` prints what it found.
+"""The ways from Kafka to Parquet, in the measured process.
 
-Memory is the highest resident set of each process below this one, set back before every turn.
+``python -m benchmarks.parquet_ways JOB`` prints the measurements. Memory is the highest resident
+set of each process below this process. The figure is reset before every turn.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from unittest.mock import patch
 from .parquet_streams import Moved, run_stream
 from .plan import PARTITIONS
 
-#: Behind the name of a stream's way: its rate from the second micro-batch on.
+#: The suffix of a stream's way for its rate from the second micro-batch on.
 STEADY = "-steady"
 
 
 @dataclass(frozen=True)
 class Way:
-    """``run(folder)`` moves the records, and says what it knows of it."""
+    """A way from Kafka to Parquet. ``run(folder)`` moves the records."""
 
     name: str
     who: str
@@ -37,20 +38,26 @@ class Way:
 def main() -> None:
     job = json.loads(sys.argv[1])
     spark = _session(job)
-    ways = [way for way in (*_ours(job), *_sparks(spark, job), *_streams(spark, job)) if way.name in job["ways"]]
+    ways = [
+        way
+        for way in (*_ours(job), *_sparks(spark, job), *_streams(spark, job))
+        if way.name in job["ways"]
+    ]
     found = {way.name: _Found() for way in ways}
     with tempfile.TemporaryDirectory(prefix="trikafka-bench-") as folder:
         for number in range(job["rounds"] + 1):
             for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
                 one = _Found() if number == 0 else found[way.name]
                 _turn(way, job["records"], f"{folder}/{number}-{way.name}", one)
-    print(json.dumps([line for way in ways for line in _lines(way, found[way.name], job["records"])]))
+    print(
+        json.dumps([line for way in ways for line in _lines(way, found[way.name], job["records"])])
+    )
     spark.stop()
 
 
 @dataclass
 class _Found:
-    """Records a second of each turn, those of streams once they run, and the highest memory of all turns."""
+    """Records per second of each turn and of running streams, and the highest memory."""
 
     rates: list[float] = field(default_factory=list)
     steady: list[float] = field(default_factory=list)
@@ -75,10 +82,22 @@ def _turn(way: Way, records: int, target: str, found: _Found) -> None:
 
 
 def _lines(way: Way, found: _Found, records: int) -> Iterator[dict[str, Any]]:
-    line = {"what": "parquet", "way": way.name, "who": way.who, "call": way.call, "records": records, "peaks": found.peaks}
+    line = {
+        "what": "parquet",
+        "way": way.name,
+        "who": way.who,
+        "call": way.call,
+        "records": records,
+        "peaks": found.peaks,
+    }
     yield {**line, "rates": found.rates}
     if found.steady:
-        yield {**line, "way": f"{way.name}{STEADY}", "call": f"{way.call}, running", "rates": found.steady}
+        yield {
+            **line,
+            "way": f"{way.name}{STEADY}",
+            "call": f"{way.call}, running",
+            "rates": found.steady,
+        }
 
 
 def _session(job: dict[str, Any]) -> Any:
@@ -104,23 +123,30 @@ def _ours(job: dict[str, Any]) -> Iterator[Way]:
 
     def export(**options: object) -> Callable[[str], Moved]:
         async def run(target: str) -> Moved:
-            await trikafka.export(job["topic"], target, bootstrap_servers=job["bootstrap"], sink_options=options)
+            await trikafka.export(
+                job["topic"], target, bootstrap_servers=job["bootstrap"], sink_options=options
+            )
             return Moved()
 
         return lambda target: trio.run(run, target)
 
     def from_memory(target: str) -> Moved:
-        """The whole export, whose tasks have another reader."""
+        """Run the whole export with tasks that have another reader."""
         from .parquet_memory import run_unit
 
-        with patch("trikafka_spark.job.run_unit", run_unit):  # Spark pickles it by its name
+        with patch("trikafka_spark.job.run_unit", run_unit):  # Spark pickles the function by name
             return export(spark_above=0, compression="snappy")(target)
 
-    yield Way("export", "trikafka", "export() by Spark", export(spark_above=0, compression="snappy"))
+    yield Way(
+        "export", "trikafka", "export() by Spark", export(spark_above=0, compression="snappy")
+    )
     yield Way("export-zstd", "trikafka", "export() by Spark, zstd", export(spark_above=0))
     yield Way("export-memory", "trikafka, from memory", "export() by Spark", from_memory)
     yield Way(
-        "threads", "trikafka without Spark", "export() in threads", export(spark_above="never", compression="snappy")
+        "threads",
+        "trikafka without Spark",
+        "export() in threads",
+        export(spark_above="never", compression="snappy"),
     )
 
 
@@ -129,14 +155,18 @@ def _sparks(spark: Any, job: dict[str, Any]) -> Iterator[Way]:
 
     def write(source: str, codec: str = "snappy") -> Callable[[str], Moved]:
         def run(target: str) -> Moved:
-            spark.read.format(source).options(**_options(job)).load().write.option("compression", codec).parquet(target)
+            spark.read.format(source).options(**_options(job)).load().write.option(
+                "compression", codec
+            ).parquet(target)
             return Moved()
 
         return run
 
     def noop(source: str) -> Callable[[str], Moved]:
         def run(target: str) -> Moved:
-            spark.read.format(source).options(**_options(job)).load().write.format("noop").mode("overwrite").save()
+            spark.read.format(source).options(**_options(job)).load().write.format("noop").mode(
+                "overwrite"
+            ).save()
             return Moved(job["records"])
 
         return run
@@ -155,8 +185,12 @@ def _sparks(spark: Any, job: dict[str, Any]) -> Iterator[Way]:
     yield Way("source", "trikafka's data source", 'format("trikafka")', write("trikafka"))
     yield Way("source-memory", "trikafka's data source, from memory", "its Arrow batches", memory)
     yield Way("connector", "Spark's connector", 'format("kafka")', write("kafka"))
-    yield Way("connector-zstd", "Spark's connector", 'format("kafka"), zstd', write("kafka", "zstd"))
-    yield Way("source-noop", "trikafka's data source", 'format("trikafka"), to nowhere', noop("trikafka"))
+    yield Way(
+        "connector-zstd", "Spark's connector", 'format("kafka"), zstd', write("kafka", "zstd")
+    )
+    yield Way(
+        "source-noop", "trikafka's data source", 'format("trikafka"), to nowhere', noop("trikafka")
+    )
     yield Way("connector-noop", "Spark's connector", 'format("kafka"), to nowhere', noop("kafka"))
 
 
@@ -169,11 +203,20 @@ def _streams(spark: Any, job: dict[str, Any]) -> Iterator[Way]:
     for source, who in (("trikafka", "trikafka's stream"), ("kafka", "Spark's connector's stream")):
         name = "stream" if source == "trikafka" else "connector-stream"
         yield Way(name, who, f'format("{source}"), availableNow', stream(source, parquet=True))
-        yield Way(f"{name}-noop", who, f'format("{source}"), availableNow, to nowhere', stream(source, parquet=False))
+        yield Way(
+            f"{name}-noop",
+            who,
+            f'format("{source}"), availableNow, to nowhere',
+            stream(source, parquet=False),
+        )
 
 
 def _options(job: dict[str, Any]) -> dict[str, str]:
-    return {"kafka.bootstrap.servers": job["bootstrap"], "subscribe": job["topic"], "includeHeaders": "true"}
+    return {
+        "kafka.bootstrap.servers": job["bootstrap"],
+        "subscribe": job["topic"],
+        "includeHeaders": "true",
+    }
 
 
 def _rows(target: str) -> int:
@@ -191,12 +234,15 @@ def _folder_of(package: str) -> str:
 
 
 def _processes() -> dict[int, str]:
-    """Those below this one, and it: by number, what each is."""
+    """Return this process and those below it: number -> kind."""
     parents, names = {}, {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = entry.joinpath("stat").read_text().rpartition(")")[2].split()
-            parents[int(entry.name)], names[int(entry.name)] = int(fields[1]), entry.joinpath("comm").read_text().strip()
+            parents[int(entry.name)], names[int(entry.name)] = (
+                int(fields[1]),
+                entry.joinpath("comm").read_text().strip(),
+            )
         except OSError:  # it has ended
             continue
     me = int(Path("/proc/self").resolve().name)
@@ -219,7 +265,7 @@ def _forget_peaks() -> None:
 
 
 def _peaks() -> dict[str, int]:
-    """The highest resident set of each kind of process (bytes)."""
+    """Return the highest resident set (bytes) of each kind of process."""
     found: dict[str, int] = {}
     for number, kind in _processes().items():
         try:

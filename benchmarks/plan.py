@@ -1,20 +1,33 @@
-"""What is measured: the configurations, the cases of each, how many records a case moves, and in which order a round runs.
-
-Every case moves as many records as take it about a second, so that a slow client is not timed for longer than a fast one.
-"""
+"""The plan of a run: configurations, their cases and records, and the order of a round."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
+# How cases are made comparable:
+#
+# * Each case moves as many records as take its client about a second. With one number for all, a
+#   slow client would be timed much longer than a fast one, and a fast one hardly at all.
+# * A round runs every case once, each in a process of its own. Cases that are compared with each
+#   other run next to each other (order_of_round), so a machine that slows down for a minute slows
+#   both. Each round begins every group with another case, so the place in the order favours no
+#   client.
+# * A case may have several turns in one round, with the others of its group in between. Latencies
+#   have three, because a p99 varies by a factor of four from one process of the same client to the
+#   next. So have the aims that are judged in other setups than the main one, since those setups
+#   take part in every second round only.
+# * Cases that mostly wait (groups, many consumers, opened connections) take part in the other
+#   rounds. They are slow, and their figures vary less.
+
 PARTITIONS = 4
+#: Tasks that send at the same time in the ordinary concurrent cases.
 TASKS = 1_000
-#: Tasks that each wait for their record, where there are many.
+#: Tasks in the cases with a crowd. Each waits for its own record.
 CROWD = 10_000
 
-#: The broker's ports, by what is spoken there. At ``sessions`` that is TLS and SCRAM, too, and who one is must be said anew
-#: every two seconds.
+#: The broker's ports, by their protocols. ``sessions`` has TLS and SCRAM as well, and requires a
+#: new authentication every two seconds.
 PLAIN, TLS, SCRAM, BOTH, SESSIONS = PORTS = ("plain", "TLS", "SCRAM", "TLS+SCRAM", "sessions")
 
 PEERS = {
@@ -31,7 +44,10 @@ PEERS = {
 
 @dataclass(frozen=True)
 class Setup:
-    """Size and compression of the values; in the ``main`` ones the aims are judged. ``share`` scales the records."""
+    """The size and compression of the values of some cases.
+
+    ``share`` scales the number of records. The aims are judged mainly by the ``main`` setups.
+    """
 
     size: int
     compression: str
@@ -46,7 +62,10 @@ class Setup:
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the results. What its job gets beside the topic stands in ``jobs.Job``. In a round it has its ``turns``."""
+    """A line of the results.
+
+    ``jobs.Job`` explains the fields that a job receives. A case runs ``turns`` times in each round.
+    """
 
     kind: str
     way: str
@@ -67,18 +86,21 @@ class Case:
 
     @property
     def reads(self) -> bool:
-        """Whether it reads a topic that was filled before."""
+        """True if the case reads a topic that was filled before."""
         return self.kind in ("consume", "streams", "many", "process")
 
     @property
     def writes(self) -> bool:
-        """Whether what it wrote is counted in the topic."""
+        """True if the records that the case wrote are counted in the topic."""
         return self.kind in ("produce", "latency")
 
     @property
     def slow(self) -> bool:
-        """Whether most of its time is waiting, so that it has its turn in every second round only."""
-        return self.kind in ("assigned", "group", "many", "connect") or self.port in (BOTH, SESSIONS)
+        """True if the case mostly waits, and therefore runs in every second round only."""
+        return self.kind in ("assigned", "group", "many", "connect") or self.port in (
+            BOTH,
+            SESSIONS,
+        )
 
 
 SETUPS = (
@@ -89,9 +111,9 @@ SETUPS = (
     Setup(1000, "lz4", 0.2),
     Setup(1000, "zstd", 0.2),
 )
-#: A stream a partition: read beside what reads all partitions in one loop.
+#: One stream per partition, beside one loop that reads all partitions.
 _STREAMS = Setup(100, "none", 1.0, main=True, partitions=16)
-#: (kind, way, peer) -> records of 100 bytes, for about a second on two cores.
+#: (kind, way, peer) -> the records of 100 bytes that take about a second on two cores.
 _RECORDS = {
     ("consume", "arrow", "ours"): 4_000_000,
     ("consume", "batch", "ours"): 1_500_000,
@@ -123,11 +145,12 @@ _STREAM_RECORDS = {
     ("streams", "together", "ours"): 1_500_000,
     ("streams", "together", "confluent"): 1_000_000,
 }
-#: Records of 10,000 tasks that wait, each for its own.
+#: Records of 10,000 tasks, each of which waits for its own.
 _CROWD_RECORDS = {"ours": 150_000, "confluent": 100_000, "aio": 90_000}
-#: Records of all consumers of a program together.
+#: Records that all consumers of one program read together.
 _MANY_RECORDS = {"ours": 1_000_000, "confluent": 600_000, "aio": 300_000}
-#: Over TLS, in the main setup alone.
+#: Cases over TLS in the main setup. _TLS_LARGE has those with records of 1,000 bytes, where TLS
+#: costs most.
 _TLS_RECORDS = {
     ("consume", "arrow", "ours"): 2_000_000,
     ("consume", "batch", "ours"): 1_500_000,
@@ -135,57 +158,105 @@ _TLS_RECORDS = {
     ("consume", "batch", "confluent"): 800_000,
     ("consume", "one", "confluent"): 500_000,
     ("produce", "arrow", "ours"): 1_500_000,
+    ("produce", "tables", "ours"): 1_500_000,
     ("produce", "one", "ours"): 800_000,
+    ("produce", "enqueue", "ours"): 800_000,
+    ("produce", "concurrent", "ours"): 180_000,
     ("produce", "one", "confluent"): 800_000,
+    ("produce", "concurrent", "confluent"): 60_000,
+    ("streams", "batch", "ours"): 1_500_000,
+    ("streams", "one", "ours"): 1_500_000,
+    ("streams", "together", "ours"): 1_500_000,
+    ("streams", "together", "confluent"): 800_000,
+    ("process", "one", "ours"): 600_000,
+    ("process", "arrow", "ours"): 1_000_000,
+    ("process", "one", "confluent"): 400_000,
 }
-#: Clients that are opened one after the other, at each port.
+_TLS_LARGE = {
+    ("consume", "arrow", "ours"): 500_000,
+    ("consume", "batch", "ours"): 500_000,
+    ("consume", "one", "ours"): 400_000,
+    ("consume", "batch", "confluent"): 200_000,
+    ("produce", "arrow", "ours"): 400_000,
+    ("produce", "one", "ours"): 200_000,
+    ("produce", "one", "confluent"): 160_000,
+}
+#: Clients that are opened one after another, at each port.
 _OPENINGS = 30
-#: These run in the main setup alone, and these where nothing is compressed.
+#: Peers that run in the main setup only.
 _MAIN_ONLY = ("kafka_python",)
+#: Cases that run without compression only.
 _PLAIN_ONLY = (("consume", "franz"), ("consume", "java"))
-#: An aim is judged by these in other setups than the main one too, which have half of the rounds: so several turns in each.
+#: Cases by which aims are judged in other setups, too. Those setups have half of the rounds, so
+#: the cases have several turns in each.
 _JUDGED = (("produce", "arrow", "ours"), ("produce", "one", "franz"))
 JUDGED_SETUPS = ((100, "lz4"), (1000, "none"), (1000, "lz4"))
 _JUDGED_TURNS = 3
-#: Large values are fewer, yet not so few that a case is over before it has begun.
+#: The fewest records of a case with large values. A shorter case would measure its start only.
 _LEAST = 10_000
 
-#: A record that goes and comes alone, records a second by way; ``acks``: it only goes, and its acknowledgement comes.
+#: Way -> records per second of the latency cases. A record is sent and received alone. In ``acks``
+#: it is only sent, and its acknowledgement is timed.
 LATENCY_RATES = {"one": 500, "thousand": 1_000, "acks": 1_000}
 _FOUR = ("ours", "confluent", "aio", "franz")
 _LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": _FOUR, "acks": (*_FOUR, "raw")}
 _LATENCY_SECONDS, _SESSIONS_SECONDS = 3, 5
-#: A p99 swings by a factor of four from one process of the same client to the next.
+#: A p99 varies by a factor of four between processes of the same client.
 _LATENCY_TURNS = 3
 
-#: Partitions that are assigned, most of them idle; then so many records a second come, spread over all of them.
+#: Assigned partitions, at first all idle.
 ASSIGNED = (1, 50, 500, 2_000)
+#: Records per second that then arrive, spread over all of them.
 TRICKLE = 200
 _ASSIGNED_SECONDS = 1.5
 
-#: Consumers in one program.
+#: Numbers of consumers in one program.
 MANY = (1, 10, 100)
 
-#: Members of a group that share a topic, into which records come all the while; the last one to join is the one that is timed.
+#: Members of a group that share a topic, into which records are written all the time. The join of
+#: the last member is timed.
 MEMBERS = 3
 _GROUP_PARTITIONS, _GROUP_RATE, _GROUP_SETTLES = 12, 1_000, 1.5
-_GROUPS = {"cooperative": ("ours", "confluent", "java"), "eager": ("aio",), "consumer": ("ours", "confluent", "java")}
+_GROUPS = {
+    "cooperative": ("ours", "confluent", "java"),
+    "eager": ("aio",),
+    "consumer": ("ours", "confluent", "java"),
+}
 
-#: Records that are read, processed and written in transactions, each open for so many seconds.
-_PROCESS_RECORDS = {("one", "ours"): 600_000, ("arrow", "ours"): 1_200_000, ("one", "confluent"): 400_000, ("one", "java"): 600_000}
+#: (way, peer) -> records that are read, processed and written in transactions.
+_PROCESS_RECORDS = {
+    ("one", "ours"): 600_000,
+    ("arrow", "ours"): 1_200_000,
+    ("one", "confluent"): 400_000,
+    ("one", "java"): 600_000,
+}
+#: Seconds for which each transaction is open.
 _COMMIT_EVERY = 0.1
 
 _QUICK_PARTITIONS, _QUICK_SECONDS, _QUICK_MEMBERS = 20, 0.3, 2
+#: Filled records per processed record: a case ends with a transaction, somewhat later.
 _AND_MORE = 3
-#: In a quick run a latency case lasts for so many records.
+#: The records of a latency case in a quick run.
 _QUICK_LATENCY = 100
 _QUICK_OPENINGS = 3
 
 
 def all_cases(*, cap: int | None = None, quick: bool = False) -> list[Case]:
-    """Every case; with ``cap`` none moves more records. ``quick`` leaves out the setups between the first and the last."""
+    """Return every case. With ``cap`` none moves more records than that.
+
+    ``quick`` leaves out the setups between the first and the last.
+    """
     setups = (SETUPS[0], SETUPS[-1]) if quick else SETUPS
-    cases = [*_throughput(setups), *_crowds(), *_streams(), *_latencies(), *_assigned(), *_groups(), *_many(), *_processing()]
+    cases = [
+        *_throughput(setups),
+        *_crowds(),
+        *_streams(),
+        *_latencies(),
+        *_assigned(),
+        *_groups(),
+        *_many(),
+        *_processing(),
+    ]
     cases += _secured()
     if cap is not None:
         cases = [capped(case, cap) for case in cases]
@@ -195,9 +266,14 @@ def all_cases(*, cap: int | None = None, quick: bool = False) -> list[Case]:
 def _throughput(setups: Iterable[Setup]) -> Iterator[Case]:
     for setup in setups:
         for (kind, way, peer), count in _RECORDS.items():
-            if (setup.main or peer not in _MAIN_ONLY) and (setup.compression == "none" or (kind, peer) not in _PLAIN_ONLY):
+            if (setup.main or peer not in _MAIN_ONLY) and (
+                setup.compression == "none" or (kind, peer) not in _PLAIN_ONLY
+            ):
                 records = max(int(count * setup.share), min(count, _LEAST))
-                judged = (kind, way, peer) in _JUDGED and (setup.size, setup.compression) in JUDGED_SETUPS
+                judged = (kind, way, peer) in _JUDGED and (
+                    setup.size,
+                    setup.compression,
+                ) in JUDGED_SETUPS
                 turns = _JUDGED_TURNS if judged else 1
                 yield Case(kind, way, peer, setup, records, turns=turns)
 
@@ -215,13 +291,31 @@ def _streams() -> Iterator[Case]:
 def _latencies() -> Iterator[Case]:
     for way, rate in LATENCY_RATES.items():
         for peer in _LATENCY_PEERS[way]:
-            yield Case("latency", way, peer, SETUPS[0], rate * _LATENCY_SECONDS, 1, rate=rate, turns=_LATENCY_TURNS)
+            yield Case(
+                "latency",
+                way,
+                peer,
+                SETUPS[0],
+                rate * _LATENCY_SECONDS,
+                1,
+                rate=rate,
+                turns=_LATENCY_TURNS,
+            )
 
 
 def _assigned() -> Iterator[Case]:
     for count in ASSIGNED:
         for peer in ("ours", "confluent", "aio"):
-            yield Case("assigned", str(count), peer, SETUPS[0], 0, count, rate=TRICKLE, seconds=_ASSIGNED_SECONDS)
+            yield Case(
+                "assigned",
+                str(count),
+                peer,
+                SETUPS[0],
+                0,
+                count,
+                rate=TRICKLE,
+                seconds=_ASSIGNED_SECONDS,
+            )
 
 
 def _groups() -> Iterator[Case]:
@@ -244,57 +338,89 @@ def _processing() -> Iterator[Case]:
 
 def _secured() -> Iterator[Case]:
     for (kind, way, peer), records in _TLS_RECORDS.items():
-        yield Case(kind, way, peer, SETUPS[0], records, port=TLS)
+        setup = _STREAMS if kind == "streams" else SETUPS[0]
+        seconds = _COMMIT_EVERY if kind == "process" else 0.0
+        yield Case(kind, way, peer, setup, records, setup.partitions, seconds=seconds, port=TLS)
+    large = next(setup for setup in SETUPS if (setup.size, setup.compression) == (1000, "none"))
+    for (kind, way, peer), records in _TLS_LARGE.items():
+        yield Case(kind, way, peer, large, records, port=TLS)
     for port in (PLAIN, TLS, SCRAM, BOTH):
         for peer in ("ours", "confluent"):
             yield Case("connect", port, peer, SETUPS[0], _OPENINGS, port=port)
     rate = LATENCY_RATES["acks"]
     for port in (BOTH, SESSIONS):
         for peer in ("ours", "confluent"):
-            yield Case("latency", "acks", peer, SETUPS[0], rate * _SESSIONS_SECONDS, 1, rate=rate, port=port)
+            yield Case(
+                "latency",
+                "acks",
+                peer,
+                SETUPS[0],
+                rate * _SESSIONS_SECONDS,
+                1,
+                rate=rate,
+                port=port,
+            )
 
 
 def capped(case: Case, cap: int) -> Case:
-    """The same case with no more than ``cap`` records."""
+    """Return the same case with at most ``cap`` records."""
     return replace(case, records=min(cap, case.records))
 
 
 def _quick(case: Case) -> Case:
-    """The same case, once, just long enough to see that it works."""
+    """Return the same case with one turn, just long enough to see that it works."""
     case = replace(case, turns=1)
     if case.kind == "latency":
         return capped(case, _QUICK_LATENCY)
     if case.kind == "connect":
         return capped(case, _QUICK_OPENINGS)
     if case.kind == "assigned":
-        return replace(case, partitions=min(case.partitions, _QUICK_PARTITIONS), seconds=_QUICK_SECONDS)
-    return replace(case, tasks=_QUICK_MEMBERS, seconds=_QUICK_SECONDS) if case.kind == "group" else case
+        return replace(
+            case, partitions=min(case.partitions, _QUICK_PARTITIONS), seconds=_QUICK_SECONDS
+        )
+    return (
+        replace(case, tasks=_QUICK_MEMBERS, seconds=_QUICK_SECONDS)
+        if case.kind == "group"
+        else case
+    )
 
 
 def filled(cases: Iterable[Case]) -> dict[Setup, int]:
-    """How many records each topic that is read must hold. One of many consumers reads a single partition of it.
+    """Return the number of records that each topic must hold before it is read.
 
-    What is processed in transactions ends with one of them, some records later.
+    Each of many consumers reads a single partition, so all partitions need as many records.
+    Processing stops with a whole transaction, some records after the last counted one.
     """
     need: dict[Setup, int] = {}
     for case in cases:
         if case.reads:
-            records = case.records * {"many": case.partitions, "process": _AND_MORE}.get(case.kind, 1)
+            records = case.records * {"many": case.partitions, "process": _AND_MORE}.get(
+                case.kind, 1
+            )
             need[case.setup] = max(records, need.get(case.setup, 0))
     return need
 
 
-def order_of_round(cases: Iterable[Case], number: int, *, main: bool = False, slow: bool = True) -> list[Case]:
-    """The cases of round ``number``, those that are compared next to each other, begun with another one in every round.
+def order_of_round(
+    cases: Iterable[Case], number: int, *, main: bool = False, slow: bool = True
+) -> list[Case]:
+    """Return the cases of round ``number`` in their order.
 
-    A case of several turns has them with the others between.
+    Cases that are compared are neighbours. Each round begins a group with another of its cases. A
+    case with several turns has the other cases of its group between them.
 
-    With ``main`` only the setups that the aims are judged by; the slow cases only with ``slow``.
+    Args:
+        cases: All cases.
+        number: The number of the round.
+        main: Only the main setups, by which the aims are judged.
+        slow: Also the slow cases.
     """
     groups: dict[tuple[Setup, str, str], list[Case]] = {}
     for case in cases:
         if (case.setup.main or not main) and (slow or not case.slow):
-            groups.setdefault((case.setup, case.kind, "" if case.kind == "connect" else case.port), []).append(case)
+            groups.setdefault(
+                (case.setup, case.kind, "" if case.kind == "connect" else case.port), []
+            ).append(case)
     order = []
     for group in groups.values():
         first = number * 2 % len(group)

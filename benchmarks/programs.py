@@ -1,6 +1,7 @@
-"""The programs of peers that are not Python: compiled once into the environment's folder, and run as a job's process.
+"""The programs of the peers that are not Python.
 
-Standard library alone: the measured process of such a peer is the program; this only starts it.
+They are compiled once into the environment's folder, and each job runs one as a process. Only the
+standard library is used here. The program is the measured process; this module only starts it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,11 @@ _BUILD_LIMIT, _RUN_LIMIT = 240.0, 110.0
 
 
 def franz() -> list[str]:
-    """The command of the franz-go peer, built if need be. Raises ``Missing`` where there is no Go that can."""
+    """Return the command of the franz-go peer, built if necessary.
+
+    Raises:
+        Missing: There is no Go, or its build failed.
+    """
     go = shutil.which("go")
     if go is None:
         raise Missing("franz-go is a Go library, and there is no Go here")
@@ -39,7 +44,11 @@ def franz() -> list[str]:
 
 
 def java() -> list[str]:
-    """The command of the Java peer, built if need be, with the jars of the broker. Raises ``Missing`` without a Java compiler."""
+    """Return the command of the Java peer with the broker's jars, built if necessary.
+
+    Raises:
+        Missing: There is no Java compiler, or the build failed.
+    """
     from trikafka_broker import BrokerError, fetch_jars
     from trikafka_broker.java import find_java
 
@@ -58,12 +67,22 @@ def java() -> list[str]:
 
 
 def librdkafka() -> list[str]:
-    """The command of the librdkafka peer, built if need be, with the library. Raises ``Missing`` without that or a C compiler."""
+    """Return the command of the librdkafka peer with the library, built if necessary.
+
+    Raises:
+        Missing: There is no librdkafka or C compiler, or the build failed.
+    """
     compiler = shutil.which("cc")
     if compiler is None:
-        raise Missing("the program that calls librdkafka must be compiled, and there is no C compiler here")
+        raise Missing(
+            "the program that calls librdkafka must be compiled, and there is no C compiler here"
+        )
     found = importlib.util.find_spec("confluent_kafka")
-    place = Path(found.origin).parent.parent if found is not None and found.origin is not None else Path()
+    place = (
+        Path(found.origin).parent.parent
+        if found is not None and found.origin is not None
+        else Path()
+    )
     libraries = sorted(place.glob("confluent_kafka.libs/librdkafka*"))
     if not libraries:
         raise Missing("confluent-kafka brings no librdkafka of its own here")
@@ -77,12 +96,16 @@ def librdkafka() -> list[str]:
     return [str(program), str(libraries[0])]
 
 
-#: Peer -> what gives the command of its program.
-PROGRAMS: dict[str, Callable[[], list[str]]] = {"franz": franz, "java": java, "librdkafka": librdkafka}
+#: Peer -> the function that returns the command of its program.
+PROGRAMS: dict[str, Callable[[], list[str]]] = {
+    "franz": franz,
+    "java": java,
+    "librdkafka": librdkafka,
+}
 
 
 def _folder(name: str, source: Path) -> Path:
-    """Where what is made of the sources belongs: another folder as soon as they change."""
+    """Return the folder for what is built from the sources. Changed sources have another folder."""
     digest = hashlib.sha256()
     for file in sorted(source.iterdir()):
         digest.update(file.read_bytes())
@@ -93,7 +116,9 @@ def _folder(name: str, source: Path) -> Path:
 
 def _compile(command: list[str], source: Path) -> None:
     try:
-        done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=_BUILD_LIMIT)
+        done = subprocess.run(
+            command, cwd=source, capture_output=True, text=True, timeout=_BUILD_LIMIT
+        )
     except subprocess.TimeoutExpired:
         raise Missing(f"{Path(command[0]).name} was not done after {_BUILD_LIMIT:.0f} s") from None
     if done.returncode:
@@ -102,14 +127,16 @@ def _compile(command: list[str], source: Path) -> None:
 
 
 class _Told(Window):
-    """What a program measured of itself, in place of a window."""
+    """The measurements that a program made of itself, in place of a window."""
 
     def __init__(self, found: dict[str, Any]) -> None:
         super().__init__()
         self._found = found
 
     def figures(self) -> dict[str, float]:
-        return {name: self._found[name] for name in ("seconds", "cpu_seconds", "rss_before", "rss_peak")}
+        return {
+            name: self._found[name] for name in ("seconds", "cpu_seconds", "rss_before", "rss_peak")
+        }
 
 
 def _as_json(order: dict[str, Any]) -> list[str]:
@@ -124,9 +151,18 @@ def outcome(
     given: Callable[[dict[str, Any]], list[str]] = _as_json,
     pace: Pace | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
-    """Run a job; what the program told beside the outcome is the second answer. Raises ``RuntimeError`` with its last words.
+    """Run a job. The second result is the program's whole answer.
 
-    ``given`` makes the program's arguments; ``pace`` is its standard input.
+    Args:
+        command: The command of the program.
+        job: The job.
+        settings: The client's settings.
+        call: The client's functions that the program calls.
+        given: Makes the program's arguments from its order.
+        pace: A timer that becomes the program's standard input.
+
+    Raises:
+        RuntimeError: The program failed. The error has the last line of its output.
     """
     with tempfile.TemporaryDirectory() as scratch:
         values = Path(scratch) / "values"
@@ -134,11 +170,17 @@ def outcome(
             values.write_bytes(b"".join(make_values(job.size)))
         order = {**json.loads(job.to_json()), "settings": settings, "values": str(values)}
         arguments, stdin = [*command, *given(order)], None if pace is None else pace.fileno()
-        done = subprocess.run(arguments, stdin=stdin, capture_output=True, text=True, timeout=_RUN_LIMIT)
+        done = subprocess.run(
+            arguments, stdin=stdin, capture_output=True, text=True, timeout=_RUN_LIMIT
+        )
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
-        words = [line for line in done.stderr.strip().splitlines() if not line.startswith("\tat ")] or ["it said nothing"]
+        words = [
+            line for line in done.stderr.strip().splitlines() if not line.startswith("\tat ")
+        ] or ["it said nothing"]
         raise RuntimeError(f"exit code {done.returncode}: {words[-1]}")
     found: dict[str, Any] = json.loads(lines[-1])
     count = found["records"]
-    return Outcome(count, found["value_bytes"], _Told(found), call, settings, found.get("latencies", [])), found
+    return Outcome(
+        count, found["value_bytes"], _Told(found), call, settings, found.get("latencies", [])
+    ), found

@@ -1,4 +1,4 @@
-"""What a run prints: tables for the terminal, from the document alone."""
+"""The output of a run: tables for the terminal, made from the document alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .chart import configurations, grids, label, least_of, of_kind, spread_of, v
 
 
 def show(found: dict[str, Any], console: Console) -> None:
-    """Print all tables, and last what became of the aims."""
+    """Print all tables, and the aims last."""
     for table in _tables(found):
         console.print(table)
     for title, notes in (("not measured", found["missing"]), ("failed", found["failed"])):
@@ -25,7 +25,11 @@ def _tables(found: dict[str, Any]) -> Iterator[Table]:
     for kind, title in (("consume", "Reading"), ("produce", "Writing")):
         chosen = of_kind(cases, kind, main=True)
         if chosen:
-            yield _rates(f"{title} values of {chosen[0]['size']} bytes, compression: {chosen[0]['compression']}", chosen)
+            yield _rates(
+                f"{title} values of {chosen[0]['size']} bytes, compression: "
+                f"{chosen[0]['compression']}",
+                chosen,
+            )
         chosen = of_kind(cases, kind)
         if chosen:
             yield _grid(f"{title}: thousand records a second", chosen)
@@ -45,8 +49,16 @@ def _rates(title: str, cases: list[dict[str, Any]]) -> Table:
         table.add_column(head, justify="right")
     for case in sorted(cases, key=lambda case: -float(case["median"]["records_per_second"])):
         median, (low, high) = case["median"], case["spread"]
-        figures = [f"{median['records_per_second']:,.0f}", f"{low:,.0f} to {high:,.0f}", f"{median['mb_per_second']:,.0f}"]
-        figures += [f"{median['cpu_per_million']:.2f}", f"{median['peak_mb']:.0f}", f"{median['idle_mb']:.0f}"]
+        figures = [
+            f"{median['records_per_second']:,.0f}",
+            f"{low:,.0f} to {high:,.0f}",
+            f"{median['mb_per_second']:,.0f}",
+        ]
+        figures += [
+            f"{median['cpu_per_million']:.2f}",
+            f"{median['peak_mb']:.0f}",
+            f"{median['idle_mb']:.0f}",
+        ]
         table.add_row(case["peer"], case["call"], *figures)
     return table
 
@@ -61,12 +73,20 @@ def _grid(title: str, cases: list[dict[str, Any]]) -> Table:
         row = rows.setdefault((case["peer"], case["way"]), {})
         row[case["size"], case["compression"]] = case["median"]["records_per_second"] / 1e3
     for (peer, way), row in rows.items():
-        table.add_row(peer, label(cases, peer, way), *(f"{row[setup]:,.0f}" if setup in row else "" for setup in setups))
+        table.add_row(
+            peer,
+            label(cases, peer, way),
+            *(f"{row[setup]:,.0f}" if setup in row else "" for setup in setups),
+        )
     return table
 
 
 def _aims(aims: list[dict[str, Any]]) -> Table:
-    table = Table("aim", title="The aims (ratios of medians; the spread is of single rounds)", title_justify="left")
+    table = Table(
+        "aim",
+        title="The aims (ratios of medians; the spread is of single rounds)",
+        title_justify="left",
+    )
     for head in ("at least", "found", "spread", ""):
         table.add_column(head, justify="right")
     for aim in aims:

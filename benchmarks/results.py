@@ -1,4 +1,7 @@
-"""From measurements to the document of a run: medians, spreads, ratios to the aims. Owns the shape of the JSON."""
+"""The document of a run, made from its measurements: medians, spreads, ratios to the aims.
+
+This module owns the shape of the JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,20 +17,21 @@ from . import kafka, plan
 from .run import Findings
 
 SCHEMA = 2
-#: The first tenth of the latencies of a run is left out: connections and caches are cold.
+#: The share of latencies that is left out at the start of a run, when connections and caches are
+#: cold.
 _WARM = 0.1
 _PACKAGES = ("trio", "confluent-kafka", "aiokafka", "kafka-python", "crc32c", "pyarrow", "cramjam")
 _MB = 1e6
-#: What an aim allows beside the buffers.
+#: Bytes that the memory aim allows beside the buffers.
 _BESIDE_BUFFERS = 100e6
-#: How long (ms) another task may wait for its turn.
+#: The longest time (ms) that another task may wait for its turn.
 _MOST_GAP = 50.0
 
 Line = dict[str, Any]
 
 
 def document(findings: Findings, *, seconds: float, started: str, quick: bool) -> dict[str, Any]:
-    """Everything that is known of a run, ready for JSON."""
+    """Return all results of a run, ready for JSON."""
     lines = [_line(case, runs) for case, runs in findings.runs.items()]
     return {
         "schema": SCHEMA,
@@ -53,9 +57,13 @@ def document(findings: Findings, *, seconds: float, started: str, quick: bool) -
 
 
 def _line(case: plan.Case, runs: Sequence[Line]) -> Line:
-    """One case: what it is, each round, and the medians."""
+    """Return one case: its description, each round, and the medians."""
     rounds = [_round(case, run) for run in runs]
-    median = {name: _median([each[name] for each in rounds]) for name in rounds[0] if name not in ("round", "turn")}
+    median = {
+        name: _median([each[name] for each in rounds])
+        for name in rounds[0]
+        if name not in ("round", "turn")
+    }
     rates = [each["records_per_second"] for each in rounds]
     return {
         "name": case.name,
@@ -104,7 +112,11 @@ def _median(values: Sequence[float]) -> float:
 
 def _machine() -> dict[str, Any]:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return {"cores": cores, "system": f"{platform.system()} {platform.machine()}", "python": platform.python_version()}
+    return {
+        "cores": cores,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
 
 
 def _versions() -> dict[str, str]:
@@ -117,7 +129,17 @@ def _versions() -> dict[str, str]:
     return found
 
 
-# --- the aims: a sentence, the cases that are compared, the least ratio, the figure ---------------------------------
+# --- the aims: a sentence, the cases that are compared, the least ratio, the figure ---------------
+#
+# What an aim is judged by: the ratio of two medians over all rounds. A single round may be slow
+# because of the machine, and the median ignores it.
+#
+# The spread of an aim is that of the ratios within single turns. The two clients of a turn ran next
+# to each other, so a slow minute of the machine divides out. A wide spread beside a stable ratio of
+# medians says that the machine varied, and how far to trust the result.
+#
+# Where an aim has several peers, the best of the measured ones counts. Figures where less is better
+# (latency, processor time) are inverted, so that every aim reads "at least".
 
 Figure = Callable[[Line], float]
 
@@ -127,13 +149,13 @@ def _rate(line: Line) -> float:
 
 
 def _quickness(name: str) -> Figure:
-    """So that less is more: a ratio of 2 is half of the time, or of the work."""
+    """Return the reciprocal of a figure, so that a ratio of 2 is half the time or work."""
     return lambda line: 1 / float(line[name])
 
 
 @dataclass(frozen=True)
 class _Aim:
-    """``ours`` is to be at least ``least`` times each of ``others``."""
+    """An aim: ``ours`` must be at least ``least`` times each of ``others``."""
 
     text: str
     ours: str
@@ -142,7 +164,11 @@ class _Aim:
     figure: Figure = _rate
 
 
-_P99, _WORK, _HAND_OVER = _quickness("p99_ms"), _quickness("cpu_per_million"), _quickness("hand_over_ms")
+_P99, _WORK, _HAND_OVER = (
+    _quickness("p99_ms"),
+    _quickness("cpu_per_million"),
+    _quickness("hand_over_ms"),
+)
 _ARROW, _BATCH, _ONE = (f"consume/{way}/100/none/ours" for way in ("arrow", "batch", "one"))
 _CONSUME, _PRODUCE = "consume/batch/100/none/confluent", "produce/one/100/none/confluent"
 _LARGE = tuple(f"consume/batch/1000/none/{peer}" for peer in ("confluent", "aio", "franz", "java"))
@@ -168,7 +194,9 @@ _AIMS = (
         )
         for size, codec in ((100, "none"), *plan.JUDGED_SETUPS)
     ),
-    _Aim("send_nowait() / librdkafka in C", _SEND_NOWAIT, ("produce/one/100/none/librdkafka",), 1.0),
+    _Aim(
+        "send_nowait() / librdkafka in C", _SEND_NOWAIT, ("produce/one/100/none/librdkafka",), 1.0
+    ),
     *(
         _Aim(
             f"enqueue() / confluent-kafka produce(), {size:,} bytes",
@@ -176,16 +204,46 @@ _AIMS = (
         )
         for size in (100, 1_000)
     ),
-    _Aim("10,000 send() / aiokafka send_and_wait()", "produce/crowd/100/none/ours", ("produce/crowd/100/none/aio",), 1.0),
+    _Aim(
+        "10,000 send() / aiokafka send_and_wait()",
+        "produce/crowd/100/none/ours",
+        ("produce/crowd/100/none/aio",),
+        1.0,
+    ),
     *(
-        _Aim(f"process() / {name} in transactions", "process/one/100/none/ours", (f"process/one/100/none/{peer}",), 1.0)
+        _Aim(
+            f"process() / {name} in transactions",
+            "process/one/100/none/ours",
+            (f"process/one/100/none/{peer}",),
+            1.0,
+        )
         for peer, name in (("java", "Java"), ("confluent", "confluent-kafka"))
     ),
-    _Aim("p99 of send() at 1,000/s: confluent-kafka / trikafka", _ACKS + "ours", (_ACKS + "confluent",), 1.0, _P99),
-    _Aim("p99 latency: confluent-kafka / trikafka", _LATE + "ours", (_LATE + "confluent",), 1.0, _P99),
+    _Aim(
+        "p99 of send() at 1,000/s: confluent-kafka / trikafka",
+        _ACKS + "ours",
+        (_ACKS + "confluent",),
+        1.0,
+        _P99,
+    ),
+    _Aim(
+        "p99 latency: confluent-kafka / trikafka", _LATE + "ours", (_LATE + "confluent",), 1.0, _P99
+    ),
     _Aim("p99 latency: aiokafka / trikafka", _LATE + "ours", (_LATE + "aio",), 1.0, _P99),
-    _Aim("p99 latency at 1,000/s: confluent-kafka / trikafka", _ALONE + "ours", (_ALONE + "confluent",), 1.0, _P99),
-    _Aim("p99 latency at 1,000/s: franz-go / trikafka", _ALONE + "ours", (_ALONE + "franz",), round(1 / 1.5, 2), _P99),
+    _Aim(
+        "p99 latency at 1,000/s: confluent-kafka / trikafka",
+        _ALONE + "ours",
+        (_ALONE + "confluent",),
+        1.0,
+        _P99,
+    ),
+    _Aim(
+        "p99 latency at 1,000/s: franz-go / trikafka",
+        _ALONE + "ours",
+        (_ALONE + "franz",),
+        round(1 / 1.5, 2),
+        _P99,
+    ),
     *(
         _Aim(f"{text} over TLS", ours + "/TLS", (other + "/TLS",), 1.0)
         for text, ours, other in (
@@ -197,6 +255,14 @@ _AIMS = (
             ("send_nowait() / confluent-kafka produce()", _SEND_NOWAIT, _PRODUCE),
         )
     ),
+    *(
+        _Aim(
+            f"Arrow consume / batches of records, both over TLS, {size:,} bytes",
+            *(f"consume/arrow/{size}/none/ours/TLS", (f"consume/batch/{size}/none/ours/TLS",), 1.0),
+        )
+        for size in (100, 1_000)
+    ),
+    _Aim("Arrow consume over TLS / without", _ARROW + "/TLS", (_ARROW,), 0.6),
     _Aim(
         "CPU a record: with 1 partition assigned / with 2,000",
         *("assigned/2000/100/none/ours", ("assigned/1/100/none/ours",), 0.5, _WORK),
@@ -213,21 +279,35 @@ _AIMS = (
 
 
 def aims(lines: Sequence[Line]) -> list[Line]:
-    """Each aim with the value of this run: a ratio of medians, and the lowest and highest ratio within one round."""
+    """Return each aim with the value of this run.
+
+    The value is a ratio of medians. Its spread is the lowest and highest ratio within one turn.
+    """
     by_name = {line["name"]: line for line in lines}
     return [*(_judged(aim, by_name) for aim in _AIMS), _gaps(lines), _memory(lines)]
 
 
 def _judged(aim: _Aim, by_name: dict[str, Line]) -> Line:
-    """Beside several others it is the best one of those that were measured."""
-    found: Line = {"aim": aim.text, "least": aim.least, "unit": "x", "value": None, "spread": None, "met": None}
+    """Return the aim's result, compared with the best of the measured peers."""
+    found: Line = {
+        "aim": aim.text,
+        "least": aim.least,
+        "unit": "x",
+        "value": None,
+        "spread": None,
+        "met": None,
+    }
     ours, others = by_name.get(aim.ours), [by_name[name] for name in aim.others if name in by_name]
     if ours is None or not others:
         return found
     figure = aim.figure
     other = max(others, key=lambda line: _middle(line, figure))
     beside = {(each["round"], each["turn"]): figure(each) for each in other["rounds"]}
-    ratios = [figure(each) / beside[turn] for each in ours["rounds"] if (turn := (each["round"], each["turn"])) in beside]
+    ratios = [
+        figure(each) / beside[turn]
+        for each in ours["rounds"]
+        if (turn := (each["round"], each["turn"])) in beside
+    ]
     found["value"] = _middle(ours, figure) / _middle(other, figure)
     found["spread"] = [min(ratios), max(ratios)] if ratios else None
     found["met"] = found["value"] >= aim.least
@@ -239,15 +319,21 @@ def _middle(line: Line, figure: Figure) -> float:
 
 
 def _gaps(lines: Sequence[Line]) -> Line:
-    """How far the longest time without a turn for another task, at full speed over TLS, stayed below what is allowed.
+    """Return the room below the longest time that another task may wait, at full speed over TLS.
 
-    Of each case it is the median of the rounds: in one of them the operating system may have given the broker the processor.
+    Each case counts with the median of its rounds. In a single round the operating system may have
+    given the processor to the broker.
     """
-    gaps = [line["median"]["longest_gap_ms"] for line in lines if line["port"] == "TLS" and "longest_gap_ms" in line["median"]]
+    gaps = [
+        line["median"]["longest_gap_ms"]
+        for line in lines
+        if line["port"] == "TLS" and "longest_gap_ms" in line["median"]
+    ]
     room = [_MOST_GAP - gap for gap in gaps]
     least = min(room, default=None)
     return {
-        "aim": "no gap of the loop over 50 ms at full speed over TLS: room left in the worst case of all",
+        "aim": "no gap of the loop over 50 ms at full speed over TLS: room left in the worst case of "
+        "all",
         "least": 0.0,
         "unit": "ms",
         "value": least,
@@ -257,9 +343,10 @@ def _gaps(lines: Sequence[Line]) -> Line:
 
 
 def _memory(lines: Sequence[Line]) -> Line:
-    """How far trikafka's worst process stayed below its buffer settings plus what is allowed beside them, interpreter included.
+    """Return the room below the memory that trikafka may use, in its worst process.
 
-    The table that a job writes is not trikafka's: it comes on top.
+    A process may use its buffer settings plus a fixed amount that includes the interpreter. The
+    table that a job writes is not trikafka's and is allowed on top.
     """
     room = []
     for line in lines:

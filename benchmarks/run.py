@@ -1,4 +1,4 @@
-"""One run: fill the topics, then rounds of measured processes, one at a time. Owns the processes and the topics they write."""
+"""A run: the topics are filled, then processes are measured in rounds, one at a time."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from .plan import Case, filled, order_of_round
 from .programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent
-#: A process that takes longer than this is ended and counts as failed.
+#: Seconds after which a process is killed and counts as failed.
 _LIMIT = 120.0
-#: Writers deliver one record before the window opens.
+#: Records that a writer delivers before its window opens.
 _FIRST = 1
 
 
 @dataclass
 class Options:
-    """``limit``: no round begins that would probably end later than so many seconds after the start.
+    """The number of rounds, and the time limit (seconds).
 
-    Every second round is of the main setups alone, with the slow cases; one that would else take too long is without these, too.
+    No round begins that would probably end later than ``limit`` after the start. Every second round
+    has the main setups only, together with the slow cases. A round that would take too long is run
+    without the slow cases and the other setups.
     """
 
     rounds: int
@@ -37,7 +39,7 @@ class Options:
 
 @dataclass
 class Findings:
-    """What a run found: the measurements of each case in order of rounds, and what could not be measured."""
+    """The results of a run: the measurements of each case by round, missing and failed cases."""
 
     runs: dict[Case, list[dict[str, Any]]] = field(default_factory=dict)
     missing: dict[str, str] = field(default_factory=dict)
@@ -46,10 +48,18 @@ class Findings:
 
 
 class Runner:
-    """Runs cases against one broker. ``tell`` is called with the number of what is done and a line about what comes next."""
+    """A runner of cases against one broker.
 
-    def __init__(self, kafka: Kafka, cases: list[Case], options: Options, tell: Callable[[str], None]) -> None:
-        self._kafka, self._cases, self._options, self._tell = kafka, cases, options, tell
+    ``tell`` is called with a line about each step.
+    """
+
+    def __init__(
+        self, kafka: Kafka, cases: list[Case], options: Options, tell: Callable[[str], None]
+    ) -> None:
+        self._kafka = kafka
+        self._cases = cases
+        self._options = options
+        self._tell = tell
         self._began = time.monotonic()
         self._written = 0
         self._made: set[str] = set()
@@ -57,7 +67,7 @@ class Runner:
         self.findings = Findings()
 
     def run(self) -> Findings:
-        """Build and fill, then measure round after round."""
+        """Build the programs and fill the topics, then measure round after round."""
         self.build(self._cases)
         self._began = time.monotonic()
         self.fill(self._cases)
@@ -71,7 +81,9 @@ class Runner:
                 self._tell(f"round {number} is left out: it would not end in time")
                 break
             for done, case in enumerate(order, 1):
-                self._tell(f"round {number} of {self._options.rounds}, {done} of {len(order)}: {case.name}")
+                self._tell(
+                    f"round {number} of {self._options.rounds}, {done} of {len(order)}: {case.name}"
+                )
                 began = time.monotonic()
                 self._measure(case, number)
                 self._took[case] = max(time.monotonic() - began, self._took.get(case, 0.0))
@@ -79,22 +91,34 @@ class Runner:
         return self.findings
 
     def _fits(self, order: list[Case]) -> bool:
-        """Whether a round ends in time if every case takes as long as it took; the first round always does."""
+        """Return whether a round ends in time if each case takes as long as it did before.
+
+        The first round always fits: no case has a duration yet.
+        """
         needed = sum(self._took.get(case, 0.0) for case in order)
         return not self._took or time.monotonic() - self._began + needed <= self._options.limit
 
     def build(self, cases: Iterable[Case]) -> None:
-        """Compile the programs of peers that are not Python; what cannot be compiled here is not measured."""
+        """Compile the programs of the peers that are not Python.
+
+        A program that cannot be compiled on this machine is not measured.
+        """
         cases = list(cases)
         for peer in sorted({case.peer for case in cases} & set(PROGRAMS)):
             self._tell(f"building the program of {peer}")
             try:
                 PROGRAMS[peer]()
             except Missing as error:
-                self.findings.missing |= {case.name: str(error) for case in cases if case.peer == peer}
+                self.findings.missing |= {
+                    case.name: str(error) for case in cases if case.peer == peer
+                }
 
     def fill(self, cases: Iterable[Case]) -> None:
-        """Write the topics that are read. Raises ``RuntimeError`` if that fails."""
+        """Write the topics that are read.
+
+        Raises:
+            RuntimeError: A topic could not be filled.
+        """
         for setup, records in filled(cases).items():
             records += -records % setup.partitions
             self._tell(f"filling {setup.topic}: {records:,} records")
@@ -105,10 +129,19 @@ class Runner:
                 *(setup.size, setup.compression, records),
             )
             found = run_process(job)
-            if "seconds" not in found or self._kafka.count(setup.topic, setup.partitions) != records:
+            if (
+                "seconds" not in found
+                or self._kafka.count(setup.topic, setup.partitions) != records
+            ):
                 raise RuntimeError(f"{setup.topic} could not be filled: {found}")
-        os.sync()  # or the system would write it to the disk in the middle of the first cases
+        # Otherwise the system would write the topics to the disk during the first cases.
+        os.sync()
 
+    # A rate counts only if the work was done. Each result is therefore checked against something
+    # that the measured client cannot influence: the bytes of the values that it saw, the broker's
+    # end offsets for what it wrote, the records that librdkafka reads as committed for what it
+    # processed in transactions, and the broker's type of the group for the protocol. A case that
+    # fails a check is not measured again, and the run fails.
     def _measure(self, case: Case, number: int) -> None:
         if case.name in self.findings.missing or case.name in self.findings.failed:
             return
@@ -117,7 +150,14 @@ class Runner:
         address, connection = self._kafka.way_in(case.port, case.peer)
         job = Job(
             *(case.peer, case.kind, case.way, address, topic, case.partitions),
-            *(case.setup.size, case.setup.compression, case.records, case.tasks, case.rate, case.seconds),
+            *(
+                case.setup.size,
+                case.setup.compression,
+                case.records,
+                case.tasks,
+                case.rate,
+                case.seconds,
+            ),
             target=target,
             connection=connection,
         )
@@ -127,20 +167,33 @@ class Runner:
         if case.writes and "seconds" in found:
             held = self._kafka.count(topic, case.partitions)
             if held != found["records"] + _FIRST:
-                found = {"failed": f"{held} records in the topic, {found['records'] + _FIRST} written"}
+                found = {
+                    "failed": f"{held} records in the topic, {found['records'] + _FIRST} written"
+                }
         if case.kind == "group" and "seconds" in found:
-            asked, had = "consumer" if case.way == "consumer" else "classic", self._kafka.group_type(topic)
+            asked, had = (
+                "consumer" if case.way == "consumer" else "classic",
+                self._kafka.group_type(topic),
+            )
             if had != asked:
                 found = {"missing": f"the group was to be of type {asked}, and was of type {had}"}
         if target and "seconds" in found:
             written = found["extra"]["written"]
-            if (seen := self._kafka.count_committed(target)) != (written, written * case.setup.size):
-                found = {"failed": f"{seen[0]} records and {seen[1]} bytes committed in the topic, {written} records told"}
+            if (seen := self._kafka.count_committed(target)) != (
+                written,
+                written * case.setup.size,
+            ):
+                found = {
+                    "failed": f"{seen[0]} records and {seen[1]} bytes committed in the topic, {written} "
+                    "records told"
+                }
         for each in {topic, target} - self._made - {""}:
             self._kafka.delete(each)
         if "seconds" in found:
             runs = self.findings.runs.setdefault(case, [])
-            runs.append({"round": number, "turn": sum(run["round"] == number for run in runs), **found})
+            runs.append(
+                {"round": number, "turn": sum(run["round"] == number for run in runs), **found}
+            )
         elif "missing" in found:
             self.findings.missing[case.name] = found["missing"]
         else:
@@ -148,7 +201,10 @@ class Runner:
             self._tell(f"{case.name} failed: {found['failed']}")
 
     def _topic(self, case: Case) -> str:
-        """One that was filled, one of many partitions that several cases use, or one of the case's own."""
+        """Return the filled topic, the topic of many partitions, or a new topic of the case's own.
+
+        Several cases share the topics of many partitions.
+        """
         if case.reads:
             return case.setup.topic
         if case.kind == "assigned":
@@ -167,7 +223,11 @@ class Runner:
 
 
 def run_process(job: Job) -> dict[str, Any]:
-    """Do a job in a process of its own. What it prints last is its answer; ``{"failed": why}`` if it has none."""
+    """Run a job in a process of its own, and return its last line as JSON.
+
+    Returns:
+        The result, or ``{"failed": reason}`` if there is none.
+    """
     command = [sys.executable, "-m", "benchmarks.child", job.to_json()]
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_LIMIT)

@@ -1,9 +1,12 @@
-"""Sessions of five seconds, for minutes: ``python -m benchmarks.sessions --minutes 3``. Is anything lost, doubled or out of order?
+"""A soak of short SCRAM sessions: ``python -m benchmarks.sessions --minutes 3``.
 
-A broker over TLS believes an authentication by SCRAM for ``--session`` seconds only (KIP-368). A producer sends numbered records at
-a steady pace, a consumer in a group reads and commits them. At the end each number must have come once and in its place, and no
-connection may have been closed by the broker. What is printed says how often the clients have authenticated anew, how long that
-took, and what an acknowledgement took at most: what waits for an authentication waits no longer than that.
+It checks that no record is lost, duplicated or out of order while connections re-authenticate.
+
+A broker over TLS accepts an authentication by SCRAM for ``--session`` seconds only (KIP-368). A
+producer sends numbered records at a steady pace; a consumer in a group reads and commits them. In
+the end each number must have arrived once and in its place, and the broker may not have closed any
+connection. The output has the number and duration of the re-authentications, and the longest time
+to an acknowledgement. A request that waits for a re-authentication waits no longer than that.
 """
 
 from __future__ import annotations
@@ -26,31 +29,37 @@ TOPIC, PARTITIONS, RATE = "sessions", 3, 500
 
 @dataclass
 class Seen:
-    """What came of one run."""
+    """The observations of a run."""
 
-    acked: list[int] = field(default_factory=lambda: [0] * PARTITIONS)  # how many records, by partition
+    #: Acknowledged records and read records, by partition.
+    acked: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     read: list[int] = field(default_factory=lambda: [0] * PARTITIONS)
     wrong: list[str] = field(default_factory=list)
-    times: list[float] = field(default_factory=list)  # from send to acknowledgement, seconds
-    renewed: Counter[str] = field(default_factory=Counter)  # authentications anew, by the connection's purpose
-    renewing: list[float] = field(default_factory=list)  # and how long each took (seconds)
-    closed: list[str] = field(default_factory=list)  # connections that ended with an error
+    #: Seconds from send to acknowledgement.
+    times: list[float] = field(default_factory=list)
+    #: Re-authentications, by the connection's purpose.
+    renewed: Counter[str] = field(default_factory=Counter)
+    #: Seconds of each re-authentication.
+    renewing: list[float] = field(default_factory=list)
+    #: Connections that ended with an error.
+    closed: list[str] = field(default_factory=list)
 
 
 class Watching(ConnectionObserver):
-    """Notes what becomes of the connections of one client."""
+    """An observer that records the re-authentications and errors of one client's connections."""
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._before: dict[str, float] = {}  # seconds of authenticating anew so far, by the connection's purpose
+        #: Seconds of re-authentication so far, by the connection's purpose.
+        self._before: dict[str, float] = {}
 
     @trikafka.hookimpl
     def trikafka_observer(self, context: object) -> Watching:
-        """Watch."""
+        """Return this observer."""
         return self
 
     def connection_changed(self, event: trikafka.ConnectionEvent) -> None:
-        """See :class:`ConnectionObserver`."""
+        """Record a re-authentication or an error. See :class:`ConnectionObserver`."""
         if event.before == "reauthenticating":
             self._seen.renewed[event.purpose] += 1
             self._seen.renewing.append(event.seconds - self._before.get(event.purpose, 0.0))
@@ -62,7 +71,7 @@ class Watching(ConnectionObserver):
 
 
 async def send(producer: trikafka.Producer, seen: Seen, seconds: float) -> None:
-    """Each record as its moment comes; one waits for its acknowledgement in each partition."""
+    """Send each record when it is due. Each partition has at most one record in flight."""
 
     async def fill(partition: int) -> None:
         begun = trio.current_time()
@@ -78,7 +87,7 @@ async def send(producer: trikafka.Producer, seen: Seen, seconds: float) -> None:
 
 
 async def read(consumer: trikafka.Consumer, seen: Seen) -> None:
-    """Until cancelled."""
+    """Read and check records until cancelled."""
     async for record in consumer:
         expected = seen.read[record.partition]
         if record.value != b"%d" % expected:
@@ -87,7 +96,7 @@ async def read(consumer: trikafka.Consumer, seen: Seen) -> None:
 
 
 async def run(cluster: KafkaCluster, minutes: float) -> Seen:
-    """One producer and one consumer for so long."""
+    """Run one producer and one consumer for ``minutes``."""
     seen = Seen()
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics({TOPIC: trikafka.NewTopic(PARTITIONS, 1)})
@@ -95,7 +104,11 @@ async def run(cluster: KafkaCluster, minutes: float) -> Seen:
     async with (
         trikafka.open_producer(linger_ms=0, plugins=[Watching(seen)], **settings) as producer,
         trikafka.open_consumer(
-            TOPIC, group_id=TOPIC, auto_offset_reset="earliest", plugins=[Watching(seen)], **settings
+            TOPIC,
+            group_id=TOPIC,
+            auto_offset_reset="earliest",
+            plugins=[Watching(seen)],
+            **settings,
         ) as consumer,
         trio.open_nursery() as nursery,
     ):
@@ -109,22 +122,37 @@ async def run(cluster: KafkaCluster, minutes: float) -> Seen:
 
 
 def main() -> int:
-    """Run, and print what was seen; 1 if anything is wrong."""
+    """Run, and print the observations. Return 1 if any check failed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sessions", description=__doc__)
     parser.add_argument("--minutes", type=float, default=3.0)
-    parser.add_argument("--session", type=float, default=5.0, help="seconds that the broker believes an authentication")
+    parser.add_argument(
+        "--session",
+        type=float,
+        default=5.0,
+        help="seconds that the broker believes an authentication",
+    )
     given = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s %(message)s")
-    limit = {"listener.name.secured.scram-sha-512.connections.max.reauth.ms": int(given.session * 1000)}
+    limit = {
+        "listener.name.secured.scram-sha-512.connections.max.reauth.ms": int(given.session * 1000)
+    }
     with KafkaCluster(tls=True, sasl=["scram"], properties=limit) as cluster:
         seen = trio.run(run, cluster, given.minutes)
     times, renewing = sorted(seen.times), sorted(seen.renewing)
-    print(f"{sum(seen.acked):,} records acknowledged, {sum(seen.read):,} read, {len(seen.wrong)} lost, doubled or out of order")
-    print(f"{sum(seen.renewed.values())} authentications anew: {dict(sorted(seen.renewed.items()))}")
+    print(
+        f"{sum(seen.acked):,} records acknowledged, {sum(seen.read):,} read, {len(seen.wrong)} "
+        "lost, doubled or out of order"
+    )
+    print(
+        f"{sum(seen.renewed.values())} authentications anew: {dict(sorted(seen.renewed.items()))}"
+    )
     print(f"connections that ended with an error: {seen.closed or 'none'}")
     for what, sizes in (("an authentication anew", renewing), ("an acknowledgement", times)):
         if sizes:
-            print(f"{what} took {sizes[len(sizes) // 2] * 1e3:.1f} ms in the median, {sizes[-1] * 1e3:.1f} ms at most")
+            print(
+                f"{what} took {sizes[len(sizes) // 2] * 1e3:.1f} ms in the median, "
+                f"{sizes[-1] * 1e3:.1f} ms at most"
+            )
     for line in seen.wrong[:10]:
         print(line)
     good = seen.read == seen.acked and not seen.wrong and not seen.closed and bool(seen.renewed)

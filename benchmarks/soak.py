@@ -1,4 +1,4 @@
-"""What the soaks have in common: a seed, a folder, the time before each line, programs that are killed with what they started."""
+"""Helpers of the soaks: seed, folder, timed output, and programs that are killed at the end."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ROOT = Path(__file__).parents[1]
 
 
 def seed_of(given: int | None) -> int:
-    """The seed that was asked for, or another one each time."""
+    """Return the given seed, or a random one."""
     return random.SystemRandom().randrange(1_000_000) if given is None else given
 
 
 @contextmanager
 def folder(keep: Path | None) -> Iterator[Path]:
-    """``keep``, made where it is missing, or a folder that goes at the end."""
+    """Yield ``keep``, created if missing, or a temporary folder."""
     with tempfile.TemporaryDirectory() as scratch:
         directory = keep or Path(scratch)
         directory.mkdir(parents=True, exist_ok=True)
@@ -30,7 +30,7 @@ def folder(keep: Path | None) -> Iterator[Path]:
 
 
 def teller() -> Callable[[str], None]:
-    """Prints a line behind the seconds since it was made."""
+    """Return a function that prints a line after the seconds since this call."""
     begun = time.monotonic()
     return lambda line: print(f"{time.monotonic() - begun:6.1f} s  {line}", flush=True)
 
@@ -39,10 +39,19 @@ def teller() -> Callable[[str], None]:
 def killed_at_the_end(
     command: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """The program in a process group of its own, with its output added to ``log``. SIGKILL ends the whole group."""
+    """Run a program in its own process group, and append its output to ``log``.
+
+    When the block is left, SIGKILL ends the whole group.
+    """
     with log.open("ab") as out:
         process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
         )
     try:
         yield process

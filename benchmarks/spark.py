@@ -1,7 +1,7 @@
-"""Kafka to Parquet beside Spark's own connector, in full: ``python -m benchmarks.spark``, some minutes.
+"""Kafka to Parquet beside Spark's own connector, in full: ``python -m benchmarks.spark``.
 
-Each configuration has a topic of its own and a process with one Spark session, in which all ways take turns. ``--ways`` measures
-some of them.
+A run takes some minutes. Each configuration has its own topic and a process with one Spark session,
+in which all ways take turns. ``--ways`` selects some of them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .run import ROOT, run_process
 
 Line = dict[str, Any]
 Document = dict[str, Any]
-#: With how many records.
+#: Setup -> the number of records.
 SETUPS = {Setup(100, "none", 1.0, main=True): 5_000_000, Setup(1000, "lz4", 1.0): 1_000_000}
-#: In the order of the table; with what each is compared.
+#: Way -> the way that it is compared with, in the order of the table.
 WAYS = {
     "export": "connector",
     "export-zstd": "connector-zstd",
@@ -47,7 +47,7 @@ WAYS = {
     "stream-noop": "connector-stream-noop",
     "connector-stream-noop": "",
 }
-#: With the same turns of streams, counted from the second micro-batch on, behind their ways.
+#: The same with the rates of running streams, each after its way.
 _BESIDE = {
     name: beside
     for way, other in WAYS.items()
@@ -64,13 +64,17 @@ def main() -> int:
     text = table(document)
     print(text)
     if given.docs:
-        update(ROOT / "docs" / "benchmarks.md", text)
+        update(ROOT / "docs" / "benchmarks-spark.md", text)
     return 0
 
 
 def _measured(given: argparse.Namespace) -> Document:
     started, began = datetime.now(UTC), time.monotonic()
-    setups = {setup: int(records * given.scale) for setup, records in SETUPS.items() if _name(setup) in given.setups.split(",")}
+    setups = {
+        setup: int(records * given.scale)
+        for setup, records in SETUPS.items()
+        if _name(setup) in given.setups.split(",")
+    }
     found: dict[str, list[Line]] = {}
     with running_kafka() as kafka:
         for setup, records in setups.items():
@@ -85,7 +89,10 @@ def _measured(given: argparse.Namespace) -> Document:
             "cores": os.cpu_count(),
             "python": platform.python_version(),
             "kafka": VERSION,
-            "versions": {"trikafka": trikafka.__version__, **{name: metadata.version(name) for name in ("pyspark", "pyarrow")}},
+            "versions": {
+                "trikafka": trikafka.__version__,
+                **{name: metadata.version(name) for name in ("pyspark", "pyarrow")},
+            },
         },
         "setups": found,
     }
@@ -97,26 +104,69 @@ def _measured(given: argparse.Namespace) -> Document:
 
 
 def _joined(paths: list[Path]) -> Document:
-    """Several runs, of some ways each, as one; a way stands as the last of them has it, beside what it is compared with there."""
+    """Return several runs, of some ways each, as one document.
+
+    A way that occurs in several runs is taken from the last of them, with the rate of the way that
+    it is compared with in that run.
+    """
     documents = [json.loads(path.read_text()) for path in paths]
     setups: dict[str, dict[str, Line]] = {_name(setup): {} for setup in SETUPS}
     for document in documents:
         for name, lines in document["setups"].items():
             rates = _medians(lines)
-            setups[name] |= {line["way"]: {**line, "beside": rates.get(_BESIDE[line["way"]])} for line in lines}
-    return {"about": documents[-1]["about"], "setups": {name: list(lines.values()) for name, lines in setups.items() if lines}}
+            setups[name] |= {
+                line["way"]: {**line, "beside": rates.get(_BESIDE[line["way"]])} for line in lines
+            }
+    return {
+        "about": documents[-1]["about"],
+        "setups": {name: list(lines.values()) for name, lines in setups.items() if lines},
+    }
 
 
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description="Kafka to Parquet beside Spark's connector")
-    parser.add_argument("--rounds", type=int, default=5, help="interleaved, after one that is not counted (default: 5)")
-    parser.add_argument("--ways", default=",".join(WAYS), metavar="WAY,WAY", help=f"some of: {', '.join(WAYS)}")
-    parser.add_argument("--setups", default=",".join(map(_name, SETUPS)), help="some of the sizes and compressions (default: all)")
-    parser.add_argument("--scale", type=float, default=1.0, help="a part of the records (default: all)")
-    parser.add_argument("--micro-batches", type=int, default=parquet.MICRO_BATCHES, help="of each stream (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out", metavar="FOLDER", help="where the JSON goes")
-    parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: the table of these runs")
-    parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.spark", description="Kafka to Parquet beside Spark's connector"
+    )
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        default=5,
+        help="interleaved, after one that is not counted (default: 5)",
+    )
+    parser.add_argument(
+        "--ways", default=",".join(WAYS), metavar="WAY,WAY", help=f"some of: {', '.join(WAYS)}"
+    )
+    parser.add_argument(
+        "--setups",
+        default=",".join(map(_name, SETUPS)),
+        help="some of the sizes and compressions (default: all)",
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="a part of the records (default: all)"
+    )
+    parser.add_argument(
+        "--micro-batches",
+        type=int,
+        default=parquet.MICRO_BATCHES,
+        help="of each stream (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=ROOT / "benchmarks" / "out",
+        metavar="FOLDER",
+        help="where the JSON goes",
+    )
+    parser.add_argument(
+        "--table",
+        type=Path,
+        nargs="+",
+        metavar="JSON",
+        help="measure nothing: the table of these runs",
+    )
+    parser.add_argument(
+        "--docs", action="store_true", help="put the table into docs/benchmarks-spark.md"
+    )
     return parser.parse_args()
 
 
@@ -129,7 +179,7 @@ def _say(line: str) -> None:
 
 
 def _fill(kafka: Kafka, setup: Setup, records: int) -> str:
-    """The topic with so many records, filled unless it is."""
+    """Return the topic with this number of records, filled if it is not yet."""
     topic = f"{setup.topic}-{records}"
     try:
         if kafka.count(topic) == records:
@@ -149,11 +199,12 @@ def _medians(lines: list[Line]) -> dict[str, float]:
 
 
 def table(document: Document) -> str:
-    """What was found, as Markdown: medians, each beside what it is compared with."""
+    """Return the results as Markdown: medians, each beside the way that it is compared with."""
     about = document["about"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     lines = [
-        f"Run of {about['started'][:10]}: medians of interleaved rounds on {about['cores']} cores, Kafka {about['kafka']}, Spark's"
+        f"Run of {about['started'][:10]}: medians of interleaved rounds on {about['cores']} "
+        f"cores, Kafka {about['kafka']}, Spark's"
         f" connector {parquet.CONNECTOR}, {versions}.",
     ]
     for name, found in document["setups"].items():
@@ -161,24 +212,36 @@ def table(document: Document) -> str:
         size, compression = name.split("-")
         lines += [
             "",
-            f"**Kafka to Parquet**: {found[0]['records']:,} records of {size} bytes, compression: {compression}, {PARTITIONS}"
+            f"**Kafka to Parquet**: {found[0]['records']:,} records of {size} bytes, compression: "
+            f"{compression}, {PARTITIONS}"
             " partitions, `local[2]`",
             "",
-            "| by | call | records/s | spread | times the connector | peak MB: worker | JVM | driver |",
+            "| by | call | records/s | spread | times the connector | peak MB: worker | JVM | "
+            "driver |",
             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         ]
         for line in sorted(found, key=lambda line: list(_BESIDE).index(line["way"])):
             other = line.get("beside", rates.get(_BESIDE[line["way"]]))
             times = "" if other is None else f"{rates[line['way']] / other:.2f}"
             spread = f"{min(line['rates']):,.0f} to {max(line['rates']):,.0f}"
-            peaks = [f"{line['peaks'][who] / 2**20:.0f}" if who in line["peaks"] else "" for who in ("worker", "jvm", "driver")]
-            cells = [line["who"], f"`{line['call']}`", f"{rates[line['way']]:,.0f}", spread, times, *peaks]
+            peaks = [
+                f"{line['peaks'][who] / 2**20:.0f}" if who in line["peaks"] else ""
+                for who in ("worker", "jvm", "driver")
+            ]
+            cells = [
+                line["who"],
+                f"`{line['call']}`",
+                f"{rates[line['way']]:,.0f}",
+                spread,
+                times,
+                *peaks,
+            ]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def update(path: Path, text: str) -> None:
-    """Put the table between its marks."""
+    """Replace the table between its marks."""
     before, rest = path.read_text(encoding="utf-8").split(_BEGIN)
     path.write_text(f"{before}{_BEGIN}\n{text}{_END}{rest.split(_END)[1]}", encoding="utf-8")
 

@@ -1,22 +1,37 @@
-"""How every client is set up, in one place: what one gets, the others get where they have it. ``docs/benchmarks.md`` says why.
+"""The settings of every client, in one place.
 
-The same guarantees for all: checksums are checked; producers are idempotent with ``acks=all``. The same sizes for all, where a
-client has the setting. Keys are the clients' own names.
+Keys are the clients' own names. ``docs/benchmarks-method.md`` describes the settings, too.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+# How each peer is tuned:
+#
+# * The same guarantees for all. Checksums are checked, which librdkafka does only with check.crcs.
+#   Producers are idempotent with acks=all. There are no groups and no commits, except in the cases
+#   about groups and transactions.
+# * The same sizes for all, where a client has the setting: bytes per partition and per response of
+#   a fetch, bytes of a batch, linger. trikafka otherwise has its defaults, buffers included.
+# * librdkafka gets large queues (four times trikafka's buffer) and a short fetch backoff, so that
+#   it does not stop fetching for long when its queue is full. As one of many consumers it has its
+#   default queues, since the large ones are meant for a single consumer.
+# * Clients that return a limited number of records per call get a large limit (max_poll_records).
+# * franz-go may buffer as many records as librdkafka, so both meet the same backpressure.
+# * Members of a group keep their clients' defaults. Only the protocol is chosen.
+
+#: Bytes of one partition, of one response, and of one batch.
 _PARTITION_FETCH = 4 * 2**20
 _FETCH = 50 * 2**20
 _BATCH = 256 * 2**10
-#: How long (ms) a batch may wait for more. One by one: nobody waits for a verdict. Concurrent: every task waits for one.
+#: Milliseconds for which a batch may wait for more records. In ``one`` no task waits for an
+#: acknowledgement. In ``concurrent`` every task waits for one.
 _LINGER = {"one": 20, "enqueue": 20, "arrow": 20, "concurrent": 2, "latency": 0}
 
-#: The raw reader asks for what trikafka asks for.
+#: The raw reader requests the same sizes as trikafka.
 RAW = {"max_partition_fetch_bytes": _PARTITION_FETCH, "fetch_max_bytes": _FETCH}
-#: The raw writer sends the same batch again, so it cannot number them.
+#: The raw writer sends the same batch again and again, so it cannot number its batches.
 RAW_WRITER = {"acks": "all", "enable_idempotence": False, "linger_ms": 0}
 _COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 
@@ -30,8 +45,12 @@ def trikafka_consumer() -> dict[str, Any]:
 
 
 def trikafka_member(way: str) -> dict[str, Any]:
-    """A member of a group, set up as it comes; only the protocol is chosen."""
-    protocol = {"group_protocol": "consumer"} if way == "consumer" else {"group_protocol": "classic", **_COOPERATIVE}
+    """Return the settings of a group's member: the defaults, and the chosen protocol."""
+    protocol = (
+        {"group_protocol": "consumer"}
+        if way == "consumer"
+        else {"group_protocol": "classic", **_COOPERATIVE}
+    )
     return {"auto_offset_reset": "latest", **protocol}
 
 
@@ -40,7 +59,7 @@ def trikafka_producer(way: str, compression: str) -> dict[str, Any]:
 
 
 def trikafka_processing(name: str, compression: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Of a consumer and a producer that read, process and write in transactions."""
+    """Return the settings of a consumer and a producer that process records in transactions."""
     reading = {**trikafka_consumer(), "group_id": name, "isolation_level": "read_committed"}
     return reading, {**trikafka_producer("one", compression), "transactional_id": name}
 
@@ -63,13 +82,20 @@ def confluent_consumer() -> dict[str, Any]:
 
 
 def confluent_of_many() -> dict[str, Any]:
-    """One of many consumers: with its own limits of buffers, for those above are meant for a consumer that is alone."""
+    """Return the settings of one of many consumers.
+
+    The large queues are meant for a single consumer, so these have the default ones.
+    """
     large = ("queued.min.messages", "queued.max.messages.kbytes")
     return {name: value for name, value in confluent_consumer().items() if name not in large}
 
 
 def confluent_member(way: str) -> dict[str, Any]:
-    protocol = {"group.protocol": "consumer"} if way == "consumer" else {"partition.assignment.strategy": "cooperative-sticky"}
+    protocol = (
+        {"group.protocol": "consumer"}
+        if way == "consumer"
+        else {"partition.assignment.strategy": "cooperative-sticky"}
+    )
     return {"auto.offset.reset": "latest", **protocol}
 
 
@@ -103,7 +129,7 @@ def aiokafka_consumer() -> dict[str, Any]:
 
 
 def aiokafka_member() -> dict[str, Any]:
-    """Its assignors are all eager."""
+    """Return the settings of a member. All of aiokafka's assignors are eager."""
     return {"auto_offset_reset": "latest"}
 
 
@@ -150,22 +176,38 @@ def java_consumer() -> dict[str, Any]:
 
 def java_member(way: str) -> dict[str, Any]:
     assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
-    protocol = {"group.protocol": "consumer"} if way == "consumer" else {"partition.assignment.strategy": assignor}
+    protocol = (
+        {"group.protocol": "consumer"}
+        if way == "consumer"
+        else {"partition.assignment.strategy": assignor}
+    )
     return {"auto.offset.reset": "latest", **protocol}
 
 
 def java_processing(name: str, compression: str) -> tuple[dict[str, Any], dict[str, Any]]:
     reading = {**java_consumer(), "group.id": name, "isolation.level": "read_committed"}
-    writing = {"acks": "all", "linger.ms": _LINGER["one"], "batch.size": _BATCH, "compression.type": compression}
+    writing = {
+        "acks": "all",
+        "linger.ms": _LINGER["one"],
+        "batch.size": _BATCH,
+        "compression.type": compression,
+    }
     return reading, {**writing, "transactional.id": name}
 
 
 def franz_consumer() -> dict[str, Any]:
-    """Names of its options, without ``kgo.``."""
+    """Return franz-go's options, by their names without ``kgo.``."""
     return {"FetchMaxPartitionBytes": _PARTITION_FETCH, "FetchMaxBytes": _FETCH}
 
 
 def franz_producer(way: str, compression: str) -> dict[str, Any]:
-    """``MaxBufferedRecords`` is what a librdkafka that writes one by one may hold."""
-    lingers = {"ProducerLinger": _LINGER[way], "ProducerBatchMaxBytes": _BATCH, "MaxBufferedRecords": 1_000_000}
+    """Return franz-go's options for a producer.
+
+    ``MaxBufferedRecords`` is the number of records that librdkafka may buffer, too.
+    """
+    lingers = {
+        "ProducerLinger": _LINGER[way],
+        "ProducerBatchMaxBytes": _BATCH,
+        "MaxBufferedRecords": 1_000_000,
+    }
     return {**lingers, "ProducerBatchCompression": compression}

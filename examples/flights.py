@@ -1,6 +1,7 @@
-"""A year of flights out of New York through Kafka and Spark, every step checked: ``python examples/flights.py``.
+"""A year of flights out of New York through Kafka and Spark, every step checked.
 
-What ``make demo`` runs. The parts are in the folder beside this file; ``flights/demo.py`` has the way through them.
+Run ``python examples/flights.py``, or ``make demo``. The parts are in the folder beside this file;
+``flights/demo.py`` calls them in order.
 """
 
 import sys
@@ -10,6 +11,6 @@ if __name__ == "__main__":
         from flights.main import main
 
         code = main()
-    except KeyboardInterrupt:  # while it imports: later ones are seen to inside
+    except KeyboardInterrupt:  # during the imports; main() handles later ones
         code = 130
     sys.exit(code)

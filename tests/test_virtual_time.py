@@ -1,4 +1,4 @@
-"""What the root's conftest does to virtual time: a thread has its real time, and a limit around it is not met meanwhile."""
+"""Virtual time under the root's conftest: the clock does not jump while a thread works."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ async def test_time_does_not_jump_while_a_thread_works(autojump_clock: MockClock
     await trio.sleep(10_000)
 
 
-async def test_also_after_one_that_fails_and_one_that_is_abandoned(autojump_clock: MockClock) -> None:
+async def test_time_jumps_again_after_a_failed_thread(autojump_clock: MockClock) -> None:
+    """Time also jumps again after an abandoned thread."""
     with pytest.raises(ZeroDivisionError):
         await trio.to_thread.run_sync(lambda: 1 / 0)
     with trio.CancelScope() as scope:

@@ -1,7 +1,7 @@
-"""trikafka: a Kafka client for Trio. The public names, nothing else.
+"""trikafka: a Kafka client for Trio. This module holds only the public names.
 
-Each name is imported when it is first used, so that ``import trikafka`` and the command begin at once. Type checkers read the names
-in ``__init__.pyi``, which ``make docs`` makes from the table here.
+Each name is imported at its first use, so that ``import trikafka`` and the command start quickly.
+Type checkers read the names in ``__init__.pyi``, which ``make docs`` generates from the table here.
 """
 
 from importlib import import_module
@@ -9,10 +9,10 @@ from typing import Any
 
 from ._version import VERSION as __version__
 
-#: Where each public name lives.
+#: The module that defines each public name.
 _HOMES = {
-    "._api.admin": ("Admin",),
-    "._api.admin_types": (
+    "._api.admin.admin": ("Admin",),
+    "._api.admin.types": (
         "ClusterDescription",
         "GroupListing",
         "HangingTransaction",
@@ -22,17 +22,17 @@ _HOMES = {
         "TransactionDescription",
         "TransactionListing",
     ),
-    "._api.arrow_sending": (
+    "._api.producer.arrow_sending": (
         "ArrowAck",
         "ArrowDelivery",
         "PartitionDelivery",
     ),
-    "._api.consumer": (
+    "._api.consumer.consumer": (
         "Consumer",
         "ConsumerStatistics",
     ),
-    "._api.consumer_health": ("ConsumerHealth",),
-    "._api.dead_letters": ("dead_letter_headers",),
+    "._api.consumer.health": ("ConsumerHealth",),
+    ".tasks.dead_letters": ("DeadLetter", "dead_letter_headers"),
     "._api.export": (
         "Exporter",
         "check_export",
@@ -52,26 +52,24 @@ _HOMES = {
     "._api.export_store": ("DirectoryStore",),
     "._api.export_tables": ("TableStore",),
     "._api.export_work": ("RangeWork",),
-    "._api.opening": (
-        "open_admin",
-        "open_consumer",
-        "open_producer",
-    ),
-    "._api.ack": ("Ack",),
-    "._api.producer": (
+    "._api.admin.opening": ("open_admin",),
+    "._api.consumer.opening": ("open_consumer",),
+    "._api.producer.opening": ("open_producer",),
+    "._api.producer.ack": ("Ack",),
+    "._api.producer.producer": (
         "Producer",
         "ProducerStatistics",
     ),
-    "._api.producer_health": ("ProducerHealth",),
-    "._api.partition_stream": ("PartitionStream",),
-    "._api.processing": ("process",),
-    "._api.tasks": (
+    "._api.producer.health": ("ProducerHealth",),
+    "._api.consumer.partition_stream": ("PartitionStream",),
+    ".tasks.processing": ("process",),
+    ".tasks.run_tasks": (
         "ensure_topics",
         "run_tasks",
     ),
-    "._api.handling": ("RetryPolicy",),
+    ".tasks.handling": ("RetryPolicy",),
     "._api.sinking": ("sink_batches",),
-    "._api.transaction": ("Transaction",),
+    "._api.producer.transaction_handle": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
         "AdminConfig",

@@ -1,8 +1,8 @@
 # Made by scripts/generate.py from trikafka/__init__.py: run `make docs` after a change there; do not edit.
 
-from ._api.ack import Ack
-from ._api.admin import Admin
-from ._api.admin_types import (
+from ._api.admin.admin import Admin
+from ._api.admin.opening import open_admin
+from ._api.admin.types import (
     ClusterDescription,
     GroupListing,
     HangingTransaction,
@@ -12,10 +12,10 @@ from ._api.admin_types import (
     TransactionDescription,
     TransactionListing,
 )
-from ._api.arrow_sending import ArrowAck, ArrowDelivery, PartitionDelivery
-from ._api.consumer import Consumer, ConsumerStatistics
-from ._api.consumer_health import ConsumerHealth
-from ._api.dead_letters import dead_letter_headers
+from ._api.consumer.consumer import Consumer, ConsumerStatistics
+from ._api.consumer.health import ConsumerHealth
+from ._api.consumer.opening import open_consumer
+from ._api.consumer.partition_stream import PartitionStream
 from ._api.export import Exporter, check_export, export, open_exporter
 from ._api.export_base import ExportStore
 from ._api.export_pieces import ExportPiece, PieceLog, StagedFile
@@ -23,18 +23,23 @@ from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
 from ._api.export_tables import TableStore
 from ._api.export_work import RangeWork
-from ._api.handling import RetryPolicy
-from ._api.opening import open_admin, open_consumer, open_producer
-from ._api.partition_stream import PartitionStream
-from ._api.processing import process
-from ._api.producer import Producer, ProducerStatistics
-from ._api.producer_health import ProducerHealth
+from ._api.producer.ack import Ack
+from ._api.producer.arrow_sending import ArrowAck, ArrowDelivery, PartitionDelivery
+from ._api.producer.health import ProducerHealth
+from ._api.producer.opening import open_producer
+from ._api.producer.producer import Producer, ProducerStatistics
+from ._api.producer.transaction_handle import Transaction
 from ._api.sinking import sink_batches
-from ._api.tasks import ensure_topics, run_tasks
-from ._api.transaction import Transaction
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
-from .config import AdminConfig, ClientConfig, ConsumerConfig, MemoryBudget, ProducerConfig, from_properties
+from .config import (
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    MemoryBudget,
+    ProducerConfig,
+    from_properties,
+)
 from .config.typed import AdminSettings, ClientSettings, ConsumerSettings, ProducerSettings
 from .error_codes import ErrorCode
 from .errors import (
@@ -101,6 +106,10 @@ from .errors import (
 )
 from .hooks import hookimpl
 from .interfaces import RebalanceListener
+from .tasks.dead_letters import DeadLetter, dead_letter_headers
+from .tasks.handling import RetryPolicy
+from .tasks.processing import process
+from .tasks.run_tasks import ensure_topics, run_tasks
 from .types import (
     BatchEvent,
     BrokerLatency,
@@ -160,6 +169,7 @@ __all__ = [
     "CoordinatorError",
     "CorruptRecordError",
     "DamagedResponseError",
+    "DeadLetter",
     "DeliveryTimeoutError",
     "DeserializationError",
     "DetachedTransaction",

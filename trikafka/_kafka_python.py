@@ -1,11 +1,19 @@
-"""Makes kafka-python's protocol layer importable on its own. Runs once, before the first ``import kafka.…`` of this package.
+"""Import kafka-python's protocol layer without the rest of kafka-python.
 
-Two things stand between us and its message classes. ``import kafka.protocol.x`` first runs ``kafka/__init__.py``, which imports
-kafka-python's consumer, producer, admin client and network: 100 ms in which a Trio program that opens its first client does
-nothing else. And every message class reads its schema through a function that Python 3.11 and 3.12 deprecate, so that nothing
-could be opened under ``-W error``. So the package ``kafka`` is made here without running its body, which runs when somebody
-asks it for anything but a submodule (``from kafka import KafkaConsumer`` does); and the schemas are read by the function that
-took the deprecated one's place. Whoever has imported ``kafka`` before us has paid for both: then nothing is changed.
+This module runs once, before the first ``import kafka....`` of this package.
+
+Two facts make a plain import unsuitable:
+
+* ``import kafka.protocol.x`` first runs ``kafka/__init__.py``. That imports kafka-python's
+  consumer, producer, admin client and network, and blocks a Trio program for 100 ms when it opens
+  its first client.
+* Every message class reads its schema through a function that Python 3.11 and 3.12 deprecate. Under
+  ``-W error`` no client could be opened.
+
+So this module creates the package ``kafka`` without running its body. The body runs at the first
+access to any name other than a submodule, such as ``from kafka import KafkaConsumer``. Schemas are
+read by the successor of the deprecated function. If the program has imported ``kafka`` before, both
+costs are paid already and nothing is changed.
 """
 
 from __future__ import annotations
@@ -19,12 +27,16 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _lock = threading.RLock()
-#: Of its own: who finds a package may wait for another thread's import of its parent, which may want the other lock.
+#: A lock of its own: a thread that looks for a package may wait for another thread's import of its
+#: parent, and that thread may want ``_lock``.
 _deferring = threading.Lock()
 
 
 class _Deferred(ModuleType):
-    """A package whose body has not run yet. Asked for what is not there, it runs it and is an ordinary module from then on."""
+    """A package whose body has not run yet.
+
+    Access to a missing name runs the body. From then on it is an ordinary module.
+    """
 
     def __getattr__(self, name: str) -> Any:
         with _lock:
@@ -56,8 +68,11 @@ def _run(module: ModuleType) -> None:
 
 
 def defer(package: str) -> None:
-    """Put ``package`` among the imported modules without running its body, unless it is there. Any thread may call."""
-    with _deferring:  # event loops in several threads may want it at the same time
+    """Add ``package`` to the imported modules without running its body.
+
+    No-op for a package that is imported already. Safe to call from any thread.
+    """
+    with _deferring:  # event loops in several threads may open clients at the same time
         if package not in sys.modules:
             _defer(package)
 
@@ -71,7 +86,7 @@ def _defer(package: str) -> None:
     module.__class__ = _Deferred
     sys.modules[package] = module
     parent, _, name = package.rpartition(".")
-    if parent:  # as the import does that finds it there from now on
+    if parent:  # as a regular import would; later imports find the module there
         setattr(sys.modules[parent], name, module)
 
 
@@ -81,6 +96,9 @@ def _read_text(package: str, resource: str) -> str:
 
 if "kafka" not in sys.modules:
     defer("kafka")
-    if sys.version_info < (3, 13):  # from then on the function that kafka-python calls is not deprecated any more
+    if sys.version_info < (
+        3,
+        13,
+    ):  # Python 3.13 withdrew the deprecation of the function that kafka-python calls
         _loader: Any = importlib.import_module("kafka.protocol.schemas.load_json")
         _loader.importlib = SimpleNamespace(resources=SimpleNamespace(read_text=_read_text))

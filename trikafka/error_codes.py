@@ -1,4 +1,7 @@
-"""The error codes of Kafka's protocol by name. What each means to a call stands in the table of ``errors``."""
+"""The error codes of Kafka's protocol by name.
+
+The table in ``errors`` gives their meaning for a call.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,10 @@ from enum import IntEnum
 
 
 class ErrorCode(IntEnum):
-    """An error code, as brokers write it. A code that is not here is newer than this release: a plain number."""
+    """An error code of the Kafka protocol.
+
+    A code that is missing here is newer than this release and stays a plain number.
+    """
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0

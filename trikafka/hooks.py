@@ -1,17 +1,21 @@
-"""The hooks that plugins implement, and how plugins are found and checked.
+"""The hooks that plugins implement; discovery and checks of plugins.
 
-A hook is a synchronous *factory*: it is called when a client opens (or an export begins) and returns an object that meets a
-Protocol of :mod:`trikafka.interfaces`, or ``None`` when it has nothing to say. No hook is called for a record or a receive. What
-trikafka itself uses is registered as a plugin of the same kind, behind all others.
+A hook is a synchronous *factory*. It is called once, when a client opens or an export begins. It
+returns an object that meets a Protocol of :mod:`trikafka.interfaces`, or ``None`` if it has nothing
+to offer. No hook is called per record or per receive. trikafka's own parts are registered as a
+plugin of the same kind, behind all others.
 
-Plugins come from the entry-point group ``trikafka`` and from the setting ``plugins=[...]``. What is wrong with one is said here,
-at opening, by a :exc:`~trikafka.errors.PluginError` that names it.
+Plugins come from the entry-point group ``trikafka`` and from the setting ``plugins=[...]``. A
+faulty plugin is reported at opening by a :exc:`~trikafka.errors.PluginError` that names the plugin.
 """
 
 from __future__ import annotations
 
 import inspect
+import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -23,75 +27,256 @@ from .errors import PluginError, TrikafkaError
 from .interfaces import (
     BatchSink,
     ClientContext,
+    CompressionCodec,
     ConnectionObserver,
+    ExportFormat,
+    ExportRunner,
     ManagerKind,
     MembershipObserver,
     Observer,
     ProducerObserver,
     RebalanceListener,
     Sink,
+    Subcommand,
 )
 from .types import Node
 
 PROJECT = "trikafka"
 ENTRY_POINT_GROUP = "trikafka"
-#: The name, as errors have it, of the plugin that trikafka itself is.
+_log = logging.getLogger("trikafka.plugins")
+#: The name of trikafka's own plugin as it appears in errors.
 BUILTIN = repr("trikafka")
 
 hookspec = pluggy.HookspecMarker(PROJECT)
-#: Marks a function or method as a hook's implementation.
+#: Marks a function or method as the implementation of a hook.
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 
+class SharedContext(ABC):
+    """A client's context, of which each plugin gets its own view."""
+
+    @abstractmethod
+    def for_plugin(self, plugin: str) -> ClientContext:
+        """Return the view for a plugin, given the plugin's name as errors show it."""
+
+
+# Hooks are called once, at open, and return objects. A hook per record would put pluggy's dispatch
+# into the path of every record. A factory costs nothing later: the client calls methods of the
+# returned object directly.
+#
+# What is checked, and when, so that a faulty plugin fails at opening and not in the middle of a
+# stream:
+#
+# * At registration: the hook exists, its arguments are a subset of the spec's, it is a plain
+#   function and no wrapper, and the plugin implements at least one hook. A plugin without a hook is
+#   nearly always a forgotten @hookimpl. pluggy would ignore it in silence.
+# * When a hook returns: the object has every member of its Protocol. Listeners must have `async
+#   def` methods and observers plain ones, since the first await, or the first coroutine that is
+#   never awaited, would come too late. An observer's method with an almost correct name is logged.
+# * Signatures and return values of methods are not checked here. A proxy around a replaced manager
+#   names the plugin when a method fails.
+#
+# pluggy calls the plugin that was registered last first. load_plugins() registers trikafka's own
+# parts, then entry points, then the setting `plugins`. For hooks with a single result (firstresult)
+# the setting therefore wins over installed packages, and both win over the built-in part. For hooks
+# with many results the order is reversed, so listeners run in order of registration.
 class HookSpecs:
-    """Every hook, with the arguments that it is called with. Implementations may leave out arguments that they do not need."""
+    """All hooks with their arguments.
+
+    An implementation may omit arguments that it does not use.
+    """
 
     @hookspec(firstresult=True)
     def trikafka_request_manager(self, kind: ManagerKind, context: ClientContext) -> object | None:
-        """Replace the request manager of ``kind``; the answer must meet the Protocol of that kind. The first answer counts."""
+        """Replace a request manager of the client. The first result counts.
+
+        Args:
+            kind: The kind of manager.
+            context: The client that opens.
+
+        Returns:
+            A manager that meets the Protocol of ``kind`` (:mod:`trikafka.interfaces`), or ``None``.
+        """
 
     @hookspec
     def trikafka_rebalance_listener(self, context: ClientContext) -> RebalanceListener | None:
-        """Be told of rebalances of this consumer: all listeners are, in order of registration, reversed on revoke."""
+        """Add a rebalance listener to a consumer.
+
+        All listeners are called: in order of registration on assignment, in reverse order on
+        revocation.
+
+        Args:
+            context: The consumer that opens.
+
+        Returns:
+            A listener, or ``None``.
+        """
 
     @hookspec(firstresult=True)
-    def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> Sink | BatchSink | None:
-        """Answer for destinations with this ``scheme``: a ``Sink`` for exports, a ``BatchSink`` for what consumers hand over
-        (:func:`trikafka.sink_batches`), or what is both. The first answer counts."""
+    def trikafka_sink(
+        self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]
+    ) -> Sink | BatchSink | None:
+        """Create the destination for a URL scheme. The first result counts.
+
+        Args:
+            scheme: The scheme of the destination's URL.
+            options: The options that the user gave, and the destination as ``destination``.
+            plugins: The objects of the setting ``plugins``, for hooks that the sink calls.
+
+        Returns:
+            A ``Sink`` for exports, a ``BatchSink`` for :func:`trikafka.sink_batches`, an object
+            that is both, or ``None``.
+        """
 
     @hookspec
     def trikafka_sink_options(self, scheme: str) -> Collection[str] | None:
-        """Name the options that sinks for ``scheme`` have: who gives one of them to an export as a setting is told where it goes.
+        """Name the options that sinks for ``scheme`` accept.
 
-        Asked only about a setting that no client has; the names of all plugins count.
+        Called only when an export is given a setting that no client has. If the setting is one of
+        these options, the error explains where it belongs. The names of all plugins count.
+
+        Args:
+            scheme: The scheme of the destination's URL.
+
+        Returns:
+            The names of the options, or ``None``.
+        """
+
+    @hookspec(firstresult=True)
+    def trikafka_export_format(self, name: str) -> ExportFormat | None:
+        """Create the format with this name, in which a sink writes. The first result counts.
+
+        Args:
+            name: The option ``format`` of an export.
+
+        Returns:
+            The format, or ``None``.
+        """
+
+    @hookspec(firstresult=True)
+    def trikafka_export_runner(self, name: str, options: Mapping[str, Any]) -> ExportRunner | None:
+        """Create the runner with this name, which runs the ranges of an export.
+
+        The first result counts. A sink chooses the name by its options and by the size of a plan.
+
+        Args:
+            name: The name of the runner.
+            options: Those of the sink's options that are for runners.
+
+        Returns:
+            The runner, or ``None``.
+        """
+
+    @hookspec
+    def trikafka_command(self) -> Subcommand | None:
+        """Add a subcommand to the command line.
+
+        Only the command line calls this hook. It also calls the plugins of the entry-point group
+        ``trikafka.commands``, which clients do not load.
+
+        Returns:
+            The subcommand, or ``None``.
         """
 
     @hookspec(firstresult=True)
     def trikafka_assignor(self, name: str) -> object | None:
-        """Offer the assignor of this name (``partition_assignment_strategy``). The first answer counts."""
+        """Create the assignor with this name. The first result counts.
+
+        Args:
+            name: A name in ``partition_assignment_strategy``.
+
+        Returns:
+            An :class:`~trikafka.interfaces.OfferedAssignor`, or ``None``.
+        """
+
+    @hookspec(firstresult=True)
+    def trikafka_compression(self, name: str) -> CompressionCodec | None:
+        """Create an implementation of a compression codec. The first result counts.
+
+        Producers request the codec of ``compression_type``, consumers every codec.
+
+        Args:
+            name: ``"gzip"``, ``"snappy"``, ``"lz4"`` or ``"zstd"``.
+
+        Returns:
+            The codec, or ``None``.
+        """
 
     @hookspec(firstresult=True)
     def trikafka_partitioner(self, name: str) -> object | None:
-        """Offer the partitioner of this name (``partitioner``): ``(topic, key, partition numbers) -> number``."""
+        """Create the partitioner with this name. The first result counts.
+
+        Args:
+            name: The setting ``partitioner``.
+
+        Returns:
+            A function ``(topic, key, partition numbers) -> number``, or ``None``.
+        """
 
     @hookspec(firstresult=True)
-    def trikafka_sasl(self, mechanism: str, config: ClientConfig) -> Callable[[Node], object] | None:
-        """Offer the SASL mechanism of this name: a function, async or not, of the broker's node, called at each authentication.
+    def trikafka_sasl(
+        self, mechanism: str, config: ClientConfig
+    ) -> Callable[[Node], object] | None:
+        """Create the client side of a SASL mechanism. The first result counts.
 
-        It returns an object with ``first() -> bytes`` and ``respond(challenge: bytes) -> bytes | None`` (``None``: done), async
-        or not.
+        Args:
+            mechanism: The setting ``sasl_mechanism``.
+            config: The client's settings.
+
+        Returns:
+            A function, async or not, called with the broker's node at each authentication; or
+            ``None``. The function returns an object with ``first() -> bytes`` and
+            ``respond(challenge: bytes) -> bytes | None``, async or not. ``None`` ends the exchange.
         """
 
     @hookspec
     def trikafka_observer(self, context: ClientContext) -> Observer | None:
-        """Watch this client: told when it opens, when a background task fails, and when it closes; a
-        :class:`~trikafka.interfaces.ProducerObserver` of a producer's batches, a
-        :class:`~trikafka.interfaces.MembershipObserver` of what becomes of a group's member, too."""
+        """Observe a client: its opening, its failed background tasks and its closing.
+
+        An object with the methods of :class:`~trikafka.interfaces.ProducerObserver`,
+        :class:`~trikafka.interfaces.ConnectionObserver` or
+        :class:`~trikafka.interfaces.MembershipObserver` receives these events as well.
+
+        Args:
+            context: The client that opens.
+
+        Returns:
+            An observer, or ``None``.
+        """
 
 
-def load_plugins(extra: Iterable[object] = (), builtin: object | None = None) -> pluggy.PluginManager:
-    """Find, check and register all plugins. Raises :exc:`PluginError` that names the one that is wrong."""
-    manager = pluggy.PluginManager(PROJECT)
+class _PluginManager(pluggy.PluginManager):
+    """pluggy's manager, without a look at what every object has.
+
+    It looks at each name of a plugin and of the specifications. Most of these begin with ``__``,
+    and cost a seventh of the processor's time of opening a client.
+    """
+
+    def parse_hookimpl_opts(self, plugin: object, name: str) -> pluggy.HookimplOpts | None:
+        """Return the options of a hook implementation; ``None`` if it is none."""
+        return None if name.startswith("__") else super().parse_hookimpl_opts(plugin, name)
+
+    def parse_hookspec_opts(self, module_or_class: Any, name: str) -> pluggy.HookspecOpts | None:
+        """Return the options of a specification; ``None`` if it is none."""
+        return None if name.startswith("__") else super().parse_hookspec_opts(module_or_class, name)
+
+
+def load_plugins(
+    extra: Iterable[object] = (), builtin: object | None = None
+) -> pluggy.PluginManager:
+    """Find, check and register all plugins.
+
+    Args:
+        extra: The objects of the setting ``plugins``.
+        builtin: trikafka's own plugin.
+
+    Returns:
+        The plugin manager.
+
+    Raises:
+        PluginError: A plugin is faulty. The message names the plugin.
+    """
+    manager = _PluginManager(PROJECT)
     manager.add_hookspecs(HookSpecs)
     if builtin is not None:
         _register(manager, builtin, "trikafka")
@@ -106,8 +291,23 @@ def load_plugins(extra: Iterable[object] = (), builtin: object | None = None) ->
     return manager
 
 
-def call_first(manager: pluggy.PluginManager, hook: str, shape: type | None = None, **arguments: object) -> Any:
-    """Call a hook whose first answer counts; check the answer's shape. Raises :exc:`PluginError`."""
+def call_first(
+    manager: pluggy.PluginManager, hook: str, shape: type | None = None, **arguments: object
+) -> Any:
+    """Call a hook whose first result counts; check that result.
+
+    Args:
+        manager: The registered plugins.
+        hook: The name of the hook.
+        shape: The Protocol that the result must meet.
+        arguments: The arguments of the hook.
+
+    Returns:
+        The result, or ``None``.
+
+    Raises:
+        PluginError: A plugin failed, or its result does not meet ``shape``.
+    """
     found = first_answer(manager, hook, shape, **arguments)
     return None if found is None else found[1]
 
@@ -115,42 +315,84 @@ def call_first(manager: pluggy.PluginManager, hook: str, shape: type | None = No
 def first_answer(
     manager: pluggy.PluginManager, hook: str, shape: type | None = None, **arguments: object
 ) -> tuple[str, Any] | None:
-    """As :func:`call_first`; with the name of the plugin whose answer it is, as errors have it."""
+    """Call a hook as :func:`call_first`; return the plugin's name with the result."""
     found = _answers(manager, hook, arguments, first=True)
     return (found[0][0], _checked(found[0], hook, shape)) if found else None
 
 
-def answers(manager: pluggy.PluginManager, hook: str, shape: type, **arguments: object) -> list[tuple[str, Any]]:
-    """Call a hook whose answers all count, in order of registration, each with its plugin's name; check their shape.
+def answers(
+    manager: pluggy.PluginManager, hook: str, shape: type, **arguments: object
+) -> list[tuple[str, Any]]:
+    """Call a hook whose results all count; check the results.
 
-    Raises :exc:`PluginError`.
+    Args:
+        manager: The registered plugins.
+        hook: The name of the hook.
+        shape: The Protocol that the results must meet.
+        arguments: The arguments of the hook.
+
+    Returns:
+        Pairs of plugin name and result, in order of registration.
+
+    Raises:
+        PluginError: A plugin failed, or a result does not meet ``shape``.
     """
-    return [(found[0], _checked(found, hook, shape)) for found in _answers(manager, hook, arguments, first=False)]
+    return [
+        (found[0], _checked(found, hook, shape))
+        for found in _answers(manager, hook, arguments, first=False)
+    ]
 
 
 def missing_members(thing: object, shape: type) -> list[str]:
-    """The names that ``shape`` (a Protocol, or a class of methods) asks for and ``thing`` does not have."""
+    """Return the members of ``shape`` that ``thing`` lacks.
+
+    ``shape`` is a Protocol, or a class of methods.
+    """
     return sorted(name for name in members_of(shape) if not _has(thing, name, shape))
 
 
 def plain_methods(thing: object, shape: type) -> list[str]:
-    """The methods that ``shape`` has as ``async def`` and ``thing`` as plain functions: a call would be too late to find out."""
-    names = [name for name in members_of(shape) if inspect.iscoroutinefunction(getattr(shape, name, None))]
+    """Return the plain methods of ``thing`` that ``shape`` declares as ``async def``.
+
+    Such a method would fail only at its first call.
+    """
+    names = [
+        name
+        for name in members_of(shape)
+        if inspect.iscoroutinefunction(getattr(shape, name, None))
+    ]
     found = {name: getattr(thing, name, None) for name in names}
-    plain = {name for name, method in found.items() if inspect.isfunction(method) or inspect.ismethod(method)}
-    return sorted(name for name in plain if not inspect.iscoroutinefunction(inspect.unwrap(found[name])))  # type: ignore[arg-type]
+    plain = {
+        name
+        for name, method in found.items()
+        if inspect.isfunction(method) or inspect.ismethod(method)
+    }
+    return sorted(
+        name
+        for name in plain
+        if not inspect.iscoroutinefunction(inspect.unwrap(found[name]))  # type: ignore[arg-type]
+    )
 
 
-def _answers(manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool) -> list[tuple[str, object]]:
-    """The answers, each with the name of its plugin: the first of all, or all in order of registration.
+def _answers(
+    manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool
+) -> list[tuple[str, object]]:
+    """Call a hook; return the results with the names of their plugins.
 
-    pluggy would call them just so, and not tell whose answer is whose. The last registered is called first.
+    pluggy would make the same calls, but it does not say which plugin returned which result.
+    Implementations are called in reverse order of registration. The list is in order of
+    registration.
     """
     found: list[tuple[str, object]] = []
     for implementation in reversed(getattr(manager.hook, hook).get_hookimpls()):
         name = _name(implementation.plugin, implementation.plugin_name)
+        given = arguments
+        if name != BUILTIN and isinstance(context := arguments.get("context"), SharedContext):
+            given = {**arguments, "context": context.for_plugin(name)}
         try:
-            answer = implementation.function(*(arguments[argument] for argument in implementation.argnames))
+            answer = implementation.function(
+                *(given[argument] for argument in implementation.argnames)
+            )
         except TrikafkaError:
             raise
         except Exception as error:
@@ -166,18 +408,54 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
     name, answer = given
     if inspect.iscoroutine(answer):
         answer.close()
-        raise PluginError(f"plugin {name}: {hook} is async; a hook is a plain function that returns an object")
+        raise PluginError(
+            f"plugin {name}: {hook} is async; a hook is a plain function that returns an object"
+        )
     if shape is not None and (missing := missing_members(answer, shape)):
         raise PluginError(
-            f"plugin {name}: {hook} returned {type(answer).__name__}, which is no {shape.__name__}: it has no {', '.join(missing)}"
+            f"plugin {name}: {hook} returned {type(answer).__name__}, which is no "
+            f"{shape.__name__}: it has no {', '.join(missing)}"
         )
-    if shape is RebalanceListener and (plain := plain_methods(answer, shape)):
-        raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be `async def`")
+    if shape in (RebalanceListener, ExportRunner) and (plain := plain_methods(answer, shape)):
+        raise PluginError(
+            f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be "
+            "`async def`"
+        )
     watching = (ProducerObserver, ConnectionObserver, MembershipObserver)
     points = frozenset[str]().union(*map(members_of, watching)) if shape is Observer else ()
+    if shape is Observer:
+        _warn_of_strange_methods(name, answer, {*points, *members_of(Observer)})
     if waits := [one for one in points if inspect.iscoroutinefunction(getattr(answer, one, None))]:
-        raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(sorted(waits))} must be plain functions")
+        raise PluginError(
+            f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(sorted(waits))} must "
+            "be plain functions"
+        )
     return answer
+
+
+def _warn_of_strange_methods(plugin: str, observer: object, points: Collection[str]) -> None:
+    """Log an observer's methods that look like misspelt methods of a Protocol.
+
+    An observer may have methods of its own. Only a name that is close to a Protocol's method, or
+    begins with the same word as one, is logged.
+    """
+    words = {point.partition("_")[0] for point in points if "_" in point}
+    for method in dir(type(observer)):
+        if (
+            method.startswith("_")
+            or method in points
+            or not callable(getattr(type(observer), method))
+        ):
+            continue
+        close = get_close_matches(method, points, n=1, cutoff=0.75)
+        if close or method.partition("_")[0] in words:
+            meant = f"; {close[0]} is one" if close else f"; these are: {', '.join(sorted(points))}"
+            _log.warning(
+                "plugin %s: observer.%s is never called, for no observer has such a method%s",
+                plugin,
+                method,
+                meant,
+            )
 
 
 def _has(thing: object, name: str, shape: type) -> bool:
@@ -185,20 +463,30 @@ def _has(thing: object, name: str, shape: type) -> bool:
         value = getattr(thing, name)
     except AttributeError:
         return False
-    except Exception:  # it has it; what is wrong with it is said when it is used
+    except Exception:  # the member exists; the failure is reported when the member is used
         return True
     return value is not None or _may_be_none(shape, name)
 
 
 def _may_be_none(shape: type, name: str) -> bool:
     getter = getattr(inspect.getattr_static(shape, name, None), "fget", None)
-    return "None" in str(_annotations(shape).get(name) if getter is None else getter.__annotations__.get("return"))
+    # A method has no annotation in its class, so `None` in its place counts as missing.
+    return "None" in str(
+        _annotations(shape).get(name, "")
+        if getter is None
+        else getter.__annotations__.get("return")
+    )
 
 
 @cache
 def members_of(shape: type) -> frozenset[str]:
-    """The public members of a contract."""
-    names = {name for base in shape.__mro__ if base.__module__ != "typing" for name in (*vars(base), *_annotations(base))}
+    """Return the names of the public members of a contract."""
+    names = {
+        name
+        for base in shape.__mro__
+        if base.__module__ != "typing"
+        for name in (*vars(base), *_annotations(base))
+    }
     return frozenset(name for name in names if not name.startswith("_"))
 
 
@@ -215,7 +503,9 @@ def _load(point: EntryPoint) -> object:
     try:
         return point.load()
     except Exception as error:
-        raise PluginError(f"plugin {point.name!r} ({point.value}) failed to load: {error!r}") from error
+        raise PluginError(
+            f"plugin {point.name!r} ({point.value}) failed to load: {error!r}"
+        ) from error
 
 
 def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -> None:
@@ -225,19 +515,32 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
         raise PluginError(f"plugin {_name(plugin, name)} is wrong: {error}") from error
     callers = manager.get_hookcallers(plugin)
     if not callers:
-        raise PluginError(f"plugin {_name(plugin, name)} is wrong: it implements no hook; is @trikafka.hookimpl missing?")
+        raise PluginError(
+            f"plugin {_name(plugin, name)} is wrong: it implements no hook; is @trikafka.hookimpl "
+            "missing?"
+        )
     for caller in callers:
         for implementation in caller.get_hookimpls():
             if implementation.plugin is not plugin:
                 continue
             if inspect.iscoroutinefunction(implementation.function):
-                raise PluginError(f"plugin {_name(plugin, name)} is wrong: {caller.name} is async, a hook is a plain function")
+                raise PluginError(
+                    f"plugin {_name(plugin, name)} is wrong: {caller.name} is async, a hook is a "
+                    "plain function"
+                )
             if implementation.wrapper or implementation.hookwrapper:
-                raise PluginError(f"plugin {_name(plugin, name)} is wrong: {caller.name} is a wrapper, a hook is a plain function")
+                raise PluginError(
+                    f"plugin {_name(plugin, name)} is wrong: {caller.name} is a wrapper, a hook "
+                    "is a plain function"
+                )
 
 
 def _name(plugin: object, registered: str | None = None) -> str:
-    """The name that it was registered with, or else what it is called. Plugins given as objects are registered with a number."""
+    """Return the name of a plugin for errors.
+
+    That is the name of its entry point. Plugins given as objects are registered under a number, so
+    the name of their class or module is used.
+    """
     if registered is not None and not registered.isdigit():
         return repr(registered)
     return repr(getattr(plugin, "__name__", type(plugin).__name__))

@@ -1,4 +1,4 @@
-"""The values that cross trikafka's public interface. All are immutable; none does I/O."""
+"""The values of trikafka's public interface. All are immutable; none does I/O."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Literal, NamedTuple, TypeAlias
 
-#: Headers of a record: pairs of name and value, in order; names may repeat.
+from .errors.peer_text import peer_text
+
+#: Headers of a record: pairs of name and value, in order. Names may repeat.
 Headers = tuple[tuple[str, bytes | None], ...]
 
 
@@ -18,11 +20,14 @@ class TopicPartition(NamedTuple):
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
+        return f"{peer_text(self.topic)}-{self.partition}"
 
 
 class TimestampType(IntEnum):
-    """Who set a record's timestamp: the producer (``CREATE_TIME``) or the broker (``LOG_APPEND_TIME``)."""
+    """The origin of a record's timestamp: the producer or the broker.
+
+    ``CREATE_TIME``: set by the producer. ``LOG_APPEND_TIME``: set by the broker.
+    """
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
@@ -30,7 +35,10 @@ class TimestampType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPattern:
-    """A pattern of topic names in RE2's syntax, which the broker matches with whole names (KIP-848, KIP-1072)."""
+    """A pattern in RE2's syntax that the broker matches with whole topic names (KIP-848).
+
+    See also KIP-1072.
+    """
 
     pattern: str
 
@@ -39,10 +47,22 @@ class SubscriptionPattern:
 
 
 class Record(NamedTuple):
-    """One fetched record. ``timestamp`` is in milliseconds since the epoch (UTC); ``None`` where the record has none.
+    """One fetched record.
 
-    ``key`` and ``value`` are bytes. With ``key_deserializer`` or ``value_deserializer`` they are what that returns, which the types
-    here do not know: ``flight = typing.cast(Flight, record.value)``.
+    Attributes:
+        topic: The name of the topic.
+        partition: The number of the partition.
+        offset: The record's offset in the partition.
+        timestamp: Milliseconds since the epoch (UTC); ``None`` where the record has none.
+        timestamp_type: The origin of the timestamp.
+        key: The key; ``None`` where the record has none.
+        value: The value; ``None`` for a tombstone.
+        headers: Pairs of name and value.
+
+    With ``key_deserializer`` or ``value_deserializer``, ``key`` and ``value`` hold the
+    deserializer's result. The annotations here do not know its type, so a program casts it:
+
+        flight = typing.cast(Flight, record.value)
     """
 
     topic: str
@@ -66,7 +86,13 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """A committed position: the ``offset`` of the next record to process, and what the committer noted beside it."""
+    """A committed position.
+
+    Attributes:
+        offset: The offset of the next record to process.
+        leader_epoch: The leader epoch of the last processed record, if known (KIP-320).
+        metadata: A text that the committer stored with the offset.
+    """
 
     offset: int
     leader_epoch: int | None = None
@@ -75,7 +101,10 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndTimestamp:
-    """The answer of ``offsets_for_times``: the first record at or after the time. ``timestamp`` in ms since the epoch."""
+    """A result of ``offsets_for_times``: the first record at or after the time.
+
+    ``timestamp`` is in milliseconds since the epoch.
+    """
 
     offset: int
     timestamp: int
@@ -83,9 +112,14 @@ class OffsetAndTimestamp:
 
 
 class RecordMetadata(NamedTuple):
-    """Where a produced record went. ``offset`` is ``None`` if the broker does not give it (``acks=0``, duplicate).
+    """The position of a produced record in the log.
 
-    ``timestamp`` is in ms since the epoch: the record's own, or the broker's where the topic uses log-append time.
+    Attributes:
+        topic: The name of the topic.
+        partition: The number of the partition.
+        offset: The offset; ``None`` if the broker did not return one (``acks=0``, a duplicate).
+        timestamp: Milliseconds since the epoch. The record's own, or the broker's where the topic
+            uses log-append time.
     """
 
     topic: str
@@ -96,7 +130,10 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A broker's address. ``node_id`` is negative for a bootstrap address whose id is not known yet."""
+    """The address of a broker.
+
+    ``node_id`` is negative for a bootstrap address whose id is not known yet.
+    """
 
     node_id: int
     host: str
@@ -104,13 +141,13 @@ class Node:
     rack: str | None = None
 
     def __str__(self) -> str:
-        host = f"[{self.host}]" if ":" in self.host else self.host
+        host = peer_text(f"[{self.host}]" if ":" in self.host else self.host)
         return f"{host}:{self.port}"
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """What the cluster said of a partition. ``leader`` is ``None`` while there is none."""
+    """A partition as the cluster described it. ``leader`` is ``None`` while there is none."""
 
     topic: str
     partition: int
@@ -132,7 +169,10 @@ class MemberDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group: its state as the broker names it (``Stable``, ``Empty`` ...) and its members."""
+    """A consumer group and its members.
+
+    ``state`` is the broker's name of the state, such as ``Stable`` or ``Empty``.
+    """
 
     group_id: str
     state: str
@@ -142,9 +182,16 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class BatchEvent:
-    """What happened to a batch of a producer, for observers. ``size`` in bytes, uncompressed; ``age`` in seconds.
+    """An event of a producer's batch, for observers.
 
-    ``attempt`` counts from 1; of a batch that was never sent it is 0. ``error`` is the last one of this batch.
+    Attributes:
+        topic: The name of the topic.
+        partition: The number of the partition.
+        records: The number of records.
+        size: Bytes, uncompressed.
+        attempt: The number of this attempt, from 1; 0 for a batch that was never sent.
+        age: Seconds since the first record was accepted.
+        error: The last error of this batch; ``None`` if there was none.
     """
 
     topic: str
@@ -157,9 +204,13 @@ class BatchEvent:
 
 
 class UnsentRecord(NamedTuple):
-    """A record without an outcome: for how long (seconds), where its batch is, and what its last attempt failed with.
+    """A record without an outcome.
 
-    ``phase`` is as of :exc:`DeliveryTimeoutError`.
+    Attributes:
+        partition: The record's partition.
+        age: Seconds since the record was accepted.
+        phase: The phase of its batch, as in :exc:`DeliveryTimeoutError`.
+        error: The failure of the last attempt; ``None`` if there was none.
     """
 
     partition: TopicPartition
@@ -170,9 +221,17 @@ class UnsentRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerLatency:
-    """How long a broker took to respond to Produce requests: the last, the mean of all, the longest. In seconds.
+    """The time in seconds that a broker took to respond to Produce requests.
 
-    What a quota of the broker had them wait (KIP-219) is not in that: these seconds, of all requests together, are ``throttled``.
+    Delays imposed by the broker's quotas (KIP-219) are not included; ``throttled`` is their sum
+    over all requests.
+
+    Attributes:
+        last: The time of the last response.
+        mean: The mean of all responses.
+        longest: The longest of all responses.
+        requests: The number of responses.
+        throttled: Seconds of delay by quotas.
     """
 
     last: float
@@ -184,11 +243,16 @@ class BrokerLatency:
 
 @dataclass(frozen=True, slots=True)
 class BrokerThrottle:
-    """How a broker's quotas have this client wait (KIP-219): by how much a user or a client id may write, read or ask of it.
+    """The delays that a broker's quotas impose on this client (KIP-219).
 
-    In seconds: ``total``, for how long nothing was sent to it so far, on one of its connections at least; ``last``, what it asked
-    for last; ``left``, what of all is still to come. So many ``responses`` have asked for it, the last one to an ``api`` such as
-    ``"Produce"``.
+    Quotas bound what a user or client id may write, read or request. Times are in seconds.
+
+    Attributes:
+        total: The time so far in which at least one connection to the broker had to pause.
+        last: The delay that the last throttled response demanded.
+        left: The part of all delays that is still to come.
+        responses: The number of responses that demanded a delay.
+        api: The request of the last one, such as ``"Produce"``.
     """
 
     total: float
@@ -200,12 +264,16 @@ class BrokerThrottle:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
-    """One connection to a broker: the one that is there, or is being made, or was there last.
+    """The current or last connection of one purpose to a broker.
 
-    A bootstrap address has a negative id. ``purpose`` is what it is for: ``"fetch"``, ``"produce"``, ``"group"`` (what may wait
-    inside the broker), ``"coordinator"`` or ``"general"``. ``state`` is ``"new"`` (it is dialled, TLS included), ``"negotiating"``,
-    ``"authenticating"``, ``"ready"``, ``"reauthenticating"`` (KIP-368) or ``"closed"``; ``seconds`` how long it was in each so far.
-    ``in_flight``: requests without a response.
+    Attributes:
+        node: The broker. A bootstrap address has a negative id.
+        purpose: ``"fetch"``, ``"produce"``, ``"group"`` (requests that may wait inside the broker),
+            ``"coordinator"`` or ``"general"``.
+        state: ``"new"`` (connecting, TLS included), ``"negotiating"``, ``"authenticating"``,
+            ``"ready"``, ``"reauthenticating"`` (KIP-368) or ``"closed"``.
+        seconds: The time spent in each state so far.
+        in_flight: The number of requests without a response.
     """
 
     node: Node
@@ -217,9 +285,17 @@ class ConnectionStatistics:
 
 @dataclass(frozen=True, slots=True)
 class ConnectionEvent:
-    """A connection has changed its state, for observers: see :class:`ConnectionStatistics` for the names.
+    """A change of a connection's state, for observers.
 
-    ``seconds`` is how long it was in the state ``before``, in all. ``error`` is why it closed, if it was for one.
+    The names of purposes and states are those of :class:`ConnectionStatistics`.
+
+    Attributes:
+        node: The broker.
+        purpose: The purpose of the connection.
+        before: The state before.
+        state: The new state.
+        seconds: Seconds that the connection has spent in the state ``before``, in total.
+        error: The reason for closing; ``None`` if no error closed the connection.
     """
 
     node: Node
@@ -230,23 +306,32 @@ class ConnectionEvent:
     error: Exception | None
 
 
-#: What a :class:`MembershipEvent` tells of.
+#: The kinds of :class:`MembershipEvent`.
 MembershipEventKind: TypeAlias = Literal[
-    "joined", "left", "expelled", "fenced", "session_lost", "coordinator_lost", "coordinator_found"
+    "joined", "left", "stale", "fenced", "session_lost", "coordinator_lost", "coordinator_found"
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class MembershipEvent:
-    """A consumer's membership of its group has changed, or what it knows of the group's coordinator; for observers.
+    """A change of a consumer's membership of its group, or of its coordinator, for observers.
 
-    ``kind``: ``"joined"`` (each generation anew with the classic protocol), ``"left"``, ``"expelled"`` (``max_poll_interval_ms``
-    passed without a receive; it joins again at the next one), ``"fenced"`` (the group does not know the member any more, or will
-    not have it), ``"session_lost"`` (no heartbeat was answered for a session), ``"coordinator_lost"`` (it moved or does not
-    respond) or ``"coordinator_found"``. After ``"expelled"``, ``"fenced"`` and ``"session_lost"`` the partitions are lost.
+    After ``"stale"``, ``"fenced"`` and ``"session_lost"`` the partitions are lost.
 
-    ``generation`` is the member epoch where the group has the consumer protocol (KIP-848); -1 outside of the group. ``error`` is
-    the cause, if there is one; of ``"left"``, why the group did not confirm it.
+    Attributes:
+        kind: ``"joined"`` (with the classic protocol, once per generation); ``"left"``;
+            ``"stale"`` (``max_poll_interval_ms`` passed without a receive; the next receive
+            joins again); ``"fenced"`` (the group does not know the member or refuses it);
+            ``"session_lost"`` (no heartbeat was acknowledged for the session timeout);
+            ``"coordinator_lost"`` (the coordinator moved or does not respond); or
+            ``"coordinator_found"``. Until the next release ``"stale"`` also equals its old spelling
+            ``"expelled"``, with a :exc:`DeprecationWarning`.
+        group_id: The group.
+        member_id: The member.
+        generation: The generation, or the member epoch with the consumer protocol (KIP-848); -1
+            outside of the group.
+        reason: The reason, as text for people.
+        error: The cause, if any. For ``"left"``: why the group did not confirm the departure.
     """
 
     kind: MembershipEventKind
@@ -259,9 +344,10 @@ class MembershipEvent:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """A consumer as the member of its group that it is now: what a transaction's offsets are checked against (KIP-447).
+    """The identity of a consumer in its group.
 
-    ``generation`` is the member epoch where the group has the consumer protocol (KIP-848); -1 outside of the group.
+    The broker checks a transaction's offsets against this identity (KIP-447). ``generation`` is the
+    member epoch where the group uses the consumer protocol (KIP-848), and -1 outside of the group.
     """
 
     group_id: str
@@ -272,7 +358,11 @@ class GroupMetadata:
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """Names a transaction that was prepared (KIP-939). Keep its text (``str``) beside what must happen with it or not at all."""
+    """The name of a prepared transaction (KIP-939).
+
+    Store its text (``str``) in the same atomic write as the work that must happen together with the
+    transaction.
+    """
 
     producer_id: int
     epoch: int
@@ -282,19 +372,26 @@ class PreparedTransaction:
 
     @classmethod
     def parse(cls, text: str) -> PreparedTransaction:
-        """Read what ``str`` gave. Raises :exc:`ValueError` for anything else."""
+        """Return the transaction that ``str`` wrote.
+
+        Raises:
+            ValueError: The text has another form.
+        """
         producer_id, colon, epoch = text.partition(":")
         if not (colon and producer_id.isdecimal() and epoch.isdecimal()):
-            raise ValueError(f"a prepared transaction is written as '<producer id>:<epoch>', not {text!r}")
+            raise ValueError(
+                f"a prepared transaction is written as '<producer id>:<epoch>', not {text!r}"
+            )
         return cls(int(producer_id), int(epoch))
 
 
 @dataclass(frozen=True, slots=True)
 class DetachedTransaction:
-    """Names a transaction that its producer has left open, whole and at the brokers; whoever has this may end it.
+    """The name of an open transaction whose producer has sent all records and detached.
 
-    Made by :meth:`Transaction.detach`, ended by :meth:`Admin.end_transaction`. It can be pickled. ``version`` is that of the
-    protocol (2: KIP-890).
+    :meth:`Transaction.detach` returns it, and :meth:`Admin.end_transaction` ends the transaction.
+    Any process with this value may end the transaction. It can be pickled. ``version`` is the
+    transaction version (2: KIP-890).
     """
 
     transactional_id: str
@@ -307,14 +404,17 @@ class DetachedTransaction:
 
 
 class OffsetSpec(IntEnum):
-    """What ``list_offsets`` looks for, where it is not a timestamp in milliseconds."""
+    """The offsets that ``list_offsets`` can find besides those of a timestamp."""
 
     LATEST = -1
     EARLIEST = -2
 
 
 class IsolationLevel(Enum):
-    """``READ_COMMITTED`` hides records of open and aborted transactions."""
+    """The visibility of transactional records.
+
+    ``READ_COMMITTED`` hides records of open and aborted transactions.
+    """
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
@@ -322,7 +422,7 @@ class IsolationLevel(Enum):
 
 @dataclass(frozen=True, slots=True)
 class OAuthToken:
-    """A token for OAUTHBEARER. ``extensions`` go with it (KIP-342)."""
+    """A token for OAUTHBEARER. ``extensions`` are sent with it (KIP-342)."""
 
     value: str = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict)

@@ -1,4 +1,7 @@
-"""What is in the log, read by librdkafka, against what the producer said. Pure, but for the reading."""
+"""The comparison of the log, read by librdkafka, with the outcomes that the producer reported.
+
+Apart from the reading, the functions are pure.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from .ledger import NO_OFFSET, Fate, Ledger, Track
 
 confluent: Any = importlib.import_module("confluent_kafka")
 _PATIENCE = 60.0
-#: Violations of a kind that are named.
+#: Violations of each kind that are listed.
 _NAMED = 5
 
 #: Partition, offset, value.
@@ -22,11 +25,20 @@ Found = tuple[int, int, bytes]
 
 
 def read_all(bootstrap: str, topic: str, partitions: int) -> Iterator[Found]:
-    """Every record of a topic, each partition in the order of its log. Raises ``RuntimeError`` if that cannot be read."""
-    consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False})
+    """Yield every record of a topic, each partition in the order of its log.
+
+    Raises:
+        RuntimeError: No message arrived for a minute.
+    """
+    consumer = confluent.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False}
+    )
     try:
         places = [confluent.TopicPartition(topic, number, 0) for number in range(partitions)]
-        ends = {place.partition: consumer.get_watermark_offsets(place, timeout=_PATIENCE)[1] for place in places}
+        ends = {
+            place.partition: consumer.get_watermark_offsets(place, timeout=_PATIENCE)[1]
+            for place in places
+        }
         left = sum(ends.values())
         consumer.assign(places)
         silent = time.monotonic()
@@ -35,7 +47,9 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> Iterator[Found]:
             if messages:
                 silent = time.monotonic()
             elif time.monotonic() - silent > _PATIENCE:
-                raise RuntimeError(f"{left} records of {topic} could not be read in {_PATIENCE:g} s")
+                raise RuntimeError(
+                    f"{left} records of {topic} could not be read in {_PATIENCE:g} s"
+                )
             for message in messages:
                 if message.error():
                     continue
@@ -47,52 +61,85 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> Iterator[Found]:
 
 @dataclass
 class Verdict:
-    """How many records were found, and what is wrong: how often each kind, and the first of each named."""
+    """The number of records found, the violations by kind, and a list of the first of each kind."""
 
     records: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     named: list[str] = field(default_factory=list)
 
     def violation(self, kind: str, what: str) -> None:
-        """Note one."""
+        """Record a violation."""
         self.counts[kind] += 1
         if self.counts[kind] <= _NAMED:
             self.named.append(f"{kind}: {what}")
 
     def add(self, other: Verdict) -> None:
-        """Take over what is wrong elsewhere."""
+        """Add the violations of another verdict."""
         self.counts += other.counts
         self.named += other.named
 
 
+# What the producer promises, and so what is a violation:
+#
+# * An acknowledged record is in the log, at the reported offset. A duplicate that the broker
+#   detects has no offset, so the offset is compared only where there is one.
+# * No record is there twice, whatever its outcome. Retries of idempotent batches must not
+#   duplicate.
+# * The records of one writer in one partition have the order of the calls. That includes failed
+#   records which are in the log after all.
+# * An error says whether the record may be in the log (maybe_written). If the error rules that out,
+#   the record must be absent. If not, both are allowed.
+# * A table's error has numbers of delivered and unknown rows, and the log must agree with both.
+# * Every record has an outcome in the end.
+#
+# librdkafka reads the log, because a fault of trikafka's own reader could hide one of its producer.
+
+
 def check(ledger: Ledger, found: Iterable[Found]) -> Verdict:
-    """No acked record lost, none doubled, order kept, failed ones at most once, and offsets as they were told."""
+    """Compare the records in the log with their reported outcomes."""
     verdict = Verdict()
-    where = {key: array("q", [NO_OFFSET]) * len(track.fates) for key, track in ledger.tracks.items()}
+    where = {
+        key: array("q", [NO_OFFSET]) * len(track.fates) for key, track in ledger.tracks.items()
+    }
     latest: dict[tuple[str, int], int] = {}
     for partition, offset, value in found:
         verdict.records += 1
         name, place, text = value.split(b" ", 3)[:3]
         key, number = (name.decode(), int(place)), int(text)
         if int(place) != partition:
-            verdict.violation("in another partition", f"record {number} of {key} in partition {partition}")
+            verdict.violation(
+                "in another partition", f"record {number} of {key} in partition {partition}"
+            )
             continue
         first = where[key][number]
         fate = Fate(ledger.tracks[key].fates[number]).name
         if first != NO_OFFSET:
-            verdict.violation("doubled", f"record {number} of {ledger.tracks[key]} ({fate}) at {first} and {offset}")
+            verdict.violation(
+                "doubled",
+                f"record {number} of {ledger.tracks[key]} ({fate}) at {first} and {offset}",
+            )
             continue
         where[key][number] = offset
         if number < latest.get(key, -1):
-            verdict.violation("out of order", f"record {number} of {ledger.tracks[key]} ({fate}) after {latest[key]}, at {offset}")
+            verdict.violation(
+                "out of order",
+                f"record {number} of {ledger.tracks[key]} ({fate}) after {latest[key]}, at "
+                f"{offset}",
+            )
         latest[key] = max(number, latest.get(key, -1))
     for key, track in ledger.tracks.items():
         _check_track(track, where[key], verdict)
     for table in ledger.tables:
-        there = sum(where[track.writer, track.partition][number] != NO_OFFSET for track, number in table.rows)
+        there = sum(
+            where[track.writer, track.partition][number] != NO_OFFSET
+            for track, number in table.rows
+        )
         if not table.delivered <= there <= table.delivered + table.unknown:
             said = f"{table.delivered} delivered and {table.unknown} unknown"
-            verdict.violation("a table's figures are wrong", f"{there} rows of {table.rows[0][0].writer} are there; {said}")
+            verdict.violation(
+                "a table's figures are wrong",
+                f"{there} rows of {table.rows[0][0].writer} are there; {said}",
+            )
     for what, count in ledger.unexpected.items():
         verdict.violation("failed for another reason", f"{count} records of {what}")
     return verdict
@@ -102,10 +149,17 @@ def _check_track(track: Track, where: array[int], verdict: Verdict) -> None:
     for number, fate in enumerate(track.fates):
         offset = where[number]
         if fate == Fate.ACKED and offset == NO_OFFSET:
-            verdict.violation("lost", f"record {number} of {track}, acked at {track.offsets[number]}")
+            verdict.violation(
+                "lost", f"record {number} of {track}, acked at {track.offsets[number]}"
+            )
         elif fate == Fate.ACKED and track.offsets[number] not in (NO_OFFSET, offset):
-            verdict.violation("wrong offset", f"record {number} of {track}: told {track.offsets[number]}, is {offset}")
+            verdict.violation(
+                "wrong offset",
+                f"record {number} of {track}: told {track.offsets[number]}, is {offset}",
+            )
         elif fate == Fate.NEVER and offset != NO_OFFSET:
-            verdict.violation("there though called not written", f"record {number} of {track} at {offset}")
+            verdict.violation(
+                "there though called not written", f"record {number} of {track} at {offset}"
+            )
         elif fate == Fate.PENDING:
             verdict.violation("without an outcome", f"record {number} of {track}")

@@ -1,4 +1,4 @@
-"""What goes wrong, and when: a plan made from the seed, carried out on brokers, leaders and the network."""
+"""The faults: a plan made from the seed, carried out on brokers, leaders and the network."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from kafka.errors import KafkaError
 from trikafka_broker import Broker, Cluster, Fault, FaultProxy, Rule
 
 _BOTH = "kill while another is frozen"
-#: Kinds of trouble with brokers, in these proportions. Two brokers at once leave the cluster without a majority.
+#: Kinds of broker faults, in these proportions. With two brokers down the cluster has no majority.
 _BIG = ("kill", "freeze", "leader moved", "kill", "freeze", "leader moved", _BOTH)
-#: Weights of the troubles of the network.
+#: Weights of the network faults.
 _SMALL: dict[str, int] = {
     "cut": 2,
     "silence": 1,
@@ -25,16 +25,24 @@ _SMALL: dict[str, int] = {
 
 
 class Nemesis:
-    """Carries the plan out. ``counts`` is what has happened; ``now`` what is going on."""
+    """The faults of a run.
 
-    def __init__(self, cluster: Cluster, proxy: FaultProxy, topic: str, partitions: int, rng: random.Random) -> None:
-        self._cluster, self._proxy = cluster, proxy
-        self._topic, self._partitions, self._rng = topic, partitions, rng
+    ``counts`` has the faults that have happened, ``now`` those in progress.
+    """
+
+    def __init__(
+        self, cluster: Cluster, proxy: FaultProxy, topic: str, partitions: int, rng: random.Random
+    ) -> None:
+        self._cluster = cluster
+        self._proxy = proxy
+        self._topic = topic
+        self._partitions = partitions
+        self._rng = rng
         self.counts: Counter[str] = Counter()
         self.now: set[str] = set()
 
     async def trouble_brokers(self, seconds: float, count: int) -> None:
-        """``count`` troubles with brokers, one after the other, spread over so many seconds; each ends before the next."""
+        """Cause ``count`` broker faults, spread over ``seconds``. Each ends before the next."""
         kinds = [_BIG[number % len(_BIG)] for number in range(count)]
         self._rng.shuffle(kinds)
         begun = trio.current_time()
@@ -52,7 +60,7 @@ class Nemesis:
                     await self._kill_while_frozen()
 
     async def trouble_network(self, seconds: float) -> None:
-        """Troubles of the network, two a second, for so many seconds."""
+        """Cause two network faults per second, for ``seconds``."""
         kinds, weights = list(_SMALL), list(_SMALL.values())
         end = trio.current_time() + seconds
         while trio.current_time() < end:
@@ -68,7 +76,9 @@ class Nemesis:
                     await self._slow(self._rng.uniform(0.5, 2))
                 case fault:
                     after = self._rng.randrange(3)
-                    self._proxy.add(Rule(Fault(fault), port=port, after=after, seconds=self._rng.uniform(0, 1)))
+                    self._proxy.add(
+                        Rule(Fault(fault), port=port, after=after, seconds=self._rng.uniform(0, 1))
+                    )
         self._proxy.forget()
 
     @contextlib.contextmanager
@@ -118,19 +128,26 @@ class Nemesis:
                 self._proxy.delay = 0.0
 
     async def _move_leaders(self) -> None:
-        """Another leader for each of some partitions: the replicas in another order, and the election of the first of them."""
+        """Move the leaders of some partitions.
+
+        The replicas get another order, and the first of them is elected.
+        """
         chosen = self._rng.sample(range(self._partitions), max(1, self._partitions // 2))
         nodes = [broker.node_id for broker in self._cluster.brokers]
         orders = {number: self._rng.sample(nodes, len(nodes)) for number in chosen}
         with self._noted("leader moved"):
-            await trio.to_thread.run_sync(_move, self._cluster.bootstrap_servers, self._topic, orders)
+            await trio.to_thread.run_sync(
+                _move, self._cluster.bootstrap_servers, self._topic, orders
+            )
 
 
 def _move(bootstrap: str, topic: str, orders: dict[int, list[int]]) -> None:
-    admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap.split(","), request_timeout_ms=10_000)
+    admin = kafka.KafkaAdminClient(
+        bootstrap_servers=bootstrap.split(","), request_timeout_ms=10_000
+    )
     try:
         places = {kafka.TopicPartition(topic, number): order for number, order in orders.items()}
-        with contextlib.suppress(KafkaError):  # a broker may be on its way up
+        with contextlib.suppress(KafkaError):  # a broker may still be starting
             admin.alter_partition_reassignments(places, timeout_ms=5_000)
             admin.elect_leaders(0, {topic: list(orders)}, timeout_ms=5_000, raise_errors=False)
     finally:

@@ -1,4 +1,7 @@
-"""One run: producers, writers and troubles at once, then the check. Owns all of them."""
+"""A run: producers, writers and faults at once, then the check.
+
+This module owns all of them.
+"""
 
 from __future__ import annotations
 
@@ -26,36 +29,51 @@ from .writers import Pace, Target, Writer
 
 PARTITIONS = 6
 _TOPIC = "chaos"
-#: How long what was accepted may take once all troubles are over.
+#: Seconds within which all accepted records must have outcomes after the last fault.
 _PATIENCE = 150.0
-#: What the brokers of a run are given.
+#: Properties of the brokers.
 PROPERTIES: dict[str, object] = {"min.insync.replicas": 2, "log.retention.ms": -1}
-#: The producers: their part of all records, and what they are opened with. The last one gives records up.
+#: The producers: their share of the records, and their settings. Records of the last one may
+#: expire.
 _PRODUCERS: dict[str, tuple[float, dict[str, Any]]] = {
     "plain": (0.45, {"request_timeout_ms": 4_000}),
-    "packed": (0.35, {"request_timeout_ms": 4_000, "compression_type": "lz4", "batch_size": 65_536}),
+    "packed": (
+        0.35,
+        {"request_timeout_ms": 4_000, "compression_type": "lz4", "batch_size": 65_536},
+    ),
     "hasty": (0.2, {"request_timeout_ms": 1_500, "delivery_timeout_ms": 3_000, "linger_ms": 2}),
 }
 _MAY_FAIL = "hasty"
-#: The calls: how many tasks of each producer make them, and their part of its records.
-_CALLS: dict[str, tuple[int, float]] = {"send": (40, 0.1), "enqueue": (3, 0.3), "send_nowait": (3, 0.3), "send_arrow": (2, 0.3)}
+#: Milliseconds by which ``request_timeout_ms`` is shorter than ``delivery_timeout_ms`` at least.
+#: The latter must also leave room for lingering.
+_ROOM = 100
+#: The calls: the tasks of each producer that make them, and their share of its records.
+_CALLS: dict[str, tuple[int, float]] = {
+    "send": (40, 0.1),
+    "enqueue": (3, 0.3),
+    "send_nowait": (3, 0.3),
+    "send_arrow": (2, 0.3),
+}
 
 
 @dataclass(frozen=True)
 class Options:
-    """What to do: so many records in so many seconds, with so many troubles of brokers."""
+    """The number of records, of seconds and of broker faults of a run."""
 
     seed: int
     seconds: float = 300.0
     records: int = 1_200_000
     troubles: int = 36
     size: int = 100
-    transacting: int = 3  # producers of transactions, beside the others
+    transacting: int = 3  # additional producers that write transactions
+    #: ``delivery_timeout_ms`` of every producer, in seconds. With ``None`` only the hasty producer
+    #: has a short one.
+    delivery_timeout: float | None = None
 
 
 @dataclass
 class Figures:
-    """What came out of a run."""
+    """The results of a run."""
 
     written: int
     acked: int
@@ -64,16 +82,18 @@ class Figures:
     errors: Counter[str]
     log: Counter[str]
     seconds: float = 0.0
-    #: The longest time in which a producer delivered nothing though it had something, and what was going on meanwhile.
+    #: The longest time in which a producer with waiting batches delivered nothing, and the faults
+    #: in progress meanwhile.
     standstill: dict[str, tuple[float, str]] = field(default_factory=dict)
     retried: int = 0
-    #: How many transactions came to what, and how many of their records readers of committed records see.
+    #: Transactions by outcome, and the number of their records that readers of committed records
+    #: see.
     transactions: Counter[str] = field(default_factory=Counter)
     transacted: int = 0
 
 
 class LogCount(logging.Handler):
-    """Counts the lines of the log, by their level and what they are about."""
+    """A handler that counts the lines of the log, by level and message."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -83,8 +103,13 @@ class LogCount(logging.Handler):
         self.lines[f"{record.levelname} {record.name}: {record.msg}"] += 1
 
 
-async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] = lambda line: None) -> Figures:
-    """Write, disturb, and read it all again. The brokers of ``cluster`` are up before and after that."""
+async def run(
+    options: Options, cluster: Cluster, tell: Callable[[str], object] = lambda line: None
+) -> Figures:
+    """Write under faults, then read everything again and check.
+
+    The brokers of ``cluster`` must be up before, and are up afterwards.
+    """
     rng = random.Random(options.seed)
     async with open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         topic = NewTopic(PARTITIONS, 3, {"min.insync.replicas": "2"})
@@ -95,7 +120,9 @@ async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] 
     try:
         async with FaultProxy.open(cluster.bootstrap_servers.split(",")) as proxy:
             nemesis = Nemesis(cluster, proxy, _TOPIC, PARTITIONS, rng)
-            retried, standstill = await _write(options, cluster, proxy, nemesis, ledger, register, tell)
+            retried, standstill = await _write(
+                options, cluster, proxy, nemesis, ledger, register, tell
+            )
             faults = nemesis.counts + proxy.counts
         still_open = await left_open(cluster.bootstrap_servers)
     finally:
@@ -105,17 +132,34 @@ async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] 
     verdict = await trio.to_thread.run_sync(
         lambda: check(ledger, read_all(cluster.bootstrap_servers, _TOPIC, PARTITIONS)),
     )
-    transacted = await trio.to_thread.run_sync(lambda: check_transactions(register, _committed(cluster.bootstrap_servers)))
+    transacted = await trio.to_thread.run_sync(
+        lambda: check_transactions(register, _committed(cluster.bootstrap_servers))
+    )
     verdict.add(transacted)
     for what in still_open:
         verdict.violation("transactions: left open", what)
-    said = sum(count for line, count in log.lines.items() if line.startswith("WARNING trikafka.produce:"))
+    said = sum(
+        count for line, count in log.lines.items() if line.startswith("WARNING trikafka.produce:")
+    )
     if said > len(_PRODUCERS) * (seconds + 1):  # one a second and topic, for each producer
-        verdict.violation("too many lines in the log", f"{said} of records that were not delivered in {seconds:.0f} s")
+        verdict.violation(
+            "too many lines in the log",
+            f"{said} of records that were not delivered in {seconds:.0f} s",
+        )
     written, acked = ledger.count()
     errors, transactions = ledger.errors + register.errors, register.count()
     return Figures(
-        written, acked, verdict, faults, errors, log.lines, seconds, standstill, retried, transactions, transacted.records
+        written,
+        acked,
+        verdict,
+        faults,
+        errors,
+        log.lines,
+        seconds,
+        standstill,
+        retried,
+        transactions,
+        transacted.records,
     )
 
 
@@ -134,7 +178,7 @@ async def _write(
     tell: Callable[[str], object],
 ) -> tuple[int, dict[str, tuple[float, str]]]:
     standstill: dict[str, tuple[float, str]] = {}
-    async with _opened(cluster, proxy) as producers, trio.open_nursery() as watching:
+    async with _opened(options, cluster, proxy) as producers, trio.open_nursery() as watching:
         for name, producer in producers.items():
             watching.start_soon(_watch, name, producer, nemesis, standstill)
         watching.start_soon(_progress, producers, nemesis, tell)
@@ -143,12 +187,18 @@ async def _write(
             async with trio.open_nursery() as nursery:
                 for name, producer in producers.items():
                     share, _ = _PRODUCERS[name]
-                    _start_writers(nursery, options, name, producer, options.records * share, ledger)
+                    _start_writers(
+                        nursery, options, name, producer, options.records * share, ledger
+                    )
                 end = trio.current_time() + options.seconds
                 for number in range(options.transacting):
                     own = f"transacting-{number}"
-                    writer = TransactionWriter(own, register, random.Random(f"{options.seed} {own}"))
-                    nursery.start_soon(writer.run, cluster.bootstrap_servers, proxy.dial, end, name=own)
+                    writer = TransactionWriter(
+                        own, register, random.Random(f"{options.seed} {own}")
+                    )
+                    nursery.start_soon(
+                        writer.run, cluster.bootstrap_servers, proxy.dial, end, name=own
+                    )
                 async with trio.open_nursery() as troubles:
                     troubles.start_soon(nemesis.trouble_brokers, options.seconds, options.troubles)
                     troubles.start_soon(nemesis.trouble_network, options.seconds)
@@ -162,28 +212,52 @@ async def _write(
 
 
 @asynccontextmanager
-async def _opened(cluster: Cluster, proxy: FaultProxy) -> AsyncIterator[dict[str, Producer]]:
+async def _opened(
+    options: Options, cluster: Cluster, proxy: FaultProxy
+) -> AsyncIterator[dict[str, Producer]]:
     async with AsyncExitStack() as stack:
         producers = {}
         for name, (_, settings) in _PRODUCERS.items():
-            opening = open_producer(bootstrap_servers=cluster.bootstrap_servers, dial=proxy.dial, client_id=name, **settings)
+            if options.delivery_timeout is not None:
+                limit = options.delivery_timeout * 1_000
+                timeout = min(settings["request_timeout_ms"], limit - _ROOM)
+                settings = settings | {"delivery_timeout_ms": limit, "request_timeout_ms": timeout}
+            opening = open_producer(
+                bootstrap_servers=cluster.bootstrap_servers,
+                dial=proxy.dial,
+                client_id=name,
+                **settings,
+            )
             producers[name] = await stack.enter_async_context(opening)
         yield producers
 
 
-def _start_writers(nursery: trio.Nursery, options: Options, name: str, producer: Producer, records: float, ledger: Ledger) -> None:
+def _start_writers(
+    nursery: trio.Nursery,
+    options: Options,
+    name: str,
+    producer: Producer,
+    records: float,
+    ledger: Ledger,
+) -> None:
     for call, (tasks, share) in _CALLS.items():
         for number in range(tasks):
             own = f"{name}-{call}-{number}"
             total = int(records * share / tasks)
             pace = Pace(total / (options.seconds * 0.95), total)
-            target = Target(producer, _TOPIC, may_fail=name == _MAY_FAIL)
-            writer = Writer(own, target, ledger, pace, random.Random(f"{options.seed} {own}"), options.size)
+            target = Target(
+                producer, _TOPIC, may_fail=options.delivery_timeout is not None or name == _MAY_FAIL
+            )
+            writer = Writer(
+                own, target, ledger, pace, random.Random(f"{options.seed} {own}"), options.size
+            )
             nursery.start_soon(getattr(writer, call), name=own)
 
 
-async def _watch(name: str, producer: Producer, nemesis: Nemesis, standstill: dict[str, tuple[float, str]]) -> None:
-    """Note the longest time in which nothing was delivered though there was something to deliver."""
+async def _watch(
+    name: str, producer: Producer, nemesis: Nemesis, standstill: dict[str, tuple[float, str]]
+) -> None:
+    """Record the longest time in which a producer with waiting batches delivered nothing."""
     standstill[name] = (0.0, "")
     delivered, since = 0, trio.current_time()
     meanwhile: set[str] = set()
@@ -199,7 +273,9 @@ async def _watch(name: str, producer: Producer, nemesis: Nemesis, standstill: di
             standstill[name] = (now - since, ", ".join(sorted(meanwhile)) or "nothing")
 
 
-async def _progress(producers: dict[str, Producer], nemesis: Nemesis, tell: Callable[[str], object]) -> None:
+async def _progress(
+    producers: dict[str, Producer], nemesis: Nemesis, tell: Callable[[str], object]
+) -> None:
     while True:
         await trio.sleep(10)
         delivered = sum(producer.statistics().records_delivered for producer in producers.values())

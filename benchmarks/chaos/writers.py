@@ -1,4 +1,4 @@
-"""Writers: each call of the producer that takes records, at a pace, with a note of what became of each record."""
+"""Writers: each call of the producer that takes records, with the outcome of each record."""
 
 from __future__ import annotations
 
@@ -23,22 +23,24 @@ from .ledger import Fate, Ledger, Table, Track
 
 #: Rows of a table.
 _ROWS = 1_000
-#: How records fail whose time is up: theirs, or that of records before them on a connection that was lost.
+#: Errors of expired records: the record itself expired, or records before it on a connection that
+#: was lost.
 _GIVEN_UP = (DeliveryTimeoutError, OutOfOrderSequenceError)
-#: Acks that a writer may leave unawaited.
+#: The most acks that a writer leaves unawaited.
 _BEHIND = 5_000
 
 
 class Pace:
-    """Lets through so many records a second since the start; who was held up catches up."""
+    """A limit of records per second since the start. A writer that was blocked may catch up."""
 
     def __init__(self, rate: float, total: int) -> None:
-        self._rate, self._left = rate, total
+        self._rate = rate
+        self._left = total
         self._begun = trio.current_time()
         self._passed = 0
 
     async def turn(self, count: int = 1) -> bool:
-        """Wait until ``count`` more may go; false once all have gone."""
+        """Wait until ``count`` more records may be sent; return False if none are left."""
         if self._left <= 0:
             return False
         self._left -= count
@@ -51,7 +53,11 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A producer, the topic, and whether that producer may fail records: its ``delivery_timeout_ms`` is short."""
+    """A producer and a topic.
+
+    ``may_fail`` is True if the producer's ``delivery_timeout_ms`` is short, so that records may
+    expire.
+    """
 
     producer: Producer
     topic: str
@@ -59,12 +65,22 @@ class Target:
 
 
 class Writer:
-    """One task's worth of records through one call of a producer. The topic has the ledger's partitions."""
+    """A task that sends records by one call of a producer.
 
-    def __init__(self, name: str, target: Target, ledger: Ledger, pace: Pace, rng: random.Random, size: int) -> None:
-        self._name, self._target = name, target
-        self._producer, self._topic = target.producer, target.topic
-        self._ledger, self._pace, self._rng, self._size = ledger, pace, rng, size
+    The topic has the ledger's partitions.
+    """
+
+    def __init__(
+        self, name: str, target: Target, ledger: Ledger, pace: Pace, rng: random.Random, size: int
+    ) -> None:
+        self._name = name
+        self._target = target
+        self._producer = target.producer
+        self._topic = target.topic
+        self._ledger = ledger
+        self._pace = pace
+        self._rng = rng
+        self._size = size
 
     def _next(self) -> tuple[Track, int, bytes]:
         track = self._ledger.track(self._name, self._rng.randrange(self._ledger.partitions))
@@ -73,19 +89,23 @@ class Writer:
 
     def _failed(self, track: Track, number: int, error: Exception) -> None:
         ledger = self._ledger
+        # An error without `maybe_written` guarantees that the record is not in the log.
+        maybe = bool(getattr(error, "maybe_written", False))
         if isinstance(error, _GIVEN_UP) and self._target.may_fail:
-            maybe = getattr(error, "maybe_written", True)
-            ledger.errors[f"{type(error).__name__}, {'may be written' if maybe else 'not written'}"] += 1
+            ledger.errors[
+                f"{type(error).__name__}, {'may be written' if maybe else 'not written'}"
+            ] += 1
             track.settle(number, Fate.MAYBE if maybe else Fate.NEVER)
-        elif isinstance(error, KafkaTimeoutError) and not isinstance(error, DeliveryTimeoutError):  # it was never accepted
+        elif isinstance(error, KafkaTimeoutError) and not isinstance(error, DeliveryTimeoutError):
+            # The producer never accepted the record.
             ledger.errors[f"{type(error).__name__} of {error.call}"] += 1
             track.settle(number, Fate.NEVER)
         else:
             ledger.unexpected[f"{track}: {error!r}"] += 1
-            track.settle(number, Fate.MAYBE)
+            track.settle(number, Fate.MAYBE if maybe else Fate.NEVER)
 
     async def send(self) -> None:
-        """Records one after the other, each awaited."""
+        """Send records one after another, and await each."""
         while await self._pace.turn():
             track, number, value = self._next()
             try:
@@ -96,7 +116,7 @@ class Writer:
                 track.settle(number, Fate.ACKED, metadata.offset)
 
     async def enqueue(self) -> None:
-        """Records handed over without waiting for their outcome, which another task awaits."""
+        """Enqueue records without waiting for their outcomes, which another task awaits."""
 
         async def hand_over(track: Track, value: bytes) -> Ack:
             return await self._producer.enqueue(self._topic, value, partition=track.partition)
@@ -104,7 +124,7 @@ class Writer:
         await self._with_acks(hand_over)
 
     async def send_nowait(self) -> None:
-        """The same without waiting for room."""
+        """Do the same without waiting for room in the buffer."""
 
         async def hand_over(track: Track, value: bytes) -> Ack:
             while True:
@@ -143,7 +163,7 @@ class Writer:
                         await to_await.send((track, number, ack))
 
     async def send_arrow(self) -> None:
-        """Tables, each row to a partition of its own choice."""
+        """Send tables, with a partition for each row."""
         while await self._pace.turn(_ROWS):
             rows = [self._next() for _ in range(_ROWS)]
             table = pa.table(
@@ -167,9 +187,15 @@ class Writer:
             return
         cause = error.error
         if isinstance(cause, (*_GIVEN_UP, KafkaTimeoutError)) and self._target.may_fail:
-            self._ledger.errors[f"ArrowDeliveryError: {type(cause).__name__}"] += error.failed + error.unknown
+            self._ledger.errors[f"ArrowDeliveryError: {type(cause).__name__}"] += (
+                error.failed + error.unknown
+            )
         else:
             self._ledger.unexpected[f"{self._name}: {error!r}"] += error.failed + error.unknown
-        self._ledger.tables.append(Table(tuple((track, number) for track, number, _ in rows), error.delivered, error.unknown))
+        self._ledger.tables.append(
+            Table(
+                tuple((track, number) for track, number, _ in rows), error.delivered, error.unknown
+            )
+        )
         for track, number, _ in rows:
             track.settle(number, Fate.MAYBE)

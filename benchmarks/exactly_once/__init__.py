@@ -1,4 +1,6 @@
-"""Read, process, write while everything dies: workers by SIGKILL, brokers too, members come and go. Was a record lost or doubled?
+"""Reading, processing and writing under SIGKILL.
 
-``python -m benchmarks.exactly_once`` (``make exactly-once``). What counts is what librdkafka reads with ``read_committed``.
+Is a record lost or duplicated? Workers and brokers are killed, and members come and go. ``python -m
+benchmarks.exactly_once`` (``make exactly-once``) runs it. The result is what librdkafka reads with
+``read_committed``.
 """

@@ -1,4 +1,7 @@
-"""``python -m benchmarks.exactly_once`` (``make exactly-once``): one run; exit code 1 if a record was lost or doubled."""
+"""The command ``python -m benchmarks.exactly_once`` (``make exactly-once``): one run.
+
+The exit code is 1 if a record was lost or duplicated.
+"""
 
 from __future__ import annotations
 
@@ -16,26 +19,54 @@ from .run import GROUPS, PROPERTIES, Figures, Options, run
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.exactly_once", description=__doc__)
-    parser.add_argument("--seed", type=int, help="of the plan of kills (default: another one each time; it is printed)")
-    parser.add_argument("--kills", type=int, default=60, help="workers killed by SIGKILL (default: 60)")
-    parser.add_argument("--broker-kills", type=int, default=10, help="brokers killed and started again (default: 10)")
-    parser.add_argument("--protocol", choices=("classic", "consumer"), help="of the group (default: one of each)")
-    parser.add_argument("--worker", choices=("process", "tasks"), help="by process() or run_tasks() (default: groups of each)")
-    parser.add_argument("--logs", type=Path, help="where the workers' logs go (default: they are not kept)")
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="of the plan of kills (default: another one each time; it is printed)",
+    )
+    parser.add_argument(
+        "--kills", type=int, default=60, help="workers killed by SIGKILL (default: 60)"
+    )
+    parser.add_argument(
+        "--broker-kills",
+        type=int,
+        default=10,
+        help="brokers killed and started again (default: 10)",
+    )
+    parser.add_argument(
+        "--protocol", choices=("classic", "consumer"), help="of the group (default: one of each)"
+    )
+    parser.add_argument(
+        "--worker",
+        choices=("process", "tasks"),
+        help="by process() or run_tasks() (default: groups of each)",
+    )
+    parser.add_argument(
+        "--logs", type=Path, help="where the workers' logs go (default: they are not kept)"
+    )
     given = parser.parse_args()
     options = Options(
         seed=seed_of(given.seed),
         kills=given.kills,
         broker_kills=given.broker_kills,
         groups=tuple(
-            group for group in GROUPS if given.protocol in (None, group.protocol) and given.worker in (None, group.worker)
+            group
+            for group in GROUPS
+            if given.protocol in (None, group.protocol) and given.worker in (None, group.worker)
         ),
     )
-    print(f"seed {options.seed}: {options.kills} kills of workers, {options.broker_kills} of brokers", flush=True)
-    figures = trio.run(_run, options, given.logs)
-    print(f"\nrecords       {figures.fed:,} fed, copied by a group of each of: {', '.join(map(str, options.groups))}")
     print(
-        f"workers       {figures.kills} killed, {figures.leaves} left in order, ended by themselves: {dict(figures.ends) or 'none'}"
+        f"seed {options.seed}: {options.kills} kills of workers, {options.broker_kills} of brokers",
+        flush=True,
+    )
+    figures = trio.run(_run, options, given.logs)
+    print(
+        f"\nrecords       {figures.fed:,} fed, copied by a group of each of: "
+        f"{', '.join(map(str, options.groups))}"
+    )
+    print(
+        f"workers       {figures.kills} killed, {figures.leaves} left in order, ended by "
+        f"themselves: {dict(figures.ends) or 'none'}"
     )
     print(f"brokers       {figures.broker_kills} killed")
     for group in options.groups:

@@ -1,4 +1,4 @@
-"""One run: a feeder, groups of workers that die and come back, brokers that do, and the count at the end."""
+"""A run: a feeder, groups of workers and brokers that are killed, and the count at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic, OffsetSpec, TopicPartition
 
 ROOT = Path(__file__).parents[2]
-PARTITIONS, TARGETS = 6, 3  # of the topic that is read, and of each that is written
+#: Partitions of the topic that is read, and of each topic that is written.
+PARTITIONS, TARGETS = 6, 3
 PROPERTIES = {
     "group.initial.rebalance.delay.ms": "0",
     "group.min.session.timeout.ms": "500",
@@ -36,7 +37,10 @@ PROPERTIES = {
 
 
 class Group(NamedTuple):
-    """How the workers of one group are members of it, and by what they work: ``process`` or ``tasks`` (``run_tasks``)."""
+    """The group protocol of the workers, and their function.
+
+    ``worker`` is ``process``, or ``tasks`` for ``run_tasks``.
+    """
 
     protocol: str
     worker: str
@@ -45,12 +49,19 @@ class Group(NamedTuple):
         return f"{self.protocol}-{self.worker}"
 
 
-GROUPS = tuple(Group(protocol, worker) for worker in ("process", "tasks") for protocol in ("classic", "consumer"))
+GROUPS = tuple(
+    Group(protocol, worker)
+    for worker in ("process", "tasks")
+    for protocol in ("classic", "consumer")
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of a run, in which all groups copy the same. ``pause`` is the longest between two troubles of workers, in seconds."""
+    """The settings of a run, in which all groups copy the same records.
+
+    ``pause`` is the longest time between two kills of workers, in seconds.
+    """
 
     seed: int
     kills: int
@@ -63,7 +74,7 @@ class Options:
 
 @dataclass
 class Figures:
-    """What came of it, for each group."""
+    """The results, for each group."""
 
     fed: int = 0
     kills: int = 0
@@ -71,33 +82,39 @@ class Figures:
     broker_kills: int = 0
     lost: dict[Group, int] = field(default_factory=dict)
     doubled: dict[Group, int] = field(default_factory=dict)
-    ends: Counter[int] = field(default_factory=Counter)  # exit codes of workers that ended by themselves
+    #: Exit codes of workers that ended without a signal.
+    ends: Counter[int] = field(default_factory=Counter)
 
     @property
     def exact(self) -> bool:
-        """Whether each record is there once."""
+        """True if each record is there exactly once."""
         return self.fed > 0 and not any(self.lost.values()) and not any(self.doubled.values())
 
 
 class Worker:
-    """A place for a process, which is there most of the time."""
+    """A slot for a process, which runs most of the time."""
 
     def __init__(self, command: list[str], log: Path, figures: Figures) -> None:
-        self._command, self._log, self._figures = command, log, figures
+        self._command = command
+        self._log = log
+        self._figures = figures
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        """Start it, unless it runs."""
+        """Start the process unless it is running."""
         if self._process is not None and (code := self._process.poll()) is not None:
             self._figures.ends[code] += 1
             self._process = None
         if self._process is None:
             with self._log.open("ab") as log:
-                self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
+                self._process = subprocess.Popen(
+                    self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
+                )
 
     def end(self, number: signal.Signals) -> None:
-        """Send a signal that ends it, and wait for that."""
-        process, self._process = self._process, None
+        """Send a signal that ends the process, and wait for its end."""
+        process = self._process
+        self._process = None
         if process is not None:
             assert process.stdin is not None
             if process.poll() is None:
@@ -111,17 +128,27 @@ class Worker:
             process.stdin.close()
 
 
-async def run(options: Options, cluster: Cluster, directory: Path, say: Callable[[str], None] = lambda line: None) -> Figures:
-    """Let it happen on ``cluster``; the workers' logs go to ``directory``."""
+async def run(
+    options: Options,
+    cluster: Cluster,
+    directory: Path,
+    say: Callable[[str], None] = lambda line: None,
+) -> Figures:
+    """Run on ``cluster``. The workers' logs go to ``directory``."""
     figures = Figures()
     names = {group: f"out-{group}" for group in options.groups}
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         replicas = len(cluster.brokers)
         await admin.create_topics(
-            {"in": NewTopic(PARTITIONS, replicas), **{name: NewTopic(TARGETS, replicas) for name in names.values()}}
+            {
+                "in": NewTopic(PARTITIONS, replicas),
+                **{name: NewTopic(TARGETS, replicas) for name in names.values()},
+            }
         )
     workers = [
-        Worker(_command(cluster, group, slot, name), directory / f"worker-{group}-{slot}.log", figures)
+        Worker(
+            _command(cluster, group, slot, name), directory / f"worker-{group}-{slot}.log", figures
+        )
         for group, name in names.items()
         for slot in range(options.slots)
     ]
@@ -132,14 +159,19 @@ async def run(options: Options, cluster: Cluster, directory: Path, say: Callable
             nursery.start_soon(_kill_brokers, options, cluster, figures, say)
             await _kill_workers(options, workers, figures, say)
             fed.set()
-        say(f"{figures.kills} workers and {figures.broker_kills} brokers killed; {figures.fed:,} records fed; now the rest")
+        say(
+            f"{figures.kills} workers and {figures.broker_kills} brokers killed; {figures.fed:,} "
+            "records fed; now the rest"
+        )
         await _finish(options, cluster, workers)
     finally:
         for worker in workers:
             worker.end(signal.SIGKILL)
     await _no_transaction_open(cluster, names.values())
     for group, name in names.items():
-        messages = await trio.to_thread.run_sync(read_topic, cluster.bootstrap_servers, name, "read_committed")
+        messages = await trio.to_thread.run_sync(
+            read_topic, cluster.bootstrap_servers, name, "read_committed"
+        )
         found = Counter(message.value() or b"" for message in messages)
         figures.lost[group] = sum(found[b"%d" % number] == 0 for number in range(figures.fed))
         figures.doubled[group] = sum(count - 1 for count in found.values())
@@ -147,21 +179,35 @@ async def run(options: Options, cluster: Cluster, directory: Path, say: Callable
 
 
 def _command(cluster: Cluster, group: Group, slot: int, target: str) -> list[str]:
-    arguments = [cluster.bootstrap_servers, f"group-{group}", group.protocol, group.worker, str(slot), "in", target]
+    arguments = [
+        cluster.bootstrap_servers,
+        f"group-{group}",
+        group.protocol,
+        group.worker,
+        str(slot),
+        "in",
+        target,
+    ]
     return [sys.executable, "-m", "benchmarks.exactly_once.worker", *arguments]
 
 
 async def _feed(options: Options, cluster: Cluster, figures: Figures, over: trio.Event) -> None:
-    async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=600_000) as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=600_000
+    ) as producer:
         while not over.is_set():
             for _ in range(options.rate // 10):
-                await producer.enqueue("in", b"%d" % figures.fed, partition=figures.fed % PARTITIONS)
+                await producer.enqueue(
+                    "in", b"%d" % figures.fed, partition=figures.fed % PARTITIONS
+                )
                 figures.fed += 1
             await trio.sleep(0.1)
         await producer.flush(timeout=120)
 
 
-async def _kill_workers(options: Options, workers: list[Worker], figures: Figures, say: Callable[[str], None]) -> None:
+async def _kill_workers(
+    options: Options, workers: list[Worker], figures: Figures, say: Callable[[str], None]
+) -> None:
     chance = random.Random(options.seed)
     while figures.kills < options.kills:
         for worker in workers:
@@ -169,18 +215,23 @@ async def _kill_workers(options: Options, workers: list[Worker], figures: Figure
         await trio.sleep(chance.uniform(options.pause / 6, options.pause))
         worker = chance.choice(workers)
         if chance.random() < 0.2:
-            await trio.to_thread.run_sync(worker.end, signal.SIGTERM)  # leaves its group
+            await trio.to_thread.run_sync(worker.end, signal.SIGTERM)  # the worker leaves its group
             figures.leaves += 1
         else:
             await trio.to_thread.run_sync(worker.end, signal.SIGKILL)
             figures.kills += 1
             if figures.kills % 10 == 0:
-                say(f"{figures.kills} workers killed, {figures.leaves} left; {figures.fed:,} records fed")
+                say(
+                    f"{figures.kills} workers killed, {figures.leaves} left; {figures.fed:,} "
+                    "records fed"
+                )
         if chance.random() < 0.3:
-            await trio.sleep(chance.uniform(0, options.pause))  # nobody in its place for a while
+            await trio.sleep(chance.uniform(0, options.pause))  # the slot stays empty for a while
 
 
-async def _kill_brokers(options: Options, cluster: Cluster, figures: Figures, say: Callable[[str], None]) -> None:
+async def _kill_brokers(
+    options: Options, cluster: Cluster, figures: Figures, say: Callable[[str], None]
+) -> None:
     chance = random.Random(options.seed + 1)
     length = options.kills * options.pause * 0.7
     for _ in range(options.broker_kills):
@@ -212,15 +263,18 @@ async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> 
 
 
 async def _no_transaction_open(cluster: Cluster, topics: Iterable[str]) -> None:
-    """Wait until the last stable offsets are the ends.
+    """Wait until the last stable offsets are the ends of the topics.
 
-    A group's offsets may be seen to be committed before the markers of that transaction are in the topics, and what a killed worker
-    had open ends with its time: a reader of committed records stops before that, and misses what stands behind.
+    A group's offsets may be visible as committed before the transaction's markers are in the
+    topics. The transaction of a killed worker stays open until its timeout. A reader of committed
+    records stops before an open transaction and misses the records behind it.
     """
     places = [TopicPartition(topic, number) for topic in topics for number in range(TARGETS)]
     async with (
         trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers) as reader,
-        trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers, isolation_level="read_committed") as committed,
+        trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers, isolation_level="read_committed"
+        ) as committed,
     ):
         with trio.fail_after(60):
             while await committed.end_offsets(places) != await reader.end_offsets(places):  # noqa: ASYNC110
@@ -228,5 +282,5 @@ async def _no_transaction_open(cluster: Cluster, topics: Iterable[str]) -> None:
 
 
 def _is_read(committed: Any, end: Any) -> bool:
-    """Whether a partition's committed offset is at its end."""
+    """Return whether a partition's committed offset is at its end."""
     return committed is not None and end is not None and committed.offset >= end.offset

@@ -1,4 +1,7 @@
-"""One worker: copies records by ``process`` or ``run_tasks``, until SIGTERM tells it to leave, its parent is gone, or it dies."""
+"""A worker that copies records by ``process`` or ``run_tasks``.
+
+It ends at SIGTERM, when its parent is gone, or when it is killed.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,19 @@ import trio
 import trikafka
 
 
-async def main(bootstrap: str, group: str, protocol: Any, worker: str, slot: str, source: str, target: str) -> None:
-    settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "group_id": group, "group_protocol": protocol}
-    settings |= {"enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+async def main(
+    bootstrap: str, group: str, protocol: Any, worker: str, slot: str, source: str, target: str
+) -> None:
+    settings: dict[str, Any] = {
+        "bootstrap_servers": bootstrap,
+        "group_id": group,
+        "group_protocol": protocol,
+    }
+    settings |= {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "isolation_level": "read_committed",
+    }
     if protocol == "classic":
         settings |= {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
@@ -34,10 +47,17 @@ async def _watch(scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _work(settings: dict[str, Any], worker: str, transactional_id: str, source: str, target: str) -> None:
-    producing = {"bootstrap_servers": settings["bootstrap_servers"], "transaction_timeout_ms": 15_000}
+async def _work(
+    settings: dict[str, Any], worker: str, transactional_id: str, source: str, target: str
+) -> None:
+    producing = {
+        "bootstrap_servers": settings["bootstrap_servers"],
+        "transaction_timeout_ms": 15_000,
+    }
     async with (
-        trikafka.open_producer(**producing, transactional_id=transactional_id, linger_ms=0) as producer,
+        trikafka.open_producer(
+            **producing, transactional_id=transactional_id, linger_ms=0
+        ) as producer,
         trikafka.open_consumer(source, **settings) as consumer,
     ):
 

@@ -1,1 +1,4 @@
-"""An exporter that is killed again and again while records come and brokers die: what a reader sees, at every moment."""
+"""An exporter that is killed repeatedly while records arrive and brokers die.
+
+A reader checks the destination all the time: are rows lost or duplicated at any moment?
+"""

@@ -1,4 +1,4 @@
-"""One run: a feeder, ``trikafka export`` that is killed and started again, brokers that are, and a reader who globs meanwhile."""
+"""A run: a feeder, a ``trikafka export`` and brokers that are killed, and a reader of the files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,17 @@ from benchmarks.soak import killed_at_the_end
 from trikafka import NewTopic, TopicPartition
 
 TOPIC = "exported"
-_ROWS = 20_000  #: of one table that is sent
+#: Rows of one table that is sent.
+_ROWS = 20_000
 
 
 @dataclass(frozen=True)
 class Options:
-    """Of a run. ``pause`` is the longest an exporter works, in seconds; every ``spark_every``-th one works with Spark."""
+    """The settings of a run.
+
+    ``pause`` is the longest time for which an exporter works, in seconds. Every ``spark_every``-th
+    exporter works with Spark.
+    """
 
     seed: int
     records: int = 5_000_000
@@ -39,7 +44,7 @@ class Options:
 
 @dataclass
 class Figures:
-    """What came of it."""
+    """The results."""
 
     fed: int = 0
     kills: int = 0
@@ -52,19 +57,23 @@ class Figures:
 
     @property
     def exact(self) -> bool:
-        """Whether each record stands in the files once, and did whenever somebody looked."""
+        """True if each record is in the files once, and was never there twice."""
         return self.fed > 0 and not (self.lost or self.doubled or self.unreadable)
 
 
 class Reader:
-    """Who globs the destination: each file is read once, for it never changes; what was seen must stay, and be there once."""
+    """A reader that lists the destination's files and reads each once, since files never change.
+
+    A file that was seen must stay, and each row must be there once.
+    """
 
     def __init__(self, root: Path, figures: Figures) -> None:
-        self._root, self._figures = root, figures
+        self._root = root
+        self._figures = figures
         self._seen: dict[Path, np.ndarray[Any, Any]] = {}
 
     def look(self) -> None:
-        """Read what is there now."""
+        """Read the files that are new."""
         there = set(self._root.glob("*.parquet"))
         figures = self._figures
         figures.unreadable += [f"{path.name} is gone" for path in set(self._seen) - there]
@@ -74,7 +83,9 @@ class Reader:
             except (OSError, pa.ArrowException) as error:
                 figures.unreadable.append(f"{path.name}: {error}")
                 continue
-            places = table["partition"].to_numpy().astype(np.int64) << 48 | table["offset"].to_numpy()
+            places = (
+                table["partition"].to_numpy().astype(np.int64) << 48 | table["offset"].to_numpy()
+            )
             self._seen[path] = places
         figures.looks += 1
         figures.files = len(there)
@@ -82,24 +93,38 @@ class Reader:
         figures.doubled = max(figures.doubled, len(places) - len(np.unique(places)))
 
     def places(self) -> np.ndarray[Any, Any]:
-        """All rows that were seen, as partition and offset in one number."""
+        """Return all rows that were seen, with partition and offset as one number."""
         return np.concatenate([np.zeros(0, np.int64), *self._seen.values()])
 
 
-def exporter(servers: str, root: Path, log: Path, *options: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """``trikafka export`` in a process group of its own, killed at the end with all that it has started."""
-    return killed_at_the_end([sys.executable, "-m", "trikafka.cli", "export", TOPIC, str(root), "-b", servers, *options], log)
+def exporter(
+    servers: str, root: Path, log: Path, *options: str
+) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """Run ``trikafka export`` in its own process group, which is killed at the end."""
+    return killed_at_the_end(
+        [sys.executable, "-m", "trikafka.cli", "export", TOPIC, str(root), "-b", servers, *options],
+        log,
+    )
 
 
 async def run(
-    options: Options, servers: str, brokers: Sequence[Any], directory: Path, say: Callable[[str], None] = lambda line: None
+    options: Options,
+    servers: str,
+    brokers: Sequence[Any],
+    directory: Path,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Figures:
-    """Let it happen on a cluster of these brokers; the destination and the exporters' log are made in ``directory``."""
+    """Run on a cluster of these brokers.
+
+    The destination and the exporters' log are created in ``directory``.
+    """
     figures, chance = Figures(), random.Random(options.seed)
     root, log = directory / "out", directory / "exporters.log"
     reader = Reader(root, figures)
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-        await admin.create_topics({TOPIC: NewTopic(options.partitions, len(brokers), {"retention.ms": "-1"})})
+        await admin.create_topics(
+            {TOPIC: NewTopic(options.partitions, len(brokers), {"retention.ms": "-1"})}
+        )
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_feed, options, servers, figures)
         nursery.start_soon(_kill_brokers, options, brokers, figures)
@@ -109,7 +134,9 @@ async def run(
             spark = options.spark_every and figures.kills % options.spark_every == 0
             how = ["--option", "spark_above=0"] if spark else []
             pause = options.pause * (2 if spark else 1)
-            with exporter(servers, root, log, "--every", "200ms", "--max-records-per-file", "50000", *how) as process:
+            with exporter(
+                servers, root, log, "--every", "200ms", "--max-records-per-file", "50000", *how
+            ) as process:
                 await _begun(process, root)
                 await trio.sleep(chance.uniform(0, pause))
             figures.kills += 1
@@ -124,21 +151,30 @@ async def run(
 
 
 async def _begun(process: subprocess.Popen[bytes], root: Path) -> None:
-    """Wait until the exporter holds the destination's lock: to kill one whose Python is starting shows nothing."""
+    """Wait until the exporter holds the destination's lock.
+
+    A kill while its Python is still starting would prove nothing.
+    """
     lock, mine = root / "_trikafka" / "lock", f":{process.pid}\n"
     with trio.move_on_after(30):
-        while process.poll() is None and not (lock.exists() and lock.read_text().endswith(mine)):  # noqa: ASYNC110  (files do not tell)
+        while process.poll() is None and not (lock.exists() and lock.read_text().endswith(mine)):  # noqa: ASYNC110  (files have no events)
             await trio.sleep(0.02)
 
 
 async def _feed(options: Options, servers: str, figures: Figures) -> None:
-    """Records until there are enough and the last exporter was killed, at a rate that lasts as long as the kills do."""
-    table = pa.table({"value": pa.array([b"%060d" % number for number in range(_ROWS)], pa.binary())})
+    """Send records at a rate that lasts about as long as the kills do."""
+    table = pa.table(
+        {"value": pa.array([b"%060d" % number for number in range(_ROWS)], pa.binary())}
+    )
     rows = min(_ROWS, max(1, options.records // 100))
     pause = options.kills * options.pause * 0.6 / max(1, options.records / rows)
-    async with trikafka.open_producer(bootstrap_servers=servers, delivery_timeout_ms=600_000) as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=servers, delivery_timeout_ms=600_000
+    ) as producer:
         while figures.fed < options.records:
-            await producer.send_arrow(TOPIC, table.slice(0, rows), partition=(figures.fed // rows) % options.partitions)
+            await producer.send_arrow(
+                TOPIC, table.slice(0, rows), partition=(figures.fed // rows) % options.partitions
+            )
             figures.fed += rows
             await trio.sleep(pause / 2)
 
@@ -163,7 +199,7 @@ async def _look(reader: Reader, over: trio.Event) -> None:
 
 
 async def _finish(servers: str, root: Path, log: Path) -> None:
-    """Exports until one has nothing new to write."""
+    """Export until a run succeeds without being killed."""
     with trio.fail_after(300):
         for _ in range(20):
             with exporter(servers, root, log, "--json") as process:
@@ -175,11 +211,13 @@ async def _finish(servers: str, root: Path, log: Path) -> None:
 
 
 async def _count(options: Options, servers: str, reader: Reader, figures: Figures) -> None:
-    """What the log holds, all of which is data: each offset must be there."""
+    """Count the offsets of the log, all of which are data, that the files lack."""
     tps = [TopicPartition(TOPIC, number) for number in range(options.partitions)]
     async with trikafka.open_consumer(bootstrap_servers=servers) as consumer:
         ends = await consumer.end_offsets(tps)
-    wanted = np.concatenate([np.int64(tp.partition) << 48 | np.arange(ends[tp], dtype=np.int64) for tp in tps])
+    wanted = np.concatenate(
+        [np.int64(tp.partition) << 48 | np.arange(ends[tp], dtype=np.int64) for tp in tps]
+    )
     found = reader.places()
     figures.lost = len(np.setdiff1d(wanted, found))
     figures.doubled = max(figures.doubled, len(found) - len(np.unique(found)))

@@ -1,1 +1,4 @@
-"""What each peer does in a case, one module a peer. Each is imported in its own process alone, which pays for its imports."""
+"""The work of each peer in each case, one module per peer.
+
+A process imports the module of one peer only, and pays for its imports alone.
+"""

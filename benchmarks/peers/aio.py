@@ -101,12 +101,12 @@ async def produce_concurrent(job: Job) -> Outcome:
 
 
 async def _readable(pace: Pace) -> None:
-    """Wait until there is a tick, in asyncio's ways."""
+    """Wait in asyncio's way until there is a tick."""
     loop = asyncio.get_running_loop()
     ticked = loop.create_future()
 
     def tick() -> None:
-        loop.remove_reader(pace)  # else it is called until the tick is taken
+        loop.remove_reader(pace)  # otherwise the loop calls this until the tick is taken
         ticked.set_result(None)
 
     loop.add_reader(pace, tick)
@@ -143,7 +143,15 @@ async def latency(job: Job) -> Outcome:
     await consumer.stop()
     await producer.stop()
     call = "send() in a task, getone()"
-    return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, {"latest_send": lag})
+    return Outcome(
+        len(ages),
+        len(ages) * job.size,
+        window,
+        call,
+        {**settings, **more},
+        ages,
+        {"latest_send": lag},
+    )
 
 
 async def acks(job: Job) -> Outcome:
@@ -162,7 +170,9 @@ async def acks(job: Job) -> Outcome:
                 await pace.tick(_readable)
                 tasks.create_task(send())
     await producer.stop()
-    return Outcome(len(ages), len(ages) * job.size, window, "send_and_wait() in a task each", settings, ages)
+    return Outcome(
+        len(ages), len(ages) * job.size, window, "send_and_wait() in a task each", settings, ages
+    )
 
 
 def run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:

@@ -1,4 +1,7 @@
-"""aiokafka: consumers of many partitions, many consumers in a program, members of a group (its assignors are all eager)."""
+"""aiokafka: consumers of many partitions, many consumers in a program, members of a group.
+
+All of aiokafka's assignors are eager.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +51,9 @@ async def group(job: Job) -> Outcome:
     members: list[Member] = []
 
     async def live(member: Member) -> None:
-        consumer = aiokafka.AIOKafkaConsumer(job.topic, bootstrap_servers=job.bootstrap, group_id=job.topic, **settings)
+        consumer = aiokafka.AIOKafkaConsumer(
+            job.topic, bootstrap_servers=job.bootstrap, group_id=job.topic, **settings
+        )
         await consumer.start()
         try:
             async for _ in consumer:
@@ -70,7 +75,14 @@ async def group(job: Job) -> Outcome:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     count = sum(len(each.arrivals) for each in members)
-    return Outcome(count, count * job.size, window, "topics, async for", settings, figures=group_figures(members))
+    return Outcome(
+        count,
+        count * job.size,
+        window,
+        "topics, async for",
+        settings,
+        figures=group_figures(members),
+    )
 
 
 async def many(job: Job) -> Outcome:
@@ -100,7 +112,13 @@ async def many(job: Job) -> Outcome:
     with Window() as window:
         found = await asyncio.gather(*map(read, consumers, places))
     await asyncio.gather(*(consumer.stop() for consumer in consumers))
-    return Outcome(sum(count for count, _ in found), sum(size for _, size in found), window, "getmany()", settings)
+    return Outcome(
+        sum(count for count, _ in found),
+        sum(size for _, size in found),
+        window,
+        "getmany()",
+        settings,
+    )
 
 
 WAYS = {

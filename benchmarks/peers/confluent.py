@@ -1,4 +1,7 @@
-"""confluent-kafka (librdkafka): consume(10000), poll(), produce(), and the asyncio producer that it calls experimental."""
+"""confluent-kafka (librdkafka): consume(10000), poll(), produce(), and the asyncio producer.
+
+confluent-kafka calls its asyncio producer experimental.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +19,15 @@ from ..plan import PORTS
 
 confluent: Any = importlib.import_module("confluent_kafka")
 _PATIENCE = 30.0
-#: How often a producing loop serves the queue of delivery reports.
+#: Records after which a producing loop serves the queue of delivery reports.
 _SERVE_EVERY = 1_000
 
 
 def _consumer(job: Job) -> tuple[Any, list[Any], dict[str, Any]]:
     settings = tuning.confluent_consumer()
-    consumer = confluent.Consumer({"bootstrap.servers": job.bootstrap, **job.connection, **settings})
+    consumer = confluent.Consumer(
+        {"bootstrap.servers": job.bootstrap, **job.connection, **settings}
+    )
     places = [confluent.TopicPartition(job.topic, number, 0) for number in range(job.partitions)]
     for place in places:
         consumer.get_watermark_offsets(place, timeout=_PATIENCE)
@@ -35,7 +40,8 @@ def consume_batch(job: Job) -> Outcome:
     with Window() as window:
         consumer.assign(places)
         while count < job.records:
-            # It returns when it has so many or when the time is over: never ask for what will not come.
+            # consume() returns when it has the full number or when the time is over. So it must
+            # never request more records than will arrive.
             messages = consumer.consume(min(10_000, job.records - count), _PATIENCE)
             if not messages:
                 raise TimeoutError(f"{count} of {job.records} records")
@@ -67,9 +73,13 @@ def consume_one(job: Job) -> Outcome:
 
 
 def _producer(job: Job, way: str) -> tuple[Any, dict[str, Any]]:
-    """A producer that has delivered a record already: it is connected and has its producer id."""
+    """Return a producer that has delivered one record: it is connected and has its producer id."""
     settings = tuning.confluent_producer(way, job.compression)
-    more = {"bootstrap.servers": job.bootstrap, "delivery.report.only.error": way == "one", **job.connection}
+    more = {
+        "bootstrap.servers": job.bootstrap,
+        "delivery.report.only.error": way == "one",
+        **job.connection,
+    }
     producer = confluent.Producer({**more, **settings})
     producer.produce(job.topic, b"first")
     if producer.flush(_PATIENCE):
@@ -100,8 +110,12 @@ def produce_one(job: Job) -> Outcome:
 
 
 def fill(job: Job) -> Outcome:
-    """Write a topic that is read by all: the records evenly over the partitions, in batches of 64 KiB."""
-    settings = {**tuning.confluent_producer("one", job.compression), "batch.size": 65_536, "delivery.report.only.error": True}
+    """Write a topic that all peers read: evenly over the partitions, in batches of 64 KiB."""
+    settings = {
+        **tuning.confluent_producer("one", job.compression),
+        "batch.size": 65_536,
+        "delivery.report.only.error": True,
+    }
     producer = confluent.Producer({"bootstrap.servers": job.bootstrap, **settings})
     values = job.values()
     with Window() as window:
@@ -118,7 +132,7 @@ def fill(job: Job) -> Outcome:
 
 
 def feed(job: Job) -> Outcome:
-    """Write records at a pace, over all partitions, while something else is measured."""
+    """Write records at a pace, over all partitions, while another process is measured."""
     settings = tuning.confluent_producer("latency", job.compression)
     producer = confluent.Producer({"bootstrap.servers": job.bootstrap, **settings})
     producer.list_topics(job.topic, _PATIENCE)
@@ -144,7 +158,7 @@ def produce_concurrent(job: Job) -> Outcome:
 async def _produce_concurrent(job: Job, make: Any) -> Outcome:
     settings = tuning.confluent_producer("concurrent", job.compression)
     own = {"batch_size": max(1, job.tasks // 4), "buffer_timeout": 0.002}
-    producer = make({"bootstrap.servers": job.bootstrap, **settings}, **own)
+    producer = make({"bootstrap.servers": job.bootstrap, **job.connection, **settings}, **own)
     await (await producer.produce(job.topic, b"first"))
     values, total = job.values(), 0
 
@@ -163,7 +177,9 @@ async def _produce_concurrent(job: Job, make: Any) -> Outcome:
 def latency(job: Job) -> Outcome:
     producer, settings = _producer(job, "latency")
     consumer, _, more = _consumer(job)
-    _, end = consumer.get_watermark_offsets(confluent.TopicPartition(job.topic, 0), timeout=_PATIENCE)
+    _, end = consumer.get_watermark_offsets(
+        confluent.TopicPartition(job.topic, 0), timeout=_PATIENCE
+    )
     consumer.assign([confluent.TopicPartition(job.topic, 0, end)])
     filler = bytes(job.size - 8)
     ages: list[float] = []
@@ -186,16 +202,29 @@ def latency(job: Job) -> Outcome:
         while len(ages) < job.records:
             message = consumer.poll(_PATIENCE)
             if message is None or message.error() is not None:
-                raise TimeoutError(f"{len(ages)} of {job.records} records: {message and message.error()}")
+                raise TimeoutError(
+                    f"{len(ages)} of {job.records} records: {message and message.error()}"
+                )
             ages.append(age(message.value()))
         thread.join()
     consumer.close()
     call = "produce() in a thread, poll()"
-    return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, {"latest_send": lag})
+    return Outcome(
+        len(ages),
+        len(ages) * job.size,
+        window,
+        call,
+        {**settings, **more},
+        ages,
+        {"latest_send": lag},
+    )
 
 
 def acks(job: Job) -> Outcome:
-    """From the call of ``produce`` to its report; a thread serves the reports, as its documentation shows it."""
+    """Measure the time from the call of ``produce`` to its delivery report.
+
+    A thread serves the reports, as confluent-kafka's documentation shows it.
+    """
     producer, settings = _producer(job, "latency")
     value = bytes(job.size)
     ages: list[float] = []
@@ -211,16 +240,22 @@ def acks(job: Job) -> Outcome:
         for _ in range(job.records):
             pace.wait()
             began = time.perf_counter()
-            producer.produce(job.topic, value, on_delivery=lambda *_, began=began: ages.append(time.perf_counter() - began))
+            producer.produce(
+                job.topic,
+                value,
+                on_delivery=lambda *_, began=began: ages.append(time.perf_counter() - began),
+            )
         if producer.flush(_PATIENCE):
             raise TimeoutError("not all records were delivered")
     over.set()
     thread.join()
-    return Outcome(len(ages), len(ages) * job.size, window, "produce(), poll() in a thread", settings, ages)
+    return Outcome(
+        len(ages), len(ages) * job.size, window, "produce(), poll() in a thread", settings, ages
+    )
 
 
 def connect(job: Job) -> Outcome:
-    """From nothing to a client that knows the cluster, one after the other."""
+    """Measure the time to a client that knows the cluster, for one client after another."""
     admin: Any = importlib.import_module("confluent_kafka.admin")
     times: list[float] = []
     with Window() as window:
@@ -230,7 +265,9 @@ def connect(job: Job) -> Outcome:
             client.list_topics(timeout=_PATIENCE)
             times.append(time.perf_counter() - began)
             del client
-    return Outcome(len(times), len(times) * job.size, window, "AdminClient(), list_topics()", {}, times)
+    return Outcome(
+        len(times), len(times) * job.size, window, "AdminClient(), list_topics()", {}, times
+    )
 
 
 WAYS = {

@@ -1,4 +1,4 @@
-"""confluent-kafka: consumers of many partitions, many consumers in a program (a thread each), members of a group, 16 partitions."""
+"""confluent-kafka: many partitions, many consumers (a thread each), groups, 16 partitions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,12 @@ def assigned(job: Job) -> Outcome:
     consumer.list_topics(job.topic, _PATIENCE)
     idle, count, size = Idle(), 0, 0
     with feeder(job) as feeding:
-        consumer.assign([confluent.TopicPartition(job.topic, each, confluent.OFFSET_END) for each in range(job.partitions)])
+        consumer.assign(
+            [
+                confluent.TopicPartition(job.topic, each, confluent.OFFSET_END)
+                for each in range(job.partitions)
+            ]
+        )
         consumer.poll(SETTLES)
         with idle:
             if consumer.poll(job.seconds) is not None:
@@ -57,7 +62,9 @@ def group(job: Job) -> Outcome:
     over = threading.Event()
 
     def live(member: Member) -> None:
-        consumer = confluent.Consumer({"bootstrap.servers": job.bootstrap, "group.id": job.topic, **settings})
+        consumer = confluent.Consumer(
+            {"bootstrap.servers": job.bootstrap, "group.id": job.topic, **settings}
+        )
         consumer.subscribe([job.topic])
         while not over.is_set():
             message = consumer.poll(0.2)
@@ -81,7 +88,9 @@ def group(job: Job) -> Outcome:
         for thread in threads:
             thread.join(_PATIENCE)
     count = sum(len(each.arrivals) for each in members)
-    return Outcome(count, count * job.size, window, "subscribe(), poll()", settings, figures=figures)
+    return Outcome(
+        count, count * job.size, window, "subscribe(), poll()", settings, figures=figures
+    )
 
 
 def many(job: Job) -> Outcome:
@@ -110,7 +119,9 @@ def many(job: Job) -> Outcome:
     with Window() as window:
         _in_threads(read, list(zip(consumers, places, strict=True)))
     if len(counts) < job.tasks:
-        raise TimeoutError(f"{job.tasks - len(counts)} of {job.tasks} consumers did not get their records")
+        raise TimeoutError(
+            f"{job.tasks - len(counts)} of {job.tasks} consumers did not get their records"
+        )
     for consumer in consumers:
         consumer.close()
     return Outcome(sum(counts), sum(sizes), window, "consume(10000), a thread each", settings)

@@ -1,4 +1,4 @@
-"""confluent-kafka: consume(), produce(), and what was consumed sent to the transaction."""
+"""confluent-kafka: consume(), produce(), and the consumed offsets sent to the transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SERVE_EVERY = 1_000
 
 def process(job: Job) -> Outcome:
     reading, writing = tuning.confluent_processing(job.target, job.compression)
-    common = {"bootstrap.servers": job.bootstrap}
+    common = {"bootstrap.servers": job.bootstrap, **job.connection}
     producer = confluent.Producer({**common, "delivery.report.only.error": True, **writing})
     producer.init_transactions(_PATIENCE)
     producer.list_topics(job.target, _PATIENCE)
@@ -31,11 +31,18 @@ def process(job: Job) -> Outcome:
             count += _transaction(job, consumer, producer)
     consumer.close()
     settings = {**reading, **writing}
-    return Outcome(count, count * job.size, window, "consume(10000), produce()", settings, extra={"written": count})
+    return Outcome(
+        count,
+        count * job.size,
+        window,
+        "consume(10000), produce()",
+        settings,
+        extra={"written": count},
+    )
 
 
 def _transaction(job: Job, consumer: Any, producer: Any) -> int:
-    """One transaction, open for ``job.seconds``; returns how many records were processed."""
+    """Run one transaction, open for ``job.seconds``; return the number of processed records."""
     count, target, produce = 0, job.target, producer.produce
     producer.begin_transaction()
     until = time.perf_counter() + job.seconds

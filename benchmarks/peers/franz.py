@@ -1,4 +1,4 @@
-"""franz-go, the Go client: a program of ours in ``franz_go/`` that polls, produces, and does both for the latency."""
+"""franz-go, the Go client: the program in ``franz_go/`` polls and produces."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ def produce(job: Job) -> Outcome:
 def latency(job: Job) -> Outcome:
     settings = {**tuning.franz_producer("latency", job.compression), **tuning.franz_consumer()}
     with Pace(job.rate) as pace:
-        return outcome(franz(), job, settings, "Produce() in a goroutine, PollFetches()", pace=pace)[0]
+        return outcome(
+            franz(), job, settings, "Produce() in a goroutine, PollFetches()", pace=pace
+        )[0]
 
 
 def acks(job: Job) -> Outcome:

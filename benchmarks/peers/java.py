@@ -1,4 +1,4 @@
-"""Kafka's own client, in Java: a program of ours in ``java_client/``, with the jars that the broker runs from."""
+"""Kafka's own client, in Java: the program in ``java_client/``, with the jars of the broker."""
 
 from __future__ import annotations
 

@@ -13,7 +13,9 @@ def group(job: Job) -> Outcome:
     with feeder(job) as feeding:
         feeding.begin()
         result, found = outcome(java(), job, tuning.java_member(job.way), "subscribe(), poll()")
-    result.figures = group_figures([Member(each["opened"], each["arrivals"]) for each in found["members"]])
+    result.figures = group_figures(
+        [Member(each["opened"], each["arrivals"]) for each in found["members"]]
+    )
     return result
 
 

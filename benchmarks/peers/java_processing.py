@@ -1,4 +1,4 @@
-"""Kafka's own client, in Java: poll(), send(), and what was polled sent to the transaction."""
+"""Kafka's own client, in Java: poll(), send(), and the polled offsets sent to the transaction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""kafka-python: poll() and send(). It runs in the main configuration alone: it is the slowest by far."""
+"""kafka-python: poll() and send().
+
+It runs in the main configuration only, since it is the slowest peer by far.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""librdkafka itself, in C: a program of ours in ``librdkafka_c/``, with the library that confluent-kafka brings."""
+"""librdkafka itself: the C program in ``librdkafka_c/``, with confluent-kafka's own library."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ def produce(job: Job) -> Outcome:
 
     def words(order: dict[str, Any]) -> list[str]:
         pairs = {"bootstrap.servers": job.bootstrap, **settings}
-        given = [f"{name}={str(value).lower() if isinstance(value, bool) else value}" for name, value in pairs.items()]
+        given = [
+            f"{name}={str(value).lower() if isinstance(value, bool) else value}"
+            for name, value in pairs.items()
+        ]
         return [order["values"], str(job.size), str(job.records), job.topic, *given]
 
     return outcome(librdkafka(), job, settings, "rd_kafka_produce()", words)[0]

@@ -1,4 +1,4 @@
-"""trikafka: batches(), arrow_batches(), async for; send_nowait(), send() in many tasks, send_arrow()."""
+"""trikafka: batches(), arrow_batches(), async for; send_nowait(), send(), send_arrow()."""
 
 from __future__ import annotations
 
@@ -21,25 +21,36 @@ from ..plan import PORTS
 from .ours_watching import Renewals, watched
 
 _PATIENCE = 110.0
-#: send_nowait() sends nothing before its task comes to a checkpoint: it comes to one so often.
+#: Records between two checkpoints. send_nowait() sends nothing before its task reaches one.
 _BREATH = 500
-#: Rows of an Arrow table that is written at once.
+#: Rows of an Arrow table that is written in one call.
 _ROWS = 100_000
 
 
 def _extra(settings: dict[str, Any], own: int = 0) -> dict[str, Any]:
-    """What the aim for memory is judged by (``own``: the bytes of what is written), and whether the compiled part was there."""
+    """Return the figures for the memory aim, and whether the compiled part was in use.
+
+    ``own`` is the size in bytes of the job's own data.
+    """
     from trikafka._wire.records import IMPLEMENTATION
 
     reads = "linger_ms" not in settings
-    buffers = trikafka.ConsumerConfig(**settings).fetch_buffer_bytes if reads else trikafka.ProducerConfig(**settings).buffer_memory
+    buffers = (
+        trikafka.ConsumerConfig(**settings).fetch_buffer_bytes
+        if reads
+        else trikafka.ProducerConfig(**settings).buffer_memory
+    )
     return {"record_path": IMPLEMENTATION, "buffer_bytes": buffers, "own_bytes": own}
 
 
 @asynccontextmanager
-async def _consumer(job: Job) -> AsyncIterator[tuple[Consumer, list[TopicPartition], dict[str, Any]]]:
+async def _consumer(
+    job: Job,
+) -> AsyncIterator[tuple[Consumer, list[TopicPartition], dict[str, Any]]]:
     settings = tuning.trikafka_consumer()
-    async with trikafka.open_consumer(bootstrap_servers=job.bootstrap, **job.connection, **settings) as consumer:
+    async with trikafka.open_consumer(
+        bootstrap_servers=job.bootstrap, **job.connection, **settings
+    ) as consumer:
         places = [TopicPartition(job.topic, number) for number in range(job.partitions)]
         await consumer.end_offsets(places)
         yield consumer, places, settings
@@ -62,7 +73,9 @@ async def consume_batch(job: Job) -> Outcome:
                 count += len(batch)
                 if count >= job.records:
                     break
-    return Outcome(count, size, window, "batches()", settings, extra=_extra(settings), figures=window.gap())
+    return Outcome(
+        count, size, window, "batches()", settings, extra=_extra(settings), figures=window.gap()
+    )
 
 
 async def consume_one(job: Job) -> Outcome:
@@ -75,14 +88,17 @@ async def consume_one(job: Job) -> Outcome:
                 count += 1
                 if count >= job.records:
                     break
-    return Outcome(count, size, window, "async for", settings, extra=_extra(settings), figures=window.gap())
+    return Outcome(
+        count, size, window, "async for", settings, extra=_extra(settings), figures=window.gap()
+    )
 
 
 async def consume_arrow(job: Job) -> Outcome:
-    """Arrow tables as the client joins them; the bytes of the values are summed by Arrow."""
+    """Read Arrow tables as the client joins them. Arrow sums up the bytes of the values."""
     import pyarrow.compute as pc
 
-    trikafka.RecordBatch.empty().to_arrow()  # what the client imports for its first table is an import like others
+    # The client imports modules for its first table. Imports are not timed.
+    trikafka.RecordBatch.empty().to_arrow()
     count = size = 0
     async with _consumer(job) as (consumer, places, settings):
         tables, call = _arrow_batches(consumer)
@@ -93,7 +109,9 @@ async def consume_arrow(job: Job) -> Outcome:
                 count += table.num_rows
                 if count >= job.records:
                     break
-    return Outcome(count, size, window, call, settings, extra=_extra(settings), figures=window.gap())
+    return Outcome(
+        count, size, window, call, settings, extra=_extra(settings), figures=window.gap()
+    )
 
 
 def _arrow_batches(consumer: Any) -> tuple[AsyncIterator[Any], str]:
@@ -108,7 +126,9 @@ def _arrow_batches(consumer: Any) -> tuple[AsyncIterator[Any], str]:
 
 
 @asynccontextmanager
-async def _producer(job: Job, way: str, *plugins: object) -> AsyncIterator[tuple[Producer, dict[str, Any]]]:
+async def _producer(
+    job: Job, way: str, *plugins: object
+) -> AsyncIterator[tuple[Producer, dict[str, Any]]]:
     settings = tuning.trikafka_producer(way, job.compression)
     where: Any = {"bootstrap_servers": job.bootstrap, "plugins": plugins, **job.connection}
     async with trikafka.open_producer(**where, **settings) as producer:
@@ -137,7 +157,15 @@ async def produce_one(job: Job) -> Outcome:
                     await trio.lowlevel.checkpoint()
             await producer.flush()
         _check(producer)
-    return Outcome(job.records, size, window, "send_nowait()", settings, extra=_extra(settings), figures=window.gap())
+    return Outcome(
+        job.records,
+        size,
+        window,
+        "send_nowait()",
+        settings,
+        extra=_extra(settings),
+        figures=window.gap(),
+    )
 
 
 async def produce_enqueue(job: Job) -> Outcome:
@@ -172,36 +200,50 @@ async def produce_concurrent(job: Job) -> Outcome:
 
 
 async def produce_arrow(job: Job) -> Outcome:
-    """The same table again and again."""
+    """Write the same table again and again."""
     table = _table(job)
     rows = len(table)
     async with _producer(job, "arrow") as (producer, settings):
         sent = 0
         async with watched() as window:
             while sent < job.records:
-                await producer.send_arrow(job.topic, table.slice(0, job.records - sent), value="value")
+                await producer.send_arrow(
+                    job.topic, table.slice(0, job.records - sent), value="value"
+                )
                 sent += min(rows, job.records - sent)
             await producer.flush()
         _check(producer)
     extra = _extra(settings, table.nbytes)
-    return Outcome(sent, sent * job.size, window, "send_arrow()", settings, extra=extra, figures=window.gap())
+    return Outcome(
+        sent, sent * job.size, window, "send_arrow()", settings, extra=extra, figures=window.gap()
+    )
 
 
 async def produce_tables(job: Job) -> Outcome:
-    """The same, each table while the one before is on its way."""
+    """Write the same tables, each while the previous table is in flight."""
     table = _table(job)
     async with _producer(job, "arrow") as (producer, settings):
         delivered = 0
         before = None
         async with watched() as window:
             for start in range(0, job.records, len(table)):
-                ack = await producer.enqueue_arrow(job.topic, table.slice(0, job.records - start), value="value")
+                ack = await producer.enqueue_arrow(
+                    job.topic, table.slice(0, job.records - start), value="value"
+                )
                 delivered += (await before.wait()).rows if before is not None else 0
                 before = ack
             delivered += (await before.wait()).rows if before is not None else 0
         _check(producer)
     extra = _extra(settings, table.nbytes)
-    return Outcome(delivered, delivered * job.size, window, "enqueue_arrow()", settings, extra=extra, figures=window.gap())
+    return Outcome(
+        delivered,
+        delivered * job.size,
+        window,
+        "enqueue_arrow()",
+        settings,
+        extra=extra,
+        figures=window.gap(),
+    )
 
 
 def _table(job: Job) -> Any:
@@ -211,7 +253,13 @@ def _table(job: Job) -> Any:
     rows = min(job.records, _ROWS, 2**25 // job.size)
     data = b"".join(islice(cycle(make_values(job.size)), rows))
     ends = array("i", range(0, (rows + 1) * job.size, job.size))
-    return pa.table({"value": pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])})
+    return pa.table(
+        {
+            "value": pa.Array.from_buffers(
+                pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)]
+            )
+        }
+    )
 
 
 async def latency(job: Job) -> Outcome:
@@ -227,7 +275,10 @@ async def latency(job: Job) -> Outcome:
                 await producer.enqueue(job.topic, stamp() + filler)
         lag = pace.latest
 
-    async with _producer(job, "latency") as (producer, settings), _consumer(job) as (consumer, places, more):
+    async with (
+        _producer(job, "latency") as (producer, settings),
+        _consumer(job) as (consumer, places, more),
+    ):
         ends = await consumer.end_offsets(places)
         consumer.assign(places)
         for place in places:
@@ -244,7 +295,7 @@ async def latency(job: Job) -> Outcome:
 
 
 async def acks(job: Job) -> Outcome:
-    """From the call of ``send`` to its return, each in a task of its own."""
+    """Measure the time from the call of ``send`` to its return, each in a task of its own."""
     value = bytes(job.size)
     ages: list[float] = []
     renewals = Renewals()
@@ -261,11 +312,20 @@ async def acks(job: Job) -> Outcome:
                     await pace.tick(trio.lowlevel.wait_readable)
                     nursery.start_soon(send, producer)
     call = "send() in a task each"
-    return Outcome(len(ages), len(ages) * job.size, window, call, settings, ages, _extra(settings), renewals.figures())
+    return Outcome(
+        len(ages),
+        len(ages) * job.size,
+        window,
+        call,
+        settings,
+        ages,
+        _extra(settings),
+        renewals.figures(),
+    )
 
 
 async def connect(job: Job) -> Outcome:
-    """From nothing to a client that knows the cluster, one after the other."""
+    """Measure the time to a client that knows the cluster, for one client after another."""
     times: list[float] = []
     where: Any = {"bootstrap_servers": job.bootstrap, **job.connection}
     with Window() as window:

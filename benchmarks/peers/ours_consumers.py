@@ -1,4 +1,4 @@
-"""trikafka: consumers of many partitions, many consumers in a program, members of a group, a stream a partition."""
+"""trikafka: many partitions, many consumers in a program, groups, a stream per partition."""
 
 from __future__ import annotations
 
@@ -20,16 +20,20 @@ from .ours import run
 
 
 @asynccontextmanager
-async def _consumer(job: Job) -> AsyncIterator[tuple[Consumer, list[TopicPartition], dict[str, Any]]]:
+async def _consumer(
+    job: Job,
+) -> AsyncIterator[tuple[Consumer, list[TopicPartition], dict[str, Any]]]:
     settings = tuning.trikafka_consumer()
-    async with trikafka.open_consumer(bootstrap_servers=job.bootstrap, **settings) as consumer:
+    async with trikafka.open_consumer(
+        bootstrap_servers=job.bootstrap, **job.connection, **settings
+    ) as consumer:
         places = [TopicPartition(job.topic, number) for number in range(job.partitions)]
         await consumer.end_offsets(places[:1])
         yield consumer, places, settings
 
 
 async def assigned(job: Job) -> Outcome:
-    """Nothing comes; then a few records a second do."""
+    """Measure the consumer while no records arrive, and then while a few arrive per second."""
     idle, count, size = Idle(), 0, 0
     with feeder(job) as feeding:
         async with _consumer(job) as (consumer, places, settings):
@@ -54,7 +58,9 @@ async def group(job: Job) -> Outcome:
     members: list[Member] = []
 
     async def live(member: Member) -> None:
-        async with trikafka.open_consumer(bootstrap_servers=job.bootstrap, group_id=job.topic, **settings) as consumer:
+        async with trikafka.open_consumer(
+            bootstrap_servers=job.bootstrap, group_id=job.topic, **settings
+        ) as consumer:
             consumer.subscribe([job.topic])
             async for _ in consumer:
                 member.arrived()
@@ -71,11 +77,18 @@ async def group(job: Job) -> Outcome:
                     await trio.sleep(job.seconds)
                 nursery.cancel_scope.cancel()
     count = sum(len(each.arrivals) for each in members)
-    return Outcome(count, count * job.size, window, "subscribe(), async for", settings, figures=group_figures(members))
+    return Outcome(
+        count,
+        count * job.size,
+        window,
+        "subscribe(), async for",
+        settings,
+        figures=group_figures(members),
+    )
 
 
 def in_group(job: Job) -> Outcome:
-    """What a trikafka that cannot (yet) do what is set up says of it."""
+    """Run the group case; report a trikafka that refuses the settings as missing."""
     try:
         return run(group)(job)
     except* ConfigurationError as errors:
@@ -83,7 +96,7 @@ def in_group(job: Job) -> Outcome:
 
 
 async def many(job: Job) -> Outcome:
-    """Each reads a part of the records, from one partition."""
+    """Let each consumer read its share of the records from one partition."""
     share = -(-job.records // job.tasks)
     count = size = 0
 
@@ -110,7 +123,7 @@ async def many(job: Job) -> Outcome:
 
 
 async def streams(job: Job) -> Outcome:
-    """A task a partition."""
+    """Read each partition in a task of its own."""
     count = size = 0
 
     async def one_by_one(stream: Any) -> None:
@@ -147,7 +160,7 @@ async def streams(job: Job) -> Outcome:
 
 
 async def together(job: Job) -> Outcome:
-    """The same partitions in one loop."""
+    """Read the same partitions in one loop."""
     count = size = 0
     async with _consumer(job) as (consumer, places, settings):
         with Window() as window:

@@ -1,8 +1,12 @@
-"""trikafka: process(), whose handler writes each record by send_nowait(), or each batch as a table by send_arrow()."""
+"""trikafka: process(), with a handler that writes by send_nowait() or by send_arrow().
+
+The first writes each record, the second each batch as a table.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import trio
 
@@ -29,7 +33,8 @@ def one_by_one(producer: Producer, target: str) -> Handler:
 
 
 def as_tables(producer: Producer, target: str) -> Handler:
-    RecordBatch.empty().to_arrow()  # what the client imports for its first table is an import like others
+    # The client imports modules for its first table. Imports are not timed.
+    RecordBatch.empty().to_arrow()
 
     async def handle(batch: RecordBatch, txn: Transaction) -> None:
         await producer.send_arrow(target, batch.to_arrow().select(["value"]), value="value")
@@ -38,10 +43,15 @@ def as_tables(producer: Producer, target: str) -> Handler:
 
 
 class _Counting:
-    """Counts what ``handler`` handles, and ends all when enough of it is committed: the next transaction has begun then."""
+    """A handler that counts records, and ends the run when enough of them are committed.
+
+    They are committed when a handler of the next transaction is called.
+    """
 
     def __init__(self, handler: Handler, enough: int, scope: trio.CancelScope) -> None:
-        self._handler, self._enough, self._scope = handler, enough, scope
+        self._handler = handler
+        self._enough = enough
+        self._scope = scope
         self._last: Transaction | None = None
         self.count = 0
 
@@ -56,10 +66,10 @@ class _Counting:
 
 async def process(job: Job, make: Callable[[Producer, str], Handler], call: str) -> Outcome:
     reading, writing = tuning.trikafka_processing(job.target, job.compression)
-    servers = job.bootstrap
+    where: Any = {"bootstrap_servers": job.bootstrap, **job.connection}
     async with (
-        trikafka.open_producer(bootstrap_servers=servers, **writing) as producer,
-        trikafka.open_consumer(bootstrap_servers=servers, **reading) as consumer,
+        trikafka.open_producer(**where, **writing) as producer,
+        trikafka.open_consumer(**where, **reading) as consumer,
     ):
         places = [TopicPartition(job.topic, number) for number in range(job.partitions)]
         await consumer.end_offsets(places)
@@ -67,9 +77,13 @@ async def process(job: Job, make: Callable[[Producer, str], Handler], call: str)
         with Window() as window, trio.CancelScope() as scope:
             consumer.assign(places)
             handler = _Counting(make(producer, job.target), job.records, scope)
-            await trikafka.process(consumer, producer, handler, max_records=job.records, commit_interval=job.seconds)
+            await trikafka.process(
+                consumer, producer, handler, max_records=job.records, commit_interval=job.seconds
+            )
     count = handler.count
-    return Outcome(count, count * job.size, window, call, {**reading, **writing}, extra={"written": count})
+    return Outcome(
+        count, count * job.size, window, call, {**reading, **writing}, extra={"written": count}
+    )
 
 
 WAYS = {

@@ -1,4 +1,7 @@
-"""trikafka: what is looked at beside the rate. How long other tasks wait, and how often and how long who one is is said anew."""
+"""trikafka: figures beside the rate.
+
+They are the time that other tasks wait, and the number and duration of re-authentications.
+"""
 
 from __future__ import annotations
 
@@ -15,16 +18,21 @@ from trikafka.interfaces import ConnectionObserver
 
 from ..jobs import Window
 
-#: The task that waits looks at the clock so often (seconds): what it costs is less than a hundredth of a processor.
+#: Seconds between two looks of the waiting task at the clock. It costs less than a hundredth of a
+#: processor.
 _EVERY = 0.002
 
 
 class WatchedWindow(Window):
-    """A window in which one more task wants its turn all the while. ``gap`` is the longest time that it was kept waiting."""
+    """A window in which another task requests its turn all the time.
+
+    ``gap`` is the longest time that the task waited beyond its interval.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self._looked, self._gap = 0.0, 0.0
+        self._looked = 0.0
+        self._gap = 0.0
 
     def look(self) -> None:
         now = time.perf_counter()
@@ -43,7 +51,7 @@ class WatchedWindow(Window):
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[WatchedWindow]:
-    """The window of what the block does."""
+    """Open a window around the block, with the waiting task."""
     window = WatchedWindow()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(window.watch)
@@ -55,7 +63,7 @@ async def watched() -> AsyncIterator[WatchedWindow]:
 
 
 class Renewals(ConnectionObserver):
-    """A plugin that notes when a connection has said anew who it is."""
+    """A plugin that records the re-authentications of connections."""
 
     def __init__(self) -> None:
         self._seconds: dict[tuple[Any, str], float] = {}
@@ -68,10 +76,14 @@ class Renewals(ConnectionObserver):
     def connection_changed(self, event: ConnectionEvent) -> None:
         if event.before == "reauthenticating" and event.state == "ready":
             self._count += 1
-            self._seconds[event.node, event.purpose] = event.seconds  # of all the times so far
+            # The event has the sum of all re-authentications of the connection so far.
+            self._seconds[event.node, event.purpose] = event.seconds
 
     def figures(self) -> dict[str, float]:
-        """How often, and for how long requests had to wait, in the mean."""
+        """Return the number of re-authentications, and the mean time for which requests waited."""
         if not self._count:
             return {}
-        return {"renewals": float(self._count), "renewal_ms": 1e3 * sum(self._seconds.values()) / self._count}
+        return {
+            "renewals": float(self._count),
+            "renewal_ms": 1e3 * sum(self._seconds.values()) / self._count,
+        }

@@ -1,8 +1,7 @@
-"""The raw limits: a plain socket that fetches the same bytes and checks their CRCs, and decodes nothing; and the least that a
-program of Trio has to do for each record that it writes and whose acknowledgement it waits for.
+"""The raw limits: the least work that a reader and a writer on this machine must do.
 
-They use what trikafka has for the frames of Fetch and Produce (``trikafka._wire``) and nothing of its connections, tasks or
-buffers. The next fetch is in flight while the checksums of the last are computed, as in any client that is in a hurry.
+The reader is a plain socket that fetches the same bytes, checks their CRCs, and decodes nothing.
+The writer is a Trio program that sends a request per record and waits for the response.
 """
 
 from __future__ import annotations
@@ -27,6 +26,12 @@ from .. import tuning
 from ..jobs import Job, Outcome, Window
 from ..pace import Pace
 
+# What the raw limit is for: no client can be much faster on the same machine, so the distance to it
+# is what a client can still gain. It uses trikafka's code for the frames of Fetch and Produce
+# (trikafka._wire), but none of its connections, tasks or buffers. The reader sends the next fetch
+# before it computes the checksums of the last, as any fast client would. So the network and the
+# processor work at the same time, and the limit is not set by their sum.
+
 _VERSION = 12
 _PATIENCE = 60.0
 _INT32 = struct.Struct(">i")
@@ -44,12 +49,13 @@ def _connected(job: Job) -> socket.socket:
 
 
 class _Fetcher:
-    """One connection, a buffer for each of the two answers that are in hand at a time."""
+    """A connection with a buffer for each of the two responses in use at a time."""
 
     def __init__(self, job: Job) -> None:
         self._socket = _connected(job)
         self._buffers = [bytearray(2**20), bytearray(2**20)]
-        self._topic, self._places = job.topic, job.partitions
+        self._topic = job.topic
+        self._places = job.partitions
         self._number = 0
         self._asked: Any = None
 
@@ -59,7 +65,10 @@ class _Fetcher:
         self._socket.sendall(self._asked.frame)
 
     def take(self) -> memoryview:
-        """The body of the answer. Valid until the answer after the next is taken."""
+        """Return the body of the response.
+
+        The view is valid until the response after the next is taken.
+        """
         head = bytearray(4)
         self._fill(memoryview(head))
         (size,) = _INT32.unpack(head)
@@ -110,7 +119,7 @@ class _Fetcher:
 
 
 def _checked_batches(records: memoryview) -> Iterator[int]:
-    """The number of records of each complete batch, once its checksum is found right."""
+    """Yield the number of records of each complete batch after its checksum has been verified."""
     position = 0
     while position + _HEADER <= len(records):
         _, size, _, _, crc, _, _ = _HEAD.unpack_from(records, position)
@@ -142,11 +151,21 @@ def consume_raw(job: Job) -> Outcome:
                 fetched += len(part.records)
                 count += sum(_checked_batches(part.records))
     fetcher.close()
-    return Outcome(count, count * job.size, window, "fetch and CRC", dict(tuning.RAW), extra={"fetched_bytes": fetched})
+    return Outcome(
+        count,
+        count * job.size,
+        window,
+        "fetch and CRC",
+        dict(tuning.RAW),
+        extra={"fetched_bytes": fetched},
+    )
 
 
 class _Writer:
-    """The same request again and again, written at once; its responses are counted, and but for the first not read."""
+    """A writer that sends the same request again and again.
+
+    The responses are counted. Only the first is decoded, since all others are to the same request.
+    """
 
     def __init__(self, job: Job) -> None:
         encoder = BatchEncoder("none", None)
@@ -185,7 +204,7 @@ class _Writer:
                 trio.lowlevel.reschedule(self._waiting.popleft())
 
     def _is_delivered(self, frame: bytearray) -> bool:
-        """Of the first response; those that follow are to the same request."""
+        """Check the first response for an error. The following ones are to the same request."""
         (part,) = ProduceResponse.decode(frame[5:], version=_VERSION).partitions
         if part.error_code:
             raise RuntimeError(f"error code {part.error_code}")
@@ -217,11 +236,21 @@ async def _acks(job: Job) -> Outcome:
                 nursery.cancel_scope.cancel()
     finally:
         writer.close()
-    return Outcome(len(ages), len(ages) * job.size, window, "socket.send(), a task each", dict(tuning.RAW_WRITER), ages)
+    return Outcome(
+        len(ages),
+        len(ages) * job.size,
+        window,
+        "socket.send(), a task each",
+        dict(tuning.RAW_WRITER),
+        ages,
+    )
 
 
 def acks(job: Job) -> Outcome:
-    """From the write of a request that was made before, to the end of the task that waited for its response, read by another."""
+    """Measure the time from the write of a prepared request to the end of the waiting task.
+
+    Another task reads the response.
+    """
     return trio.run(_acks, job)
 
 

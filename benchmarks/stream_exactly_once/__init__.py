@@ -1,1 +1,4 @@
-"""A Spark stream that is killed again and again, driver, JVM and workers: from a topic to a topic, each record once."""
+"""A Spark stream from topic to topic that is killed repeatedly.
+
+Is each record copied once? A kill ends the driver, the JVM and the workers.
+"""

@@ -1,4 +1,7 @@
-"""``python -m benchmarks.stream_exactly_once`` (``make stream-exactly-once``): exit code 1 if a record was lost or doubled."""
+"""The command ``python -m benchmarks.stream_exactly_once`` (``make stream-exactly-once``).
+
+The exit code is 1 if a record was lost or duplicated.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,37 @@ from .run import Figures, Options, run
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.stream_exactly_once", description=__doc__)
-    parser.add_argument("--seed", type=int, help="of the moments of the kills (default: another one each time; it is printed)")
-    parser.add_argument("--records", type=int, default=100_000, help="fed in all (default: 100,000)")
-    parser.add_argument("--kills", type=int, default=10, help="runs killed by SIGKILL (default: 10)")
-    parser.add_argument("--keep", type=Path, help="where the checkpoint and the runs' log go (default: they are not kept)")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.stream_exactly_once", description=__doc__
+    )
+    parser.add_argument(
+        "--seed",
+        type=int,
+        help="of the moments of the kills (default: another one each time; it is printed)",
+    )
+    parser.add_argument(
+        "--records", type=int, default=100_000, help="fed in all (default: 100,000)"
+    )
+    parser.add_argument(
+        "--kills", type=int, default=10, help="runs killed by SIGKILL (default: 10)"
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        help="where the checkpoint and the runs' log go (default: they are not kept)",
+    )
     given = parser.parse_args()
     seed = seed_of(given.seed)
     options = Options(seed=seed, records=given.records, kills=given.kills)
     print(f"seed {options.seed}: {options.kills} kills", flush=True)
     figures = trio.run(_run, options, given.keep)
-    print(f"\nrecords    {figures.fed:,} fed, copied in {figures.batches:,} batches by {figures.kills + 1} runs of one query")
-    print(f"killed     {figures.kills} runs, {figures.in_mid_batch} of them in the middle of a batch")
+    print(
+        f"\nrecords    {figures.fed:,} fed, copied in {figures.batches:,} batches by "
+        f"{figures.kills + 1} runs of one query"
+    )
+    print(
+        f"killed     {figures.kills} runs, {figures.in_mid_batch} of them in the middle of a batch"
+    )
     print(f"rows       {figures.lost} lost, {figures.doubled} doubled")
     print(f"seed       {options.seed}")
     return 0 if figures.exact else 1

@@ -1,4 +1,4 @@
-"""One run: a feeder, a streaming query that is killed and started again, and the count at the end."""
+"""A run: a feeder, a streaming query that is killed and restarted, and the count at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ PARTITIONS = 2
 
 @dataclass(frozen=True)
 class Options:
-    """Of a run. ``pause`` is the longest time between a run's first batch and its end, in seconds."""
+    """The settings of a run.
+
+    ``pause`` is the longest time between a query's first batch and its kill, in seconds.
+    """
 
     seed: int
     records: int = 100_000
@@ -34,7 +37,7 @@ class Options:
 
 @dataclass
 class Figures:
-    """What came of it."""
+    """The results."""
 
     fed: int = 0
     kills: int = 0
@@ -45,28 +48,44 @@ class Figures:
 
     @property
     def exact(self) -> bool:
-        """Whether each record is there once."""
+        """True if each record is there exactly once."""
         return self.fed > 0 and not (self.lost or self.doubled)
 
 
 def query(arguments: list[str], log: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    """The query in a process group of its own; driver, JVM and workers are killed at the end."""
+    """Run the query in its own process group. Driver, JVM and workers are killed at the end."""
     command = [sys.executable, "-m", "benchmarks.stream_exactly_once.query", *arguments]
     environment = os.environ | {"TMPDIR": str(log.parent), "PYSPARK_PYTHON": sys.executable}
     return killed_at_the_end(command, log, environment)
 
 
-async def run(options: Options, servers: str, directory: Path, say: Callable[[str], None] = lambda line: None) -> Figures:
-    """Let it happen; the checkpoint and the log of the runs are made in ``directory``."""
+async def run(
+    options: Options, servers: str, directory: Path, say: Callable[[str], None] = lambda line: None
+) -> Figures:
+    """Run. The checkpoint and the queries' log are created in ``directory``."""
     figures, chance = Figures(), random.Random(options.seed)
-    source, target, checkpoint, log = f"from-{options.seed}", f"to-{options.seed}", directory / "checkpoint", directory / "runs.log"
+    source, target, checkpoint, log = (
+        f"from-{options.seed}",
+        f"to-{options.seed}",
+        directory / "checkpoint",
+        directory / "runs.log",
+    )
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-        await admin.create_topics({name: NewTopic(PARTITIONS, 1, {"retention.ms": "-1"}) for name in (source, target)})
+        await admin.create_topics(
+            {name: NewTopic(PARTITIONS, 1, {"retention.ms": "-1"}) for name in (source, target)}
+        )
     part = options.records // (options.kills + 1)
     most = max(1, part // 20)
 
     def arguments(how: str) -> list[str]:
-        return [servers, source, target, str(checkpoint), str(most if how == "on" else options.records), how]
+        return [
+            servers,
+            source,
+            target,
+            str(checkpoint),
+            str(most if how == "on" else options.records),
+            how,
+        ]
 
     async with trikafka.open_producer(bootstrap_servers=servers) as producer:
         while figures.kills < options.kills:
@@ -75,12 +94,17 @@ async def run(options: Options, servers: str, directory: Path, say: Callable[[st
             with query(arguments("on"), log) as process:
                 while _count(checkpoint / "commits") <= before:
                     if process.poll() is not None:
-                        raise RuntimeError(f"the query ended by itself; see {log}: {log.read_text()[-2_000:]}")
+                        raise RuntimeError(
+                            f"the query ended by itself; see {log}: {log.read_text()[-2_000:]}"
+                        )
                     await trio.sleep(0.02)
                 await trio.sleep(chance.uniform(0, options.pause))
             figures.kills += 1
             figures.in_mid_batch += _count(checkpoint / "offsets") > _count(checkpoint / "commits")
-            say(f"{figures.kills} runs killed, {_count(checkpoint / 'commits')} batches finished, {figures.fed:,} records fed")
+            say(
+                f"{figures.kills} runs killed, {_count(checkpoint / 'commits')} batches finished, "
+                f"{figures.fed:,} records fed"
+            )
         await _feed(producer, source, options.records - figures.fed, figures)
     with query(arguments("rest"), log) as process:
         if await trio.to_thread.run_sync(process.wait, 300):
@@ -101,5 +125,5 @@ async def _feed(producer: trikafka.Producer, topic: str, count: int, figures: Fi
 
 
 def _count(folder: Path) -> int:
-    """The batches that Spark has noted there."""
+    """Return the number of batches that Spark has recorded in the folder."""
     return sum(entry.name.isdigit() for entry in folder.iterdir()) if folder.exists() else 0

@@ -1,1 +1,4 @@
-"""The demo in parts. ``demo`` is the way through; the others each do one thing and know nothing of each other."""
+"""The parts of the demo.
+
+``demo`` calls the others, which each do one thing and do not depend on each other.
+"""

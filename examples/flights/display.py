@@ -1,4 +1,7 @@
-"""What the demo shows: steps with progress (bars on a terminal, lines elsewhere), the checks, the table at the end."""
+"""The output of the demo: steps with their progress, the checks, and the tables at the end.
+
+Progress is shown as bars on a terminal, and as lines elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ _LINE_EVERY = 5.0
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was compared. ``found`` must equal ``expected``; ``shown`` stands for it where it is long."""
+    """A comparison.
+
+    ``found`` must equal ``expected``. ``shown`` is printed instead of both if they are long.
+    """
 
     what: str
     expected: object
@@ -30,7 +36,7 @@ class Check:
 
 @dataclass
 class Step:
-    """One step of the demo, being done."""
+    """A step of the demo, in progress."""
 
     title: str
     total: int | None
@@ -42,7 +48,7 @@ class Step:
     seconds: float = 0.0
 
     def at(self, done: int, note: str = "") -> None:
-        """So much is done."""
+        """Show that ``done`` items are done."""
         self.done = done
         if self.bar is not None:
             self.screen.bars.update(self.bar, completed=done, note=note or self._amount())
@@ -53,17 +59,25 @@ class Step:
     def end(self) -> None:
         self.seconds = time.monotonic() - self.began
         if self.bar is not None:
-            self.screen.bars.update(self.bar, total=self.total or 1, completed=self.total or 1, note=self._amount())
+            self.screen.bars.update(
+                self.bar, total=self.total or 1, completed=self.total or 1, note=self._amount()
+            )
             self.screen.bars.stop_task(self.bar)
         else:
             self.screen.say(f"{self.title}: {self._amount() or 'done'} in {self.seconds:.1f} s")
 
     def _amount(self) -> str:
-        return f"{self.done:,} of {self.total:,}" if self.total is not None else f"{self.done:,}" if self.done else ""
+        return (
+            f"{self.done:,} of {self.total:,}"
+            if self.total is not None
+            else f"{self.done:,}"
+            if self.done
+            else ""
+        )
 
 
 class Screen:
-    """Where the demo speaks. A context manager; leaves the terminal as it was."""
+    """The output of the demo: a context manager, which leaves the terminal as it was."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
@@ -88,12 +102,12 @@ class Screen:
         self.bars.stop()
 
     def say(self, line: str) -> None:
-        """A line of text."""
+        """Print a line of text."""
         self.console.print(line, markup=False, soft_wrap=True)
 
     @contextmanager
     def step(self, title: str, total: int | None = None) -> Iterator[Step]:
-        """Show that something is being done; what is counted goes into the table of rates."""
+        """Show a step while the block runs; its count and time go into the table of rates."""
         step = Step(title, total, self)
         if self.console.is_terminal:
             step.bar = self.bars.add_task(title, total=total, note="")
@@ -102,7 +116,7 @@ class Screen:
         self.steps.append(step)
 
     def check(self, what: str, expected: object, found: object, shown: str = "") -> None:
-        """Note a comparison; a difference is told at once."""
+        """Record a comparison. A difference is printed at once."""
         check = Check(what, expected, found, shown)
         self.checks.append(check)
         if not check.ok:
@@ -110,11 +124,11 @@ class Screen:
 
     @property
     def ok(self) -> bool:
-        """Whether everything that was compared is equal, and something was."""
+        """True if there are comparisons and all of them are equal."""
         return bool(self.checks) and all(check.ok for check in self.checks)
 
     def summary(self) -> None:
-        """The table of what was checked, and that of times and rates."""
+        """Print the table of checks, and the table of times and rates."""
         self.bars.stop()
         checks = Table(title="What was checked", title_justify="left", expand=False)
         checks.add_column("what")
@@ -123,7 +137,11 @@ class Screen:
         checks.add_column("")
         for check in self.checks:
             sign = "[green]equal[/]" if check.ok else "[bold red]DIFFERENT[/]"
-            equal = (check.shown, check.shown) if check.ok and check.shown else (_short(check.expected), _short(check.found))
+            equal = (
+                (check.shown, check.shown)
+                if check.ok and check.shown
+                else (_short(check.expected), _short(check.found))
+            )
             checks.add_row(check.what, *equal, sign)
         rates = Table(title="How long it took", title_justify="left", expand=False)
         rates.add_column("step")
@@ -131,7 +149,9 @@ class Screen:
             rates.add_column(name, justify="right")
         for step in self.steps:
             rate = f"{step.done / step.seconds:,.0f}" if step.done and step.seconds else ""
-            rates.add_row(step.title, f"{step.done:,}" if step.done else "", f"{step.seconds:.1f}", rate)
+            rates.add_row(
+                step.title, f"{step.done:,}" if step.done else "", f"{step.seconds:.1f}", rate
+            )
         self.console.print(checks, rates)
 
 

@@ -1,4 +1,4 @@
-"""``trikafka export``, run as a command, and what a directory of Parquet files holds afterwards."""
+"""The command ``trikafka export``, and the content of its directory of Parquet files."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ from .running import run_program
 
 
 async def export(servers: str, topic: str, group: str, destination: Path, *, by_spark: bool) -> str:
-    """Run the command; what it printed. So few records go in threads, unless Spark is asked for. Raises
-    :exc:`ProgramFailedError`.
+    """Run the command, and return its output.
+
+    An export of so few records runs in threads, unless Spark is requested.
+
+    Raises:
+        ProgramFailedError: The command failed.
     """
     script = Path(sys.executable).with_name("trikafka")
     trikafka = [str(script)] if script.exists() else [sys.executable, "-m", "trikafka.cli"]
@@ -23,17 +27,24 @@ async def export(servers: str, topic: str, group: str, destination: Path, *, by_
 
 
 def files_of(destination: Path) -> dict[str, tuple[int, int]]:
-    """Every file below the directory, with its size and when it was written; the lock, which holds nothing, left out."""
+    """Return the size and the modification time of every file below the directory.
+
+    The lock, an empty file, is left out.
+    """
     files = dict[str, tuple[int, int]]()
     for path in sorted(destination.rglob("*")):
-        with contextlib.suppress(FileNotFoundError):  # what is being written gets another name when it is whole
+        # A staged file gets another name as soon as it is whole.
+        with contextlib.suppress(FileNotFoundError):
             if path.is_file() and path.name != "lock":
-                files[str(path.relative_to(destination))] = (path.stat().st_size, path.stat().st_mtime_ns)
+                files[str(path.relative_to(destination))] = (
+                    path.stat().st_size,
+                    path.stat().st_mtime_ns,
+                )
     return files
 
 
 def places_in(destination: Path, names: set[str]) -> list[tuple[int, int]]:
-    """The partition and offset of every row of these Parquet files, sorted."""
+    """Return the partition and offset of every row of these Parquet files, sorted."""
     places = list[tuple[int, int]]()
     for name in names:
         table = pq.read_table(destination / name, columns=["partition", "offset"])

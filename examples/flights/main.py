@@ -1,4 +1,8 @@
-"""The command of the demo: options, signals, exit codes. 0: all equal; 1: a difference or an error; 128 + n: signal n."""
+"""The command of the demo: options, signals, exit codes.
+
+The exit code is 0 if all comparisons are equal, 1 after a difference or an error, and 128 + n after
+signal n.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +20,18 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description="A year of flights through Kafka, Parquet and Spark, every step checked.")
-    parser.add_argument("--output", type=Path, default=Path("demo-out"), help="where the Parquet files and the chart go")
-    parser.add_argument("--flights", type=int, metavar="N", help="only the first N flights (default: all 336,776)")
+    parser = argparse.ArgumentParser(
+        description="A year of flights through Kafka, Parquet and Spark, every step checked."
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=Path("demo-out"),
+        help="where the Parquet files and the chart go",
+    )
+    parser.add_argument(
+        "--flights", type=int, metavar="N", help="only the first N flights (default: all 336,776)"
+    )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     given = parser.parse_args()
     try:
@@ -60,7 +73,7 @@ async def _main(options: Options, debug: bool) -> int:
 
 
 def _sentence(error: BaseException) -> str:
-    """What an error says, also when it comes out of nested groups."""
+    """Return the text of an error, or the texts of all errors in nested groups."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(dict.fromkeys(_sentence(inner) for inner in error.exceptions))
     return f"{error}" if f"{error}" else type(error).__name__

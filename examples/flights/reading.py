@@ -1,4 +1,7 @@
-"""Two consumers of one group read the topic side by side; one leaves half way. Every record is held to what was written."""
+"""Two consumers of one group that read the topic together; one leaves half way.
+
+Every record is compared with the written one.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from trikafka import Consumer, RebalanceListener, RecordBatch, TopicPartition
 from .source import Flights
 from .writing import Log
 
-#: Without a new record for so long (seconds), reading has failed: something is missing.
+#: The seconds without a new record after which the reading has failed: records are missing.
 _PATIENCE = 30.0
 
 
 @dataclass
 class Tally:
-    """What the group has read so far. Only the members' tasks write it."""
+    """The records that the group has read so far. Only the tasks of the members write it."""
 
     flights: Flights
     log: Log
@@ -45,11 +48,11 @@ class Tally:
 
     @property
     def shared(self) -> bool:
-        """Whether the first has read, the second has, and the second what the first left."""
+        """True if both members have read, and the second also from partitions of the first."""
         return self.by_member["first"] > 0 and self.by_member["second"] > 0 and self.taken_over > 0
 
     def add(self, member: str, batch: RecordBatch) -> None:
-        """Compare each record with the flight that was written at its place, and count it."""
+        """Compare each record with the flight that was written at its offset, and count it."""
         numbers, seen = self.log.numbers[batch.partition], self.seen[batch.partition]
         flights, carriers = self.flights, self.carriers
         for record in batch:
@@ -73,17 +76,27 @@ class Tally:
 
 
 class _Ownership(RebalanceListener):
-    """Notes who has which partitions. Until both members have some, they are paused: nobody reads ahead of the other."""
+    """A listener that records the partitions of each member.
+
+    Partitions stay paused until both members have some, so that neither member reads ahead.
+    """
 
     def __init__(self, member: str, consumer: Consumer, tally: Tally, both: trio.Event) -> None:
-        self._member, self._consumer, self._tally, self._both = member, consumer, tally, both
+        self._member = member
+        self._consumer = consumer
+        self._tally = tally
+        self._both = both
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         owned = self._tally.owned
         owned.setdefault(self._member, set()).update(tp.partition for tp in partitions)
         if not self._both.is_set():
             self._consumer.pause(partitions)
-            if len(owned) == 2 and all(owned.values()) and sum(map(len, owned.values())) == len(self._tally.seen):
+            if (
+                len(owned) == 2
+                and all(owned.values())
+                and sum(map(len, owned.values())) == len(self._tally.seen)
+            ):
                 self._both.set()
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -93,8 +106,13 @@ class _Ownership(RebalanceListener):
         await self.on_partitions_revoked(partitions)
 
 
-async def read_with_two(servers: str, group: str, flights: Flights, log: Log, progress: Callable[[int], None]) -> Tally:
-    """Read everything in ``log`` with a group of two and return what was seen. Raises RuntimeError if it does not end."""
+async def read_with_two(
+    servers: str, group: str, flights: Flights, log: Log, progress: Callable[[int], None]
+) -> Tally:
+    """Read everything in ``log`` with a group of two, and return the tally.
+
+    If no record arrives for 30 s, the reading ends with an incomplete tally.
+    """
     tally, both = Tally(flights, log, progress), trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_watch, tally, nursery.cancel_scope)
@@ -109,9 +127,10 @@ async def read_with_two(servers: str, group: str, flights: Flights, log: Log, pr
 
 
 async def _member(name: str, servers: str, group: str, tally: Tally, both: trio.Event) -> None:
-    """Read until all is read; the first member leaves when it has read half of what its partitions hold.
+    """Read until all is read; the first member leaves after half of its partitions' records.
 
-    The offsets are committed by the consumer itself: on the way out, and when a partition goes to the other member.
+    The consumer commits the offsets itself: on leaving, and when a partition goes to the other
+    member.
     """
     batch_size = max(20, min(2_000, len(tally.flights) // 100))
     settings: trikafka.ConsumerSettings = {
@@ -119,7 +138,8 @@ async def _member(name: str, servers: str, group: str, tally: Tally, both: trio.
         "group_id": group,
         "auto_offset_reset": "earliest",
         "max_poll_records": batch_size,
-        # A member hears of a rebalance by its next heartbeat: the default of 3 s would be most of the time that this takes.
+        # A member learns of a rebalance from its next heartbeat. The default interval of 3 s would
+        # be most of the time that the reading takes.
         "heartbeat_interval_ms": 500,
     }
     async with trikafka.open_consumer(**settings) as consumer:
@@ -137,7 +157,7 @@ async def _member(name: str, servers: str, group: str, tally: Tally, both: trio.
 
 
 async def _watch(tally: Tally, scope: trio.CancelScope) -> None:
-    """End the reading when nothing new comes: records are missing, which the checks will say."""
+    """End the reading when no new record arrives: records are missing, which the checks report."""
     before = -1
     while before != tally.read:
         before = tally.read

@@ -1,4 +1,4 @@
-"""Runs another program from Trio, and sees to it that nothing of it is left. Owns nothing."""
+"""Running another program from Trio, without leaving any of its processes behind."""
 
 from __future__ import annotations
 
@@ -10,23 +10,36 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-#: How long (seconds) a program may take for its own way out when it is told to go.
+#: The seconds that a program gets to end after SIGINT.
 _FAREWELL = 5.0
 
 
 class ProgramFailedError(Exception):
-    """A program ended with a code that is not 0; the text is what it said last."""
+    """A program ended with a code other than 0. The text has the last lines of its output."""
 
 
-async def run_program(command: Sequence[str], on_line: Callable[[str], None] = lambda line: None) -> str:
-    """Run a command; return what it printed. ``on_line`` gets each line of its standard error.
+async def run_program(
+    command: Sequence[str], on_line: Callable[[str], None] = lambda line: None
+) -> str:
+    """Run a command, and return its standard output.
 
-    The program is a process group of its own, so that a Ctrl-C at the terminal reaches it through us alone; cancelled, it gets
-    a SIGINT and its time, and then the group is killed. Raises :exc:`ProgramFailedError`.
+    The program is the leader of a process group, so Ctrl-C at the terminal does not reach it
+    directly. On cancellation it gets SIGINT and 5 s to end. Then the group is killed.
+
+    Args:
+        command: The program and its arguments.
+        on_line: Called with each line of its standard error.
+
+    Raises:
+        ProgramFailedError: The program ended with a code other than 0.
     """
     output, said = bytearray(), list[str]()
     process = await trio.lowlevel.open_process(
-        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         async with trio.open_nursery() as nursery:
@@ -37,7 +50,10 @@ async def run_program(command: Sequence[str], on_line: Callable[[str], None] = l
         with trio.CancelScope(shield=True):
             await _end(process)
     if process.returncode:
-        raise ProgramFailedError(f"{' '.join(command[:3])} ... ended with code {process.returncode}: {' / '.join(said[-5:])}")
+        raise ProgramFailedError(
+            f"{' '.join(command[:3])} ... ended with code {process.returncode}: "
+            f"{' / '.join(said[-5:])}"
+        )
     return output.decode()
 
 
@@ -57,7 +73,9 @@ async def _collect(stream: trio.abc.ReceiveStream | None, into: bytearray) -> No
         into += chunk
 
 
-async def _lines(stream: trio.abc.ReceiveStream | None, said: list[str], on_line: Callable[[str], None]) -> None:
+async def _lines(
+    stream: trio.abc.ReceiveStream | None, said: list[str], on_line: Callable[[str], None]
+) -> None:
     assert stream is not None
     pending = ""
     async for chunk in stream:

@@ -1,6 +1,7 @@
-"""The Spark job of the demo, a program of its own: ``spark_job.py PARQUET EXPECTED TEMPORARY``; prints what it found as JSON.
+"""The Spark job of the demo, a program of its own.
 
-Reads the exported Parquet files as anybody would, and puts them beside the file of what was written, record by record.
+Usage: ``spark_job.py PARQUET EXPECTED TEMPORARY``. It reads the exported Parquet files as any
+reader would, compares them with the file of the written records, and prints the result as JSON.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-#: What is read of the flights; Spark's parser skips the other fields.
+#: The fields to read of a flight; Spark's parser skips the others.
 _FIELDS = "carrier STRING, hour INT, dep_delay INT, arr_delay INT"
 
 
@@ -23,8 +24,11 @@ def main() -> None:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
-        # A short job is over before the second compiler would pay for itself.
-        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={sys.argv[3]}")
+        # A short job ends before the second compiler would save any time.
+        .config(
+            "spark.driver.extraJavaOptions",
+            f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={sys.argv[3]}",
+        )
         .config("spark.local.dir", sys.argv[3])
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
@@ -40,10 +44,12 @@ def main() -> None:
 
 
 def compare(exported: DataFrame, expected: DataFrame) -> dict[str, Any]:
-    """Row for row by partition and offset: what is missing, what is too much, what is different."""
+    """Compare the rows by partition and offset; count missing, unexpected and different ones."""
     time = f.unix_millis("timestamp").alias("timestamp")
     there = exported.select("partition", "offset", f.struct("key", "value", time).alias("found"))
-    wanted = expected.select("partition", "offset", f.struct("key", "value", "timestamp").alias("wanted"))
+    wanted = expected.select(
+        "partition", "offset", f.struct("key", "value", "timestamp").alias("wanted")
+    )
     both = there.join(wanted.hint("shuffle_hash"), ["partition", "offset"], "full_outer")
     row = both.agg(
         f.count("*").alias("rows"),
@@ -57,8 +63,10 @@ def compare(exported: DataFrame, expected: DataFrame) -> dict[str, Any]:
 
 
 def delays(exported: DataFrame) -> list[list[Any]]:
-    """By carrier and hour: flights, flights that left, and the sums of their delays."""
-    flights = exported.select(f.from_json(f.col("value").cast("string"), _FIELDS).alias("flight")).select("flight.*")
+    """Return flights, departures and the sums of delays, by carrier and hour."""
+    flights = exported.select(
+        f.from_json(f.col("value").cast("string"), _FIELDS).alias("flight")
+    ).select("flight.*")
     table = flights.groupBy("carrier", "hour").agg(
         f.count("*").alias("flights"),
         f.count("dep_delay").alias("departed"),

@@ -1,4 +1,4 @@
-"""Flights into a topic, and where each of them went. Owns nothing."""
+"""The writing of flights to a topic, with a log of their offsets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ _STEP = 5_000
 
 @dataclass
 class Log:
-    """What the topic holds, as far as the producer was told: the flight's number by partition and offset."""
+    """The records of the topic, as acknowledged to the producer.
+
+    ``numbers`` has the flight's number for each offset, by partition.
+    """
 
     topic: str
     partitions: int
@@ -30,7 +33,10 @@ class Log:
         self.numbers = {partition: array("l") for partition in range(self.partitions)}
 
     def add(self, metadata: RecordMetadata) -> None:
-        """The next flight is there. Offsets of a partition have to come without gaps, or it is not counted in."""
+        """Add the place of the next flight.
+
+        The offsets of a partition must follow each other without gaps. Any other place is refused.
+        """
         place = self.numbers[metadata.partition]
         if metadata.offset != len(place):
             self.refused += 1
@@ -39,16 +45,26 @@ class Log:
         self.places.append((metadata.partition, metadata.offset))
 
     def ends(self) -> dict[TopicPartition, int]:
-        """The offset after the last one of each partition."""
-        return {TopicPartition(self.topic, partition): len(place) for partition, place in self.numbers.items()}
+        """Return the offset after the last one of each partition."""
+        return {
+            TopicPartition(self.topic, partition): len(place)
+            for partition, place in self.numbers.items()
+        }
 
 
 async def write(servers: str, flights: Flights, log: Log, progress: Callable[[int], None]) -> None:
-    """Write the flights in order and note in ``log`` where the broker put them. ``progress``: of how many that is known."""
-    async with trikafka.open_producer(bootstrap_servers=servers, compression_type="lz4", linger_ms=5) as producer:
-        await producer.partitions_for(log.topic)  # from here on only a full buffer makes one wait
+    """Write the flights in order, and record in ``log`` the place of each.
+
+    ``progress`` is called with the number of delivered flights.
+    """
+    async with trikafka.open_producer(
+        bootstrap_servers=servers, compression_type="lz4", linger_ms=5
+    ) as producer:
+        await producer.partitions_for(log.topic)  # from here on only a full buffer makes it wait
         acks = []
-        for key, value, timestamp in zip(flights.keys, flights.values, flights.timestamps, strict=True):
+        for key, value, timestamp in zip(
+            flights.keys, flights.values, flights.timestamps, strict=True
+        ):
             try:
                 ack = producer.send_nowait(log.topic, value, key=key, timestamp=timestamp)
             except trio.WouldBlock:

@@ -1,4 +1,4 @@
-"""``open_admin(retries=)``: seed 004 leaves it to the admin client, and refuses to take it away."""
+"""``open_admin(retries=)``, which seed 004 leaves to the admin client."""
 
 from __future__ import annotations
 
@@ -17,12 +17,17 @@ COORDINATOR_LOADING = 14
 
 
 def opened(cluster: ScriptedCluster, **settings: Any) -> Any:
-    return trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **settings)
+    return trikafka.open_admin(
+        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **settings
+    )
 
 
 @pytest.mark.parametrize("retries", [0, 1, 3])
-async def test_exhausted_retries_fail_with_the_last_error_at_once(retries: int, autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, retries=retries) as admin:
+async def test_exhausted_retries_raise_the_last_error(retries: int, autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        opened(cluster, retries=retries) as admin,
+    ):
         rule = cluster.fail("ListGroups", COORDINATOR_LOADING, times=None)
         start = trio.current_time()
         with pytest.raises(BrokerResponseError, match="COORDINATOR_LOAD_IN_PROGRESS"):
@@ -33,14 +38,17 @@ async def test_exhausted_retries_fail_with_the_last_error_at_once(retries: int, 
         assert await admin.list_groups() == []  # each call has its own
 
 
-async def test_the_last_retry_may_succeed(autojump_clock: Clock) -> None:
+async def test_last_retry_may_succeed(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, retries=2) as admin:
         cluster.fail("ListGroups", COORDINATOR_LOADING, times=2)
         assert await admin.list_groups() == []
 
 
-async def test_no_retry_of_what_is_not_answered(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, retries=0, request_timeout_ms=2_000) as admin:
+async def test_unanswered_request_is_not_retried(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        opened(cluster, retries=0, request_timeout_ms=2_000) as admin,
+    ):
         cluster.silence("CreateTopics")
         start = trio.current_time()
         with pytest.raises(RequestTimedOutError, match="CreateTopics"):
@@ -48,8 +56,8 @@ async def test_no_retry_of_what_is_not_answered(autojump_clock: Clock) -> None:
         assert trio.current_time() - start == pytest.approx(2)
 
 
-async def test_past_its_own_limit_a_call_says_so_whatever_retries_were_left(autojump_clock: Clock) -> None:
-    """Before, it raised the last attempt's error, and ``except KafkaTimeoutError`` did not see its own ``timeout=``."""
+async def test_expired_call_raises_a_timeout(autojump_clock: Clock) -> None:
+    """``except KafkaTimeoutError`` must see the call's own ``timeout=``, whatever retries are left."""
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, retries=0) as admin:
         cluster.silence("CreateTopics")
         start = trio.current_time()
@@ -58,7 +66,7 @@ async def test_past_its_own_limit_a_call_says_so_whatever_retries_were_left(auto
         assert trio.current_time() - start == pytest.approx(2)
 
 
-async def test_without_it_only_the_time_counts(autojump_clock: Clock) -> None:
+async def test_calls_without_retries_are_bound_by_time(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
         cluster.fail("ListGroups", COORDINATOR_LOADING, times=None)
         with pytest.raises(KafkaTimeoutError, match="COORDINATOR_LOAD_IN_PROGRESS"):
@@ -66,14 +74,19 @@ async def test_without_it_only_the_time_counts(autojump_clock: Clock) -> None:
         assert len(cluster.requests("ListGroups")) > 15
 
 
-async def test_it_is_for_the_calls_of_an_admin_client_alone(autojump_clock: Clock) -> None:
-    """A producer's ``retries`` are its batches'; a consumer has none, as in Java."""
+async def test_retries_are_for_admin_calls_alone(autojump_clock: Clock) -> None:
+    """A producer's ``retries`` are its batches'. A consumer has none, as in Java."""
     settings: Any = {"bootstrap_servers": "a:1", "retries": 1}
     with pytest.raises(trikafka.ConfigurationError, match="retries"):
         async with trikafka.open_consumer(**settings):
             raise AssertionError
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        settings = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "retries": 0, "acks": 1}
+        settings = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+            "retries": 0,
+            "acks": 1,
+        }
         async with trikafka.open_producer(**settings) as producer:
             cluster.fail("Metadata", 5, times=3)
             assert len(await producer.partitions_for("t")) == 1

@@ -1,4 +1,4 @@
-"""The admin client against the scripted cluster, in virtual time."""
+"""The admin client with the scripted cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -11,55 +11,91 @@ import trio
 import trio.testing
 
 import trikafka
-from trikafka import Admin, KafkaTimeoutError, ListedOffset, NewTopic, OffsetAndMetadata, OffsetSpec, TopicPartition
+from trikafka import (
+    Admin,
+    KafkaTimeoutError,
+    ListedOffset,
+    NewTopic,
+    OffsetAndMetadata,
+    OffsetSpec,
+    TopicPartition,
+)
+from trikafka.error_codes import ErrorCode
+from trikafka.errors import (
+    BrokerResponseError,
+    KafkaConnectionError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, encode_batch
-from trikafka.testing.state import ProducerState
+from trikafka.testing.state import RememberedProducer
 
 T0 = TopicPartition("t", 0)
 
 
 @asynccontextmanager
 async def opened(cluster: ScriptedCluster, **settings: Any) -> AsyncIterator[Admin]:
-    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **settings) as admin:
+    async with trikafka.open_admin(
+        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **settings
+    ) as admin:
         yield admin
 
 
 @asynccontextmanager
-async def member(cluster: ScriptedCluster, group: str, protocol: Literal["classic", "consumer"] = "classic") -> AsyncIterator[None]:
+async def member(
+    cluster: ScriptedCluster, group: str, protocol: Literal["classic", "consumer"] = "classic"
+) -> AsyncIterator[None]:
     """A consumer that is in a group and has committed an offset."""
-    settings = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "client_id": "reader"}
-    async with trikafka.open_consumer("t", group_id=group, group_protocol=protocol, **settings) as consumer:
+    settings = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+        "client_id": "reader",
+    }
+    async with trikafka.open_consumer(
+        "t", group_id=group, group_protocol=protocol, **settings
+    ) as consumer:
         while not consumer.assignment():
             await consumer.receive_batch(timeout=0.1)
         await consumer.commit({T0: OffsetAndMetadata(7, None, "note")})
         yield
 
 
-# --- topics ----------------------------------------------------------------------------------------------------------
+# --- topics ---------------------------------------------------------------------------------------
 
 
 async def test_topics_from_creation_to_deletion(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, opened(cluster) as admin:
-        await admin.create_topics({"a": NewTopic(2, 1, {"compression.type": "lz4", "preallocate": True}), "b": NewTopic()})
+        await admin.create_topics(
+            {"a": NewTopic(2, 1, {"compression.type": "lz4", "preallocate": True}), "b": NewTopic()}
+        )
         (seen,) = cluster.requests("CreateTopics")
         assert {entry.name: entry.value for entry in seen.request.topics[0].configs} == {
             "compression.type": "lz4",
             "preallocate": "true",
         }
-        assert {name: len(found) for name, found in (await admin.list_topics()).items()} == {"a": 2, "b": 1, "t": 1}
+        assert {name: len(found) for name, found in (await admin.list_topics()).items()} == {
+            "a": 2,
+            "b": 1,
+            "t": 1,
+        }
         await admin.create_partitions({"a": 5})
         await admin.delete_topics(["b", "t"])
         assert {name: len(found) for name, found in (await admin.list_topics()).items()} == {"a": 5}
 
 
-async def test_what_can_be_created_is_and_the_rest_is_named(autojump_clock: trio.testing.MockClock) -> None:
+async def test_uncreatable_topics_are_named(autojump_clock: trio.testing.MockClock) -> None:
+    """The others are created."""
     async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster, opened(cluster) as admin:
-        with pytest.raises(trikafka.TopicAlreadyExistsError, match=r"topic 't'.*also failed: topic 'u'"):
+        with pytest.raises(
+            trikafka.TopicAlreadyExistsError, match=r"topic 't'.*also failed: topic 'u'"
+        ):
             await admin.create_topics({name: NewTopic(1) for name in ("t", "new", "u")})
         assert "new" in await admin.list_topics()
 
 
-async def test_deleting_what_is_not_there_fails_at_once(autojump_clock: trio.testing.MockClock) -> None:
+async def test_deleting_a_missing_topic_fails_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with ScriptedCluster() as cluster, opened(cluster) as admin:
         started = trio.current_time()
         with pytest.raises(trikafka.UnknownTopicOrPartitionError, match="'nosuch'"):
@@ -68,7 +104,7 @@ async def test_deleting_what_is_not_there_fails_at_once(autojump_clock: trio.tes
         assert len(cluster.requests("DeleteTopics")) == 1
 
 
-async def test_another_controller_is_looked_up(autojump_clock: trio.testing.MockClock) -> None:
+async def test_moved_controller_is_found(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster(nodes=3) as cluster, opened(cluster) as admin:
         cluster.fail("CreateTopics", 41, times=2)
         await admin.create_topics({"a": NewTopic(1)})
@@ -76,25 +112,79 @@ async def test_another_controller_is_looked_up(autojump_clock: trio.testing.Mock
         assert len(cluster.requests("CreateTopics")) == 3
 
 
-async def test_only_what_is_left_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_retry_contains_only_what_is_left(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster() as cluster, opened(cluster) as admin:
         cluster.fail("CreateTopics", 7, topic="b")
         await admin.create_topics({"a": NewTopic(1), "b": NewTopic(1)})
-        asked = [[topic.name for topic in seen.request.topics] for seen in cluster.requests("CreateTopics")]
+        asked = [
+            [topic.name for topic in seen.request.topics]
+            for seen in cluster.requests("CreateTopics")
+        ]
         assert asked == [["a", "b"], ["b"]]
 
 
-async def test_a_lost_answer_is_told_with_what_it_may_mean(autojump_clock: trio.testing.MockClock) -> None:
-    async with ScriptedCluster() as cluster, opened(cluster) as admin:
-        cluster.drop("CreateTopics", after=True)
-        with pytest.raises(trikafka.TopicAlreadyExistsError, match="an attempt before this one got no response"):
-            await admin.create_topics({"a": NewTopic(1)})
+CHANGES: dict[str, Any] = {
+    "CreateTopics": (
+        TopicAlreadyExistsError,
+        "created",
+        lambda admin: admin.create_topics({"a": NewTopic(1)}),
+    ),
+    "DeleteTopics": (
+        UnknownTopicOrPartitionError,
+        "deleted",
+        lambda admin: admin.delete_topics(["t"]),
+    ),
+    "CreatePartitions": (
+        BrokerResponseError,
+        "changed",
+        lambda admin: admin.create_partitions({"t": 3}),
+    ),
+}
 
 
-# --- offsets and the cluster -----------------------------------------------------------------------------------------
+@pytest.mark.parametrize("between", [None, ErrorCode.NOT_CONTROLLER])
+@pytest.mark.parametrize("api", CHANGES)
+async def test_lost_response_is_explained(
+    api: str, between: int | None, autojump_clock: trio.testing.MockClock
+) -> None:
+    """The error says what may have been done.
+
+    It also does if other attempts were refused after the lost one.
+    """
+    kind, done, change = CHANGES[api]
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        cluster.drop(api, after=True)
+        if between is not None:
+            cluster.fail(api, between)
+        with pytest.raises(
+            kind, match=f"an attempt before this one got no response and may have {done} it"
+        ) as caught:
+            await change(admin)
+        assert isinstance(caught.value.__cause__, KafkaConnectionError)
+        assert len(cluster.requests(api)) == (2 if between is None else 3)
 
 
-async def test_offsets(autojump_clock: trio.testing.MockClock) -> None:
+async def test_unsent_change_leaves_no_doubt(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        await admin.list_topics()
+        cluster.stop(0)
+        await trio.sleep(1)  # the client has noticed that its connection is lost
+        async with trio.open_nursery() as nursery:
+
+            async def start() -> None:
+                await trio.sleep(3)
+                cluster.start(0)
+
+            nursery.start_soon(start)
+            with pytest.raises(TopicAlreadyExistsError) as caught:
+                await admin.create_topics({"t": NewTopic(1)})
+        assert "an attempt before" not in str(caught.value)
+
+
+# --- offsets and the cluster ----------------------------------------------------------------------
+
+
+async def test_offsets_are_listed(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster, opened(cluster) as admin:
         for n in range(3):
             cluster.append("t", 0, [(None, b"v", 1000 + n)])
@@ -108,37 +198,60 @@ async def test_offsets(autojump_clock: trio.testing.MockClock) -> None:
         assert found[T0] is not None
         assert (found[T0].offset, found[T0].timestamp) == (1, 1001)
         cluster.move_leader("t", 0, 1)
-        assert (await admin.list_offsets({T0: OffsetSpec.EARLIEST}))[T0] == ListedOffset(0, None, 0)  # the record's epoch
+        assert (await admin.list_offsets({T0: OffsetSpec.EARLIEST}))[T0] == ListedOffset(
+            0, None, 0
+        )  # the record's epoch
 
 
-async def test_the_cluster(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cluster_is_described(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster(nodes=3) as cluster, opened(cluster) as admin:
         seen = await admin.describe_cluster()
-        assert (seen.cluster_id, [node.node_id for node in seen.nodes]) == ("scripted-cluster", [0, 1, 2])
+        assert (seen.cluster_id, [node.node_id for node in seen.nodes]) == (
+            "scripted-cluster",
+            [0, 1, 2],
+        )
         assert seen.controller in seen.nodes
         cluster.stop(2)
         assert len((await admin.describe_cluster()).nodes) == 2
 
 
-# --- groups ----------------------------------------------------------------------------------------------------------
+# --- groups ---------------------------------------------------------------------------------------
 
 
-async def test_a_group_with_a_member(autojump_clock: trio.testing.MockClock) -> None:
-    async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster, opened(cluster) as admin, member(cluster, "g"):
+async def test_group_with_a_member_is_described(autojump_clock: trio.testing.MockClock) -> None:
+    async with (
+        ScriptedCluster(nodes=2, topics={"t": 2}) as cluster,
+        opened(cluster) as admin,
+        member(cluster, "g"),
+    ):
         (listed,) = await admin.list_groups()
         assert (listed.group_id, listed.state, listed.protocol_type) == ("g", "Stable", "consumer")
         group = (await admin.describe_groups(["g"]))["g"]
-        assert (group.state, group.protocol, [m.client_id for m in group.members]) == ("Stable", "range", ["reader"])
+        assert (group.state, group.protocol, [m.client_id for m in group.members]) == (
+            "Stable",
+            "range",
+            ["reader"],
+        )
         assert group.members[0].assignment == (T0, TopicPartition("t", 1))
         assert await admin.list_group_offsets("g") == {T0: OffsetAndMetadata(7, None, "note")}
-        with pytest.raises(trikafka.BrokerResponseError, match=r"the group has members .*group 'g'"):
+        with pytest.raises(
+            trikafka.BrokerResponseError, match=r"the group has members .*group 'g'"
+        ):
             await admin.delete_groups(["g"])
 
 
-async def test_a_group_of_the_consumer_protocol(autojump_clock: trio.testing.MockClock) -> None:
-    async with ScriptedCluster(topics={"t": 2}) as cluster, opened(cluster) as admin, member(cluster, "g", "consumer"):
+async def test_group_of_the_consumer_protocol(autojump_clock: trio.testing.MockClock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        opened(cluster) as admin,
+        member(cluster, "g", "consumer"),
+    ):
         group = (await admin.describe_groups(["g"]))["g"]
-        assert (group.state, group.protocol, [m.client_id for m in group.members]) == ("Stable", "consumer", ["reader"])
+        assert (group.state, group.protocol, [m.client_id for m in group.members]) == (
+            "Stable",
+            "consumer",
+            ["reader"],
+        )
         assert group.members[0].assignment == (T0, TopicPartition("t", 1))
         assert await admin.list_group_offsets("g") == {T0: OffsetAndMetadata(7, None, "note")}
 
@@ -159,7 +272,7 @@ async def test_groups_of_all_brokers_are_listed(autojump_clock: trio.testing.Moc
             ]
 
 
-async def test_a_coordinator_that_moved_is_found(autojump_clock: trio.testing.MockClock) -> None:
+async def test_moved_coordinator_is_found(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, opened(cluster) as admin:
         async with member(cluster, "g"):
             pass
@@ -168,11 +281,13 @@ async def test_a_coordinator_that_moved_is_found(autojump_clock: trio.testing.Mo
         assert (await admin.describe_groups(["g"]))["g"].state == "Empty"
         await admin.delete_groups(["g"])
         assert await admin.list_groups() == []
-        with pytest.raises(trikafka.BrokerResponseError, match=r"no group of that id .*'g'.*also failed: group 'h'"):
+        with pytest.raises(
+            trikafka.BrokerResponseError, match=r"no group of that id .*'g'.*also failed: group 'h'"
+        ):
             await admin.delete_groups(["g", "h"])
 
 
-# --- deadlines, cancellation, misuse ---------------------------------------------------------------------------------
+# --- deadlines, cancellation, misuse --------------------------------------------------------------
 
 CALLS: list[tuple[str, Callable[[Admin], Callable[..., Awaitable[object]]], tuple[object, ...]]] = [
     ("create_topics", lambda admin: admin.create_topics, ({"a": NewTopic(1)},)),
@@ -191,12 +306,17 @@ CALLS: list[tuple[str, Callable[[Admin], Callable[..., Awaitable[object]]], tupl
     ("find_hanging_transactions", lambda admin: admin.find_hanging_transactions, ()),
     ("abort_transaction", lambda admin: admin.abort_transaction, (T0, 0)),
 ]
-every_call = pytest.mark.parametrize(("name", "method", "args"), CALLS, ids=[name for name, _, _ in CALLS])
+every_call = pytest.mark.parametrize(
+    ("name", "method", "args"), CALLS, ids=[name for name, _, _ in CALLS]
+)
 
 
 @every_call
-async def test_a_frozen_cluster_and_a_deadline(
-    autojump_clock: trio.testing.MockClock, name: str, method: Callable[[Admin], Any], args: tuple[object, ...]
+async def test_frozen_cluster_ends_calls_at_their_limit(
+    autojump_clock: trio.testing.MockClock,
+    name: str,
+    method: Callable[[Admin], Any],
+    args: tuple[object, ...],
 ) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
         cluster.freeze(0)
@@ -210,7 +330,10 @@ async def test_a_frozen_cluster_and_a_deadline(
 
 @every_call
 async def test_every_await_can_be_cancelled(
-    autojump_clock: trio.testing.MockClock, name: str, method: Callable[[Admin], Any], args: tuple[object, ...]
+    autojump_clock: trio.testing.MockClock,
+    name: str,
+    method: Callable[[Admin], Any],
+    args: tuple[object, ...],
 ) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Admin]:
@@ -218,8 +341,10 @@ async def test_every_await_can_be_cancelled(
             async with member(cluster, "g"):
                 pass
             cluster.transactions.initialize("x", 60_000, None, two_phase=False, keep=False)
-            cluster.append_batch("t", 0, encode_batch([b"x"], timestamp=0, producer=(7, 0, 0), transactional=True))
-            cluster.partition("t", 0).producers[7] = ProducerState(0)
+            cluster.append_batch(
+                "t", 0, encode_batch([b"x"], timestamp=0, producer=(7, 0, 0), transactional=True)
+            )
+            cluster.partition("t", 0).producers[7] = RememberedProducer(0)
             yield admin
 
     async def call(admin: Admin) -> None:
@@ -233,21 +358,26 @@ async def test_every_await_can_be_cancelled(
 
 
 @every_call
-async def test_closed_and_negative(
-    autojump_clock: trio.testing.MockClock, name: str, method: Callable[[Admin], Any], args: tuple[object, ...]
+async def test_closed_client_and_bad_timeout_are_errors(
+    autojump_clock: trio.testing.MockClock,
+    name: str,
+    method: Callable[[Admin], Any],
+    args: tuple[object, ...],
 ) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
         before = len(cluster.log)
         with pytest.raises(ValueError, match="timeout"):
             await method(admin)(*args, timeout=-1)
-        await admin.aclose()
+        with pytest.raises(trikafka.ConfigurationError, match="timeout"):
+            await admin.aclose(timeout=-1)
+        await admin.aclose(timeout=0)
         await admin.aclose()
         with pytest.raises(trio.ClosedResourceError):
             await method(admin)(*args)
         assert len(cluster.log) == before
 
 
-async def test_wrong_arguments_are_refused_before_any_request(autojump_clock: trio.testing.MockClock) -> None:
+async def test_wrong_arguments_are_refused_early(autojump_clock: trio.testing.MockClock) -> None:
     wrong: list[Callable[[Admin], Awaitable[object]]] = [
         lambda admin: admin.delete_topics("t"),
         lambda admin: admin.delete_topics([""]),

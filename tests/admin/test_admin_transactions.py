@@ -1,4 +1,4 @@
-"""The admin client's calls about transactions (KIP-664) against the scripted cluster, in virtual time."""
+"""The admin client's calls about transactions (KIP-664) with the scripted cluster, in virtual time."""
 
 from __future__ import annotations
 
@@ -22,12 +22,16 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 @asynccontextmanager
 async def opened(nodes: int = 1) -> AsyncIterator[tuple[ScriptedCluster, Admin]]:
     async with ScriptedCluster(nodes=nodes, topics={"t": 2, "u": 1}) as cluster:
-        async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as admin:
+        async with trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin:
             yield cluster, admin
 
 
-def begin(cluster: ScriptedCluster, name: str, *parts: tuple[str, int], written: int | None = None) -> Identity:
-    """A transaction under way that has written to these partitions, at ``written`` (ms since the epoch)."""
+def begin(
+    cluster: ScriptedCluster, name: str, *parts: tuple[str, int], written: int | None = None
+) -> Identity:
+    """Begin a transaction that has written to these partitions at ``written`` (ms since the epoch)."""
     outcome = cluster.transactions.initialize(name, 60_000, None, two_phase=False, keep=False)
     assert outcome.error == 0
     if parts:
@@ -37,14 +41,21 @@ def begin(cluster: ScriptedCluster, name: str, *parts: tuple[str, int], written:
     return outcome.identity
 
 
-def write(cluster: ScriptedCluster, tp: tuple[str, int], producer: Identity, written: int | None = None) -> int:
+def write(
+    cluster: ScriptedCluster, tp: tuple[str, int], producer: Identity, written: int | None = None
+) -> int:
     data = encode_batch(
-        [b"x"], timestamp=cluster.now_ms() if written is None else written, producer=(*producer, 0), transactional=True
+        [b"x"],
+        timestamp=cluster.now_ms() if written is None else written,
+        producer=(*producer, 0),
+        transactional=True,
     )
     return cluster.partition(*tp).store(data)
 
 
-async def test_transactions_are_listed_and_described(autojump_clock: trio.testing.MockClock) -> None:
+async def test_transactions_are_listed_and_described(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened(3) as (cluster, admin):
         for node, name in enumerate(("x", "y", "other")):
             cluster.move_coordinator(node, name)
@@ -72,11 +83,16 @@ async def test_transactions_are_listed_and_described(autojump_clock: trio.testin
         assert described["x"].partitions == (T0, T1)
         assert (described["x"].timeout, described["x"].started) == (60, 1_700_000_000_000)
         assert [tp.topic for tp in described["y"].partitions] == ["__consumer_offsets"]
-        with pytest.raises(trikafka.BrokerResponseError, match=r"no such transactional id .*'none'.*also failed: .*'nor'"):
+        with pytest.raises(
+            trikafka.BrokerResponseError,
+            match=r"no such transactional id .*'none'.*also failed: .*'nor'",
+        ):
             await admin.describe_transactions(["none", "x", "nor"])
 
 
-async def test_a_coordinator_that_moves_or_loads_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+async def test_moved_or_loading_coordinator_is_retried(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened(2) as (cluster, admin):
         begin(cluster, "x")
         assert (await admin.describe_transactions(["x"]))["x"].state == "Empty"
@@ -87,45 +103,65 @@ async def test_a_coordinator_that_moves_or_loads_is_asked_again(autojump_clock: 
         assert len(await admin.list_transactions()) == 1
 
 
-async def test_producers_of_partitions(autojump_clock: trio.testing.MockClock) -> None:
+async def test_producers_of_partitions_are_described(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened(2) as (cluster, admin):
         x = begin(cluster, "x", ("t", 0))
         found = await admin.describe_producers([T1, T0])
         assert found[T1] == ()
         (producer,) = found[T0]
-        assert producer == trikafka.ProducerDescription(x.producer_id, 0, 0, 1_700_000_000_000, None, 0)
+        assert producer == trikafka.ProducerDescription(
+            x.producer_id, 0, 0, 1_700_000_000_000, None, 0
+        )
         cluster.move_leader("t", 0, 1)
         cluster.transactions.end("x", x, commit=True, bumps=True)
         (producer,) = (await admin.describe_producers([T0]))[T0]
-        assert (producer.producer_epoch, producer.last_sequence, producer.transaction_start) == (1, None, None)
+        assert (producer.producer_epoch, producer.last_sequence, producer.transaction_start) == (
+            1,
+            None,
+            None,
+        )
         with pytest.raises(trikafka.UnknownTopicOrPartitionError):
             await admin.describe_producers([TopicPartition("t", 9)])
 
 
-async def test_what_hangs_is_found_and_aborted_and_nothing_else(autojump_clock: trio.testing.MockClock) -> None:
+async def test_only_hanging_transactions_are_aborted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened(2) as (cluster, admin):
         begin(cluster, "x", ("t", 0), ("u", 0))  # a coordinator knows of it
-        write(cluster, T0, Identity(5, 3))  # of a producer that nobody knows
+        write(cluster, T0, Identity(5, 3))  # of a producer without a coordinator
         y = begin(cluster, "y")
         write(cluster, T1, y)  # of one that is known, but not to have written there
         write(cluster, ("u", 0), Identity(6, 0), round(time.time() * 1000))  # young
         found = await admin.find_hanging_transactions()
-        assert [(h.partition, h.start_offset, h.producer_id, h.producer_epoch, h.transactional_id) for h in found] == [
+        assert [
+            (h.partition, h.start_offset, h.producer_id, h.producer_epoch, h.transactional_id)
+            for h in found
+        ] == [
             (T0, 1, 5, 3, None),
             (T1, 0, y.producer_id, 0, "y"),
         ]
-        assert [h.producer_id for h in await admin.find_hanging_transactions(["u"], longer_than=0)] == [6]
+        assert [
+            h.producer_id for h in await admin.find_hanging_transactions(["u"], longer_than=0)
+        ] == [6]
         for hanging in found:
             await admin.abort_transaction(hanging.partition, hanging.start_offset)
         assert await admin.find_hanging_transactions() == []
         assert cluster.partition("t", 1).stable_end == cluster.partition("t", 1).end == 2
         assert cluster.partition("t", 0).open_transactions == {1000: 0}
         assert cluster.transactions.by_id["x"].state.value == "Ongoing"
-        with pytest.raises(trikafka.TransactionNotOpenError, match="t-0 has no open transaction that begins at offset 1"):
+        with pytest.raises(
+            trikafka.TransactionNotOpenError,
+            match="t-0 has no open transaction that begins at offset 1",
+        ):
             await admin.abort_transaction(T0, 1)
 
 
-async def test_a_transaction_that_ends_meanwhile_does_not_hang(autojump_clock: trio.testing.MockClock) -> None:
+async def test_transaction_that_just_ended_is_no_hang(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     async with opened() as (cluster, admin):
         x = begin(cluster, "x", ("t", 0))
 
@@ -138,7 +174,8 @@ async def test_a_transaction_that_ends_meanwhile_does_not_hang(autojump_clock: t
         assert len(cluster.requests("DescribeProducers")) == 2
 
 
-async def test_each_error_of_permission_names_the_resource_and_the_operation(autojump_clock: trio.testing.MockClock) -> None:
+async def test_permission_errors_name_the_resource(autojump_clock: trio.testing.MockClock) -> None:
+    """They also name the operation."""
     ids, topic, cluster_wide = (
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -148,20 +185,46 @@ async def test_each_error_of_permission_names_the_resource_and_the_operation(aut
         write(cluster, T0, Identity(5, 3))
         begin(cluster, "x")
         calls: list[tuple[str, ErrorCode, str, Callable[[], Awaitable[object]], str]] = [
-            ("ListTransactions", ids, "Describe", admin.list_transactions, "listing the transactions"),
-            ("DescribeTransactions", ids, "Describe", lambda: admin.describe_transactions(["x"]), "transactional id 'x'"),
-            ("DescribeProducers", topic, "Read", lambda: admin.describe_producers([T0]), "producers of t-0"),
-            ("WriteTxnMarkers", cluster_wide, "ClusterAction", lambda: admin.abort_transaction(T0, 0), "at offset 0 of t-0"),
+            (
+                "ListTransactions",
+                ids,
+                "Describe",
+                admin.list_transactions,
+                "listing the transactions",
+            ),
+            (
+                "DescribeTransactions",
+                ids,
+                "Describe",
+                lambda: admin.describe_transactions(["x"]),
+                "transactional id 'x'",
+            ),
+            (
+                "DescribeProducers",
+                topic,
+                "Read",
+                lambda: admin.describe_producers([T0]),
+                "producers of t-0",
+            ),
+            (
+                "WriteTxnMarkers",
+                cluster_wide,
+                "ClusterAction",
+                lambda: admin.abort_transaction(T0, 0),
+                "at offset 0 of t-0",
+            ),
         ]
         for api, code, operation, call, says in calls:
             cluster.fail(api, code)
-            with pytest.raises(trikafka.AuthorizationError, match=f"{says}.*the operation {operation}") as caught:
+            with pytest.raises(
+                trikafka.AuthorizationError, match=f"{says}.*the operation {operation}"
+            ) as caught:
                 await call()
             assert caught.value.operation == operation
             await call()
 
 
-async def test_an_abort_whose_answer_was_lost_is_done(autojump_clock: trio.testing.MockClock) -> None:
+async def test_abort_with_a_lost_response_succeeds(autojump_clock: trio.testing.MockClock) -> None:
     async with opened() as (cluster, admin):
         write(cluster, T0, Identity(5, 3))
         cluster.drop("WriteTxnMarkers", after=True)
@@ -169,7 +232,7 @@ async def test_an_abort_whose_answer_was_lost_is_done(autojump_clock: trio.testi
         assert cluster.partition("t", 0).aborted == [(5, 0, 1)]
 
 
-async def test_wrong_arguments_are_refused_before_any_request(autojump_clock: trio.testing.MockClock) -> None:
+async def test_wrong_arguments_are_refused_early(autojump_clock: trio.testing.MockClock) -> None:
     wrong: list[Callable[[Admin], Awaitable[object]]] = [
         lambda admin: admin.list_transactions(states="Ongoing"),
         lambda admin: admin.list_transactions(states=["ongoing"]),

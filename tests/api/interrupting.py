@@ -1,8 +1,9 @@
-"""Opens clients again and again, in a process of its own, and presses Ctrl-C at another moment each time.
+"""A process that opens clients repeatedly and raises SIGINT at another moment each time.
 
-``python interrupting.py KIND HOW FIRST LAST STRIDE``: HOW is ``steps`` (when a task has made its n-th step: what is blocked is
-interrupted) or ``lines`` (at the n-th line that is run in trikafka: the code is interrupted in its tracks). Prints each ending that
-is not right; a client that hangs is told after 5 s.
+``python interrupting.py KIND HOW FIRST LAST STRIDE``: with HOW ``steps`` the signal comes after the
+n-th step of a task, so blocked code is interrupted. With ``lines`` it comes at the n-th line that
+is executed in trikafka, so running code is interrupted. The process prints each wrong ending. A
+client that hangs is reported after 5 s.
 """
 
 from __future__ import annotations
@@ -22,12 +23,16 @@ import trikafka
 from trikafka.testing import ScriptedCluster
 
 HERE = os.path.dirname(trikafka.__file__)
-OPENERS: dict[str, Any] = {"consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin}
+OPENERS: dict[str, Any] = {
+    "consumer": trikafka.open_consumer,
+    "producer": trikafka.open_producer,
+    "admin": trikafka.open_admin,
+}
 open_streams: set[trio.abc.Stream] = set()
 
 
 class AtStep(trio.abc.Instrument):
-    """Presses Ctrl-C after so many steps of tasks, once the client is being opened."""
+    """An instrument that raises SIGINT after a number of task steps of the opening."""
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -48,7 +53,10 @@ class AtStep(trio.abc.Instrument):
 
 
 class AtLine(trio.abc.Instrument):
-    """The same, after so many lines of trikafka's that the scripted cluster has no part in."""
+    """A tracer that raises SIGINT after a number of lines of trikafka.
+
+    Lines of the scripted cluster do not count.
+    """
 
     def __init__(self, after: int) -> None:
         self.left = after
@@ -58,8 +66,11 @@ class AtLine(trio.abc.Instrument):
         name = frame.f_code.co_filename
         if not name.startswith(HERE) or "/testing/" in name or self.pressed:
             return None
-        # The line of a ``with`` is run again before its exit, and ``try`` does nothing: the interpreter takes no signals there.
-        if event == "line" and not linecache.getline(name, frame.f_lineno).lstrip().startswith(("with ", "async with ", "try:")):
+        # The interpreter handles no signals at these lines: the line of a ``with`` is executed
+        # again before its exit, and ``try`` does nothing.
+        if event == "line" and not linecache.getline(name, frame.f_lineno).lstrip().startswith(
+            ("with ", "async with ", "try:")
+        ):
             self.left -= 1
             if self.left <= 0:
                 self.pressed = True
@@ -93,7 +104,9 @@ async def open_once(kind: str, press: Any, opened: list[bool]) -> None:
         topics = ("t",) if kind == "consumer" else ()
         try:
             press.arm()
-            async with OPENERS[kind](*topics, bootstrap_servers=cluster.bootstrap_servers, dial=dial, **group) as client:
+            async with OPENERS[kind](
+                *topics, bootstrap_servers=cluster.bootstrap_servers, dial=dial, **group
+            ) as client:
                 opened.append(True)
                 await client.partitions_for("t") if kind != "admin" else await client.list_topics()
         finally:
@@ -101,10 +114,20 @@ async def open_once(kind: str, press: Any, opened: list[bool]) -> None:
 
 
 def ending(kind: str, press: Any, opened: list[bool]) -> str:
-    """What came out of the program: ``KeyboardInterrupt`` is right, and if the signal never came nothing at all."""
+    """Return the fault of the program's ending, or an empty string.
+
+    The right ending is ``KeyboardInterrupt``, or none at all if the signal never came.
+    """
     try:
         instruments = [press] if isinstance(press, AtStep) else []
-        trio.run(open_once, kind, press, opened, clock=trio.testing.MockClock(autojump_threshold=0), instruments=instruments)
+        trio.run(
+            open_once,
+            kind,
+            press,
+            opened,
+            clock=trio.testing.MockClock(autojump_threshold=0),
+            instruments=instruments,
+        )
     except BaseException as error:
         press.disarm()
         return "" if type(error) is KeyboardInterrupt and press.pressed else f"{error!r}"
@@ -112,8 +135,11 @@ def ending(kind: str, press: Any, opened: list[bool]) -> str:
 
 
 def main(kind: str, how: str, first: int, last: int, stride: int) -> None:
-    """Press at each moment; print what is wrong. The last line tells how many presses there were."""
-    ending(kind, AtLine(10**9), [])  # what is imported at the first use is there
+    """Interrupt at each moment and print the faults.
+
+    The last line of the output has the number of interrupts.
+    """
+    ending(kind, AtLine(10**9), [])  # modules that are imported at the first use are loaded now
     presses = 0
     for number in range(first, last, stride):
         press: Any = AtStep(number) if how == "steps" else AtLine(number)

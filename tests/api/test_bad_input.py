@@ -1,4 +1,4 @@
-"""What a user gets wrong is one sentence before anything is asked, of an error that is a ``ValueError`` too."""
+"""Mistakes in a user's arguments: one sentence before any request, raised as a ``ValueError`` too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_a_wrong_argument_is_a_typed_error_before_any_request(autojump_clock: Clock, name: str) -> None:
+async def test_wrong_argument_is_refused_early(autojump_clock: Clock, name: str) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
         async with trikafka.open_consumer(group_id="g", **given) as consumer:
@@ -36,14 +36,16 @@ async def test_a_wrong_argument_is_a_typed_error_before_any_request(autojump_clo
             with pytest.raises(ConfigurationError) as caught:
                 await CALLS[name](consumer)
             assert len(cluster.log) == before
-            with pytest.raises(ConfigurationError, match="an offset must be a whole number from 0, not -1"):
+            with pytest.raises(
+                ConfigurationError, match="an offset must be a whole number from 0, not -1"
+            ):
                 consumer.seek(T0, -1)
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, TrikafkaError)
     assert not caught.value.retriable
 
 
-def test_a_budget_is_shared_by_event_loops_in_threads() -> None:
+def test_memory_budget_is_shared_by_threads() -> None:
     budget = trikafka.MemoryBudget(1000)
 
     def come_and_go() -> None:
@@ -59,22 +61,55 @@ def test_a_budget_is_shared_by_event_loops_in_threads() -> None:
     assert repr(budget) == "<trikafka.MemoryBudget 1000 bytes, 0 consumers>"
 
 
-def test_groups_show_whose_program_a_member_is() -> None:
+def test_described_groups_show_the_client_id() -> None:
     members = [
-        {"member_id": "m-1", "client_id": "billing", "host": "/10.0.0.1", "partitions": [{"topic": "t", "partition": 0}]},
+        {
+            "member_id": "m-1",
+            "client_id": "billing",
+            "host": "/10.0.0.1",
+            "partitions": [{"topic": "t", "partition": 0}],
+        },
         {"member_id": "m-2", "client_id": "idle", "host": "/10.0.0.2", "partitions": []},
     ]
     place = {"topic": "t", "partition": 0, "offset": 3, "end": 5, "lag": 2}
-    group = {"group": "g", "state": "Stable", "type": "consumer", "protocol": "uniform", "members": members}
-    head, titles, *rows = _as_text(group | {"partitions": [place | {"member_id": "m-1"}]}).splitlines()
+    group = {
+        "group": "g",
+        "state": "Stable",
+        "type": "consumer",
+        "protocol": "uniform",
+        "members": members,
+    }
+    head, titles, *rows = _as_text(
+        group | {"partitions": [place | {"member_id": "m-1"}]}
+    ).splitlines()
     assert head == "g  (Stable, consumer, uniform, 2 members)  lag 2"
-    assert titles.split() == ["TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "CLIENT", "HOST"]
+    assert titles.split() == [
+        "TOPIC",
+        "PARTITION",
+        "OFFSET",
+        "END",
+        "LAG",
+        "MEMBER",
+        "CLIENT",
+        "HOST",
+    ]
     assert rows[0].split() == ["t", "0", "3", "5", "2", "m-1", "billing", "/10.0.0.1"]
     assert rows[1].split()[-3:] == ["m-2", "idle", "/10.0.0.2"]
 
 
 @pytest.mark.parametrize("cls", [trikafka.PartitionStream, trikafka.MemoryBudget])
-def test_what_only_trikafka_calls_is_not_public(cls: type) -> None:
-    """Each public member of what is handed out is for the user."""
-    internals = {"warn", "taken_over", "end", "overdue_at", "attended", "attended_elsewhere", "in_use", "do_not_await_me"}
-    assert not (internals | {"join", "leave"}) & {name for name in dir(cls) if not name.startswith("_")}
+def test_internal_methods_are_not_public(cls: type) -> None:
+    """Every public member of what users get is for users."""
+    internals = {
+        "warn",
+        "taken_over",
+        "end",
+        "overdue_at",
+        "attended",
+        "attended_elsewhere",
+        "in_use",
+        "do_not_await_me",
+    }
+    assert not (internals | {"join", "leave"}) & {
+        name for name in dir(cls) if not name.startswith("_")
+    }

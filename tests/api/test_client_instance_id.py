@@ -1,4 +1,4 @@
-"""``client_instance_id`` (KIP-714): of each client, where the brokers take metrics and where they do not."""
+"""``client_instance_id`` (KIP-714) of each client, with and without brokers that take metrics."""
 
 from __future__ import annotations
 
@@ -16,15 +16,21 @@ from trikafka import KafkaTimeoutError, TelemetryNotSupportedError
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.testing._leftovers import assert_nothing_left
 
-CLIENTS = {"consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin}
+CLIENTS = {
+    "consumer": trikafka.open_consumer,
+    "producer": trikafka.open_producer,
+    "admin": trikafka.open_admin,
+}
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-async def test_it_is_asked_for_once(autojump_clock: MockClock, kind: str) -> None:
+async def test_instance_id_is_requested_once(autojump_clock: MockClock, kind: str) -> None:
     async with ScriptedCluster() as cluster:
         cluster.offer("GetTelemetrySubscriptions", (0, 0))
         opening: Any = CLIENTS[kind]
-        async with opening(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as client:
+        async with opening(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as client:
             first = await client.client_instance_id()
             assert isinstance(first, uuid.UUID)
             assert first.int
@@ -33,38 +39,48 @@ async def test_it_is_asked_for_once(autojump_clock: MockClock, kind: str) -> Non
 
 
 @pytest.mark.parametrize("kind", CLIENTS)
-async def test_a_broker_without_telemetry_is_told_at_once(autojump_clock: MockClock, kind: str) -> None:
+async def test_broker_without_telemetry_fails_at_once(autojump_clock: MockClock, kind: str) -> None:
     async with ScriptedCluster() as cluster:
         opening: Any = CLIENTS[kind]
-        async with opening(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as client:
+        async with opening(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as client:
             start = trio.current_time()
             with pytest.raises(TelemetryNotSupportedError, match="take no metrics"):
                 await client.client_instance_id()
             assert trio.current_time() == start
 
 
-async def test_it_has_a_limit_of_its_own(autojump_clock: MockClock) -> None:
+async def test_instance_id_has_its_own_limit(autojump_clock: MockClock) -> None:
     async with ScriptedCluster() as cluster:
         cluster.offer("GetTelemetrySubscriptions", (0, 0))
         cluster.silence("GetTelemetrySubscriptions")
-        async with trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as consumer:
+        async with trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as consumer:
             start = trio.current_time()
-            with pytest.raises(KafkaTimeoutError, match="client_instance_id did not finish within 2 s"):
+            with pytest.raises(
+                KafkaTimeoutError, match="client_instance_id did not finish within 2 s"
+            ):
                 await consumer.client_instance_id(timeout=2)
             assert trio.current_time() == start + 2
-        async with trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as consumer:
+        async with trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as consumer:
             with pytest.raises(ValueError, match="timeout"):
                 await consumer.client_instance_id(timeout=-1)
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer"])
-async def test_cancelled_at_every_await_it_is_asked_for_again(autojump_clock: MockClock, kind: str) -> None:
+async def test_cancelled_request_is_repeated(autojump_clock: MockClock, kind: str) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[tuple[ScriptedCluster, Any]]:
         async with ScriptedCluster() as cluster:
             cluster.offer("GetTelemetrySubscriptions", (0, 0))
             opening: Any = CLIENTS[kind]
-            async with opening(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as client:
+            async with opening(
+                bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+            ) as client:
                 yield cluster, client
 
     async def scenario(given: tuple[ScriptedCluster, Any]) -> None:
@@ -75,3 +91,23 @@ async def test_cancelled_at_every_await_it_is_asked_for_again(autojump_clock: Mo
         await assert_nothing_left(*given)
 
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 1
+
+
+async def test_concurrent_calls_get_one_instance_id(autojump_clock: MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.offer("GetTelemetrySubscriptions", (0, 0))
+        found: list[uuid.UUID] = []
+        async with trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as consumer:
+
+            async def ask() -> None:
+                found.append(await consumer.client_instance_id())
+
+            with trio.fail_after(30):
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ask)
+                    nursery.start_soon(ask)
+                await ask()
+        assert len(found) == 3
+        assert len(set(found)) == 1

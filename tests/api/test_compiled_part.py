@@ -1,4 +1,4 @@
-"""That the compiled part is missing is said: once, as a typed warning at the line that opens, and by ``trikafka --version``."""
+"""A missing compiled part: a typed warning at the line that opens, and a line of ``--version``."""
 
 from __future__ import annotations
 
@@ -35,13 +35,17 @@ OPENED = "async with trikafka.open_admin("
 
 def ran(*arguments: str, environment: dict[str, str] | None = None) -> tuple[str, str]:
     done = subprocess.run(
-        [sys.executable, *arguments], capture_output=True, text=True, timeout=60, env={**os.environ, **(environment or {})}
+        [sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, **(environment or {})},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
 
 
-def test_a_client_warns_once_at_the_line_that_opens_it(tmp_path: Path) -> None:
+def test_client_warns_once_at_the_opening_line(tmp_path: Path) -> None:
     program = BLOCK.format(raised=NOT_BUILT) + PROGRAM
     line = program[: program.index(OPENED)].count("\n") + 1
     (tmp_path / "program.py").write_text(program)
@@ -51,26 +55,36 @@ def test_a_client_warns_once_at_the_line_that_opens_it(tmp_path: Path) -> None:
     assert "it was not built: there was no Cython or no C compiler" in err
 
 
-def test_who_asks_for_it_is_not_warned() -> None:
+def test_chosen_pure_python_is_no_warning() -> None:
     assert ran("-c", PROGRAM, environment={"TRIKAFKA_PURE": "1"}) == ("", "")
 
 
-def test_with_it_there_is_no_warning() -> None:
+def test_compiled_part_is_no_warning() -> None:
     assert ran("-c", PROGRAM) == ("", "")
 
 
 @pytest.mark.parametrize(
     ("raised", "says"),
-    [(NOT_BUILT, "it was not built"), ("ImportError('undefined symbol: x')", "it cannot be loaded: undefined symbol: x")],
+    [
+        (NOT_BUILT, "it was not built"),
+        ("ImportError('undefined symbol: x')", "it cannot be loaded: undefined symbol: x"),
+    ],
 )
-def test_the_command_says_so(raised: str, says: str) -> None:
+def test_version_names_the_missing_part(raised: str, says: str) -> None:
     out, err = ran("-c", BLOCK.format(raised=raised) + CALL, "--version")
     assert out.splitlines()[1].startswith(f"compiled part: no ({says}")
     assert err == ""
 
 
-def test_the_command_warns_in_a_sentence() -> None:
-    program = [sys.executable, "-c", BLOCK.format(raised=NOT_BUILT) + CALL, "topics", "-b", "localhost:1"]
+def test_command_warns_in_one_sentence() -> None:
+    program = [
+        sys.executable,
+        "-c",
+        BLOCK.format(raised=NOT_BUILT) + CALL,
+        "topics",
+        "-b",
+        "localhost:1",
+    ]
     done = subprocess.run(program, capture_output=True, text=True, timeout=180)
     warning, error = done.stderr.splitlines()
     assert warning.startswith("Warning: trikafka runs without its compiled part")

@@ -1,4 +1,4 @@
-"""Ctrl-C while a client opens comes out as ``KeyboardInterrupt``, never in a group, and leaves no task."""
+"""Ctrl-C while a client opens: a bare ``KeyboardInterrupt`` and no task left."""
 
 from __future__ import annotations
 
@@ -13,25 +13,32 @@ import trio
 import trio.testing
 
 import trikafka
-from trikafka._api.service import Service, run_client
+from trikafka._api.client.service import Service, run_client
 from trikafka.config import AdminConfig
 from trikafka.testing import ScriptedCluster
 
 
 def opening(kind: str, cluster: ScriptedCluster, **settings: Any) -> Any:
-    make: Any = {"consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin}[kind]
+    make: Any = {
+        "consumer": trikafka.open_consumer,
+        "producer": trikafka.open_producer,
+        "admin": trikafka.open_admin,
+    }[kind]
     topics = ("t",) if kind == "consumer" else ()
     group = {"group_id": "g"} if kind == "consumer" else {}
-    return make(*topics, **{"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial} | group | settings)
+    return make(
+        *topics,
+        **{"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial} | group | settings,
+    )
 
 
 def run(main: Callable[[], Any]) -> None:
-    """In a loop of its own, as a script does it."""
+    """Run the function in its own event loop, as a script does."""
     trio.run(main, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-def test_in_the_main_task_while_it_tries_the_addresses() -> None:
-    """It is inside a nursery of the metadata's then, which makes a group of what comes."""
+def test_interrupt_while_dialling_is_bare() -> None:
+    """The main task is inside a nursery, which would make a group of the interrupt."""
     ended: list[BaseException] = []
 
     async def start(service: Service) -> Any:
@@ -52,7 +59,7 @@ def test_in_the_main_task_while_it_tries_the_addresses() -> None:
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
-def test_in_a_task_of_the_client_that_dials(kind: str) -> None:
+def test_interrupt_in_a_background_dial_is_bare(kind: str) -> None:
     ended: list[BaseException] = []
 
     async def main() -> None:
@@ -71,7 +78,7 @@ def test_in_a_task_of_the_client_that_dials(kind: str) -> None:
     assert [type(error) for error in ended] == [KeyboardInterrupt]
 
 
-def test_a_group_of_the_bodys_own_stays_one() -> None:
+def test_group_of_the_users_body_stays_a_group() -> None:
     async def main() -> None:
         async with ScriptedCluster() as cluster, opening("admin", cluster):
             raise BaseExceptionGroup("mine", [KeyboardInterrupt(), ValueError()])
@@ -80,14 +87,20 @@ def test_a_group_of_the_bodys_own_stays_one() -> None:
         run(main)
 
 
-@pytest.mark.parametrize(("how", "stride"), [("steps", 1), ("lines", 19)])
+@pytest.mark.parametrize(("how", "stride"), [("steps", 1), ("lines", 47)])
 @pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
-def test_at_each_moment_of_opening_asking_and_closing(kind: str, how: str, stride: int) -> None:
-    """In processes of their own, where a signal is one: it ends by ``KeyboardInterrupt``, never hangs, and closes its streams."""
+def test_interrupt_at_any_moment_is_bare(kind: str, how: str, stride: int) -> None:
+    """Each moment is tried in its own process, with a real signal.
+
+    The process ends by ``KeyboardInterrupt``, never hangs, and closes its streams.
+    """
     script = Path(__file__).with_name("interrupting.py")
     ran = subprocess.run(
         [sys.executable, str(script), kind, how, "1", "100000", str(stride)],
-        capture_output=True, text=True, timeout=500, check=False,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     *log, last = ran.stdout.splitlines() or [""]
     assert last.startswith("presses: "), (log[-1:], last, ran.stderr)

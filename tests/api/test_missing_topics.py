@@ -1,4 +1,4 @@
-"""A topic that does not exist is told of in one sentence, whoever misses it: which, what may have been meant, what to do."""
+"""Topics that do not exist: one sentence with the topic, similar names, and the remedy."""
 
 from __future__ import annotations
 
@@ -25,39 +25,59 @@ MEANT = f"topic 'ordrs' does not exist; did you mean 'orders'? Else {MAKE}"
         (("ordrs",), SENTENCE),
         (("payments", "ordrs-of-last-year"), SENTENCE),
         (("payments", "orders"), MEANT),
-        ((*(f"order{number}" for number in range(9)), "Ordrs"), MEANT.replace("'orders'", "'Ordrs' or 'order8'")),
+        (
+            (*(f"order{number}" for number in range(9)), "Ordrs"),
+            MEANT.replace("'orders'", "'Ordrs' or 'order8'"),
+        ),
         (map(str, range(200_000)), SENTENCE),
     ],
 )
-def test_the_sentence(known: Any, says: str) -> None:
+def test_sentence_names_similar_topics(known: Any, says: str) -> None:
     assert topic_missing("ordrs", known) == says
 
 
-def test_the_nearest_of_many_that_are_alike() -> None:
+def test_nearest_of_many_similar_topics_is_named() -> None:
     known = [f"orders-{number:03}-of-customers" for number in range(1_000)]
-    for missing in ("orders-777-of-custmers", "order-777-of-customers", "orders-777-of-customer", "orders-7777-of-customers"):
+    for missing in (
+        "orders-777-of-custmers",
+        "order-777-of-customers",
+        "orders-777-of-customer",
+        "orders-7777-of-customers",
+    ):
         assert "did you mean 'orders-777-of-customers'" in topic_missing(missing, known)
 
 
-def test_where_making_it_is_no_help() -> None:
-    assert topic_missing("ordrs", make=False) == "topic 'ordrs' does not exist; see: trikafka topics list"
-    assert topic_missing("ordrs", ["orders"], make=False) == "topic 'ordrs' does not exist; did you mean 'orders'?"
+def test_sentence_without_the_remedy_of_creating() -> None:
+    assert (
+        topic_missing("ordrs", make=False)
+        == "topic 'ordrs' does not exist; see: trikafka topics list"
+    )
+    assert (
+        topic_missing("ordrs", ["orders"], make=False)
+        == "topic 'ordrs' does not exist; did you mean 'orders'?"
+    )
 
 
 def settings(cluster: ScriptedCluster, **more: Any) -> dict[str, Any]:
     return {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, **more}
 
 
-async def test_a_producer_that_knows_its_name(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"orders": 1}) as cluster, trikafka.open_producer(**settings(cluster)) as producer:
+async def test_producer_suggests_a_topic_that_it_knows(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"orders": 1}) as cluster,
+        trikafka.open_producer(**settings(cluster)) as producer,
+    ):
         await producer.send("orders", b"v")
         with pytest.raises(UnknownTopicOrPartitionError) as caught:
             await producer.send("ordrs", b"v")
         assert str(caught.value).endswith(f": {MEANT}")
 
 
-async def test_a_consumer_that_is_assigned_it(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"orders": 1}) as cluster, trikafka.open_consumer(**settings(cluster)) as consumer:
+async def test_assigned_consumer_names_the_topic(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"orders": 1}) as cluster,
+        trikafka.open_consumer(**settings(cluster)) as consumer,
+    ):
         consumer.assign([TopicPartition("ordrs", 0)])
         with pytest.raises(UnknownTopicOrPartitionError) as caught, trio.fail_after(30):
             await consumer.receive()
@@ -67,23 +87,34 @@ async def test_a_consumer_that_is_assigned_it(autojump_clock: Clock) -> None:
         assert str(caught.value).endswith(f": {SENTENCE}")
 
 
-async def test_a_member_that_subscribes_to_it(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_subscribed_member_logs_the_topic(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with ScriptedCluster(topics={"orders": 1}) as cluster:
-        async with trikafka.open_consumer("orders", "ordrs", **settings(cluster, group_id="g")) as consumer:
+        async with trikafka.open_consumer(
+            "orders", "ordrs", **settings(cluster, group_id="g")
+        ) as consumer:
             with trio.move_on_after(2):
                 await consumer.receive()
             assert f"{MEANT} (it is subscribed to)" in consumer.health().reasons
-    assert f"{MEANT}; what was asked of it waits until it does" in [record.getMessage() for record in caplog.records]
+    assert f"{MEANT}; what was asked of it waits until it does" in [
+        record.getMessage() for record in caplog.records
+    ]
 
 
-async def test_an_admin_client_that_deletes_it(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"orders": 1}) as cluster, trikafka.open_admin(**settings(cluster)) as admin:
+async def test_admin_client_names_the_topic(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"orders": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
         with pytest.raises(UnknownTopicOrPartitionError) as caught:
             await admin.delete_topics(["ordrs"])
-        assert str(caught.value).endswith(": topic 'ordrs' does not exist; see: trikafka topics list")
+        assert str(caught.value).endswith(
+            ": topic 'ordrs' does not exist; see: trikafka topics list"
+        )
 
 
-async def test_tasks_that_need_it(autojump_clock: Clock) -> None:
+async def test_ensure_topics_names_the_topic(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"orders": 1}) as cluster:
         async with trikafka.open_consumer("ordrs", **settings(cluster, group_id="g")) as consumer:
             with pytest.raises(TopicsNotReadyError) as caught:

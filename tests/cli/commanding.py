@@ -1,4 +1,7 @@
-"""The command as a process, for tests. A process that does not end is killed, so that a test fails instead of hanging."""
+"""The command as a process, for tests.
+
+A process that does not end is killed, so that a test fails instead of hanging.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +36,11 @@ Send = Callable[..., None]
 
 
 class Running:
-    """A ``trikafka`` process under way."""
+    """A running ``trikafka`` process."""
 
-    def __init__(self, *args: str, environment: Mapping[str, str] | None = None, **popen: Any) -> None:
+    def __init__(
+        self, *args: str, environment: Mapping[str, str] | None = None, **popen: Any
+    ) -> None:
         environ = {**os.environ, **(environment or {})}
         pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         self.process = subprocess.Popen(
@@ -56,13 +61,13 @@ class Running:
         self.process.communicate()
 
     def line(self) -> bytes:
-        """The next line of the output; empty at its end."""
+        """Return the next line of the output, empty at its end."""
         assert self.process.stdout is not None
         line: bytes = self.process.stdout.readline()
         return line
 
     def ended(self, data: bytes | None = None) -> Ended:
-        """Give ``data`` to the standard input, and wait for the end."""
+        """Write ``data`` to the standard input and wait for the end."""
         out, err = self.process.communicate(data)
         return Ended(self.process.returncode, out or b"", (err or b"").decode())
 
@@ -74,16 +79,20 @@ def trikafka(*args: str, data: bytes = b"", **more: Any) -> Ended:
 
 
 def fresh(what: str = "topic") -> str:
-    """A name that no other test uses."""
+    """Return a name that no other test uses."""
     return f"cli-{what}-{uuid.uuid4().hex[:8]}"
 
 
 def install(place: Path, group: str, points: Mapping[str, str], **modules: str) -> dict[str, str]:
-    """Make a package with entry points in ``place``; return the environment in which it is installed."""
+    """Make a package with entry points in ``place``; return the environment variables to find it."""
     info = place / "toy-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: toy\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items()))
+    (info / "entry_points.txt").write_text(
+        f"[{group}]\n" + "".join(f"{name} = {target}\n" for name, target in points.items())
+    )
     for name, source in modules.items():
         (place / f"{name}.py").write_text(source)
-    return {"PYTHONPATH": os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])}
+    return {
+        "PYTHONPATH": os.pathsep.join([str(place), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }

@@ -1,4 +1,7 @@
-"""Fixtures of the command's tests: a real broker, and the command inside this process (quick) or as a process (signals, pipes)."""
+"""Fixtures of the command's tests.
+
+The command runs against a real broker, in this process (quick) or in its own (signals, pipes).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from trikafka.cli.app import run
 
 @pytest.fixture
 def command(capfdbinary: pytest.CaptureFixture[bytes]) -> Command:
-    """Runs a command line in this process; returns how it ended."""
+    """Return a function that runs a command line in this process and returns how it ended."""
 
     def call(*args: str) -> Ended:
         capfdbinary.readouterr()
@@ -25,7 +28,7 @@ def command(capfdbinary: pytest.CaptureFixture[bytes]) -> Command:
 
 @pytest.fixture
 def broker(kafka_broker: object, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A real broker, which commands find by themselves."""
+    """Return the address of a real broker, which commands find in their environment."""
     servers: str = kafka_broker.bootstrap_servers  # type: ignore[attr-defined]
     monkeypatch.setenv("TRIKAFKA_BOOTSTRAP_SERVERS", servers)
     return servers
@@ -33,7 +36,7 @@ def broker(kafka_broker: object, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def topic(broker: str, command: Command) -> str:
-    """A new topic of three partitions."""
+    """Return the name of a new topic with three partitions."""
     name = fresh()
     assert command("topics", "create", name, "--partitions", "3").code == 0
     return name
@@ -41,7 +44,7 @@ def topic(broker: str, command: Command) -> str:
 
 @pytest.fixture
 def send(command: Command, topic: str, tmp_path: Path) -> Send:
-    """Writes raw lines to the topic."""
+    """Return a function that writes raw lines to the topic."""
 
     def call(data: bytes, *options: str) -> None:
         file = tmp_path / "lines"

@@ -1,4 +1,4 @@
-"""What the consumer's tests share: a scripted cluster with a topic, a listener that notes what it is told."""
+"""Helpers of the consumer's tests: a scripted cluster with a topic, and a recording listener."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import trio
 
 from trikafka import TopicPartition
-from trikafka._api.consumer import Consumer
-from trikafka._api.opening import open_consumer
+from trikafka._api.consumer.consumer import Consumer
+from trikafka._api.consumer.opening import open_consumer
 from trikafka.interfaces import RebalanceListener
 from trikafka.testing import ScriptedCluster
 
@@ -18,8 +18,10 @@ T0, T1, T2, T3 = (TopicPartition("t", number) for number in range(4))
 
 
 @asynccontextmanager
-async def cluster_of(partitions: int = 1, *, records: int = 0, nodes: int = 1, **settings: Any) -> AsyncIterator[ScriptedCluster]:
-    """A cluster with the topic ``t``, each partition holding the values ``b"0"``, ``b"1"`` ..."""
+async def cluster_of(
+    partitions: int = 1, *, records: int = 0, nodes: int = 1, **settings: Any
+) -> AsyncIterator[ScriptedCluster]:
+    """Open a cluster with the topic ``t``, each partition with the values ``b"0"``, ``b"1"`` ..."""
     async with ScriptedCluster(nodes=nodes, topics={"t": partitions}, **settings) as cluster:
         for number in range(partitions):
             if records:
@@ -28,36 +30,50 @@ async def cluster_of(partitions: int = 1, *, records: int = 0, nodes: int = 1, *
 
 
 def consumer_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
-    """Open a consumer of the cluster, from the beginning and by the classic group protocol unless told otherwise."""
+    """Return the opening of a consumer of the cluster.
+
+    Unless the settings differ, it reads from the beginning and uses the classic group protocol.
+    """
     given = {"auto_offset_reset": "earliest", "group_protocol": "classic"} | settings
-    return open_consumer(*topics, bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **given)
+    return open_consumer(
+        *topics, bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **given
+    )
 
 
 def member_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
-    """As :func:`consumer_of`, in the group ``g`` and of the topic ``t`` unless told otherwise."""
+    """Do the same as :func:`consumer_of`, by default in the group ``g`` with the topic ``t``."""
     return consumer_of(cluster, *(topics or ("t",)), **({"group_id": "g"} | settings))
 
 
 async def values(consumer: Consumer, count: int) -> list[bytes | None]:
-    """The values of the next records."""
+    """Return the values of the next records."""
     return [(await consumer.receive()).value for _ in range(count)]
 
 
 async def until(true: Callable[[], bool], step: float = 0.001) -> None:
-    """Wait, in virtual time, until something is so. What takes seconds is looked for in longer steps: each costs real time."""
+    """Wait in virtual time until ``true()`` holds.
+
+    After one second the steps become longer, since each costs real time.
+    """
     began = trio.current_time()
     while not true():  # noqa: ASYNC110
         await trio.sleep(step if trio.current_time() < began + 1 else max(step, 0.02))
 
 
 class Notes(RebalanceListener):
-    """Notes (name, what, partitions) in a shared list; ``then`` is awaited after each note."""
+    """A listener that adds (name, event, partitions) to a shared list, and then awaits ``then``."""
 
-    def __init__(self, log: list[Any], name: str = "", then: Callable[[str], Awaitable[None]] | None = None) -> None:
-        self.log, self.name, self.then = log, name, then
+    def __init__(
+        self, log: list[Any], name: str = "", then: Callable[[str], Awaitable[None]] | None = None
+    ) -> None:
+        self.log = log
+        self.name = name
+        self.then = then
 
     async def _note(self, what: str, partitions: Sequence[TopicPartition]) -> None:
-        self.log.append((self.name, what, sorted(partitions)) if self.name else (what, sorted(partitions)))
+        self.log.append(
+            (self.name, what, sorted(partitions)) if self.name else (what, sorted(partitions))
+        )
         if self.then is not None:
             await self.then(what)
 

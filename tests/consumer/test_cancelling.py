@@ -1,4 +1,7 @@
-"""One cancellation for every await of the consumer's calls: it takes effect at once, and the consumer goes on as if nothing was."""
+"""Cancellation at every await of the consumer's calls.
+
+It takes effect at once, and the consumer works afterwards.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,15 @@ import trio
 from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, values
 from trio.testing import MockClock as Clock
 
-from trikafka._api.consumer import Consumer
+from trikafka._api.consumer.consumer import Consumer
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.testing._leftovers import assert_nothing_left
 
 #: A member's settings, by the classic protocol and by the consumer protocol (KIP-848).
 PROTOCOLS = pytest.mark.parametrize(
-    "protocol", [{"group_protocol": "classic"}, {"group_protocol": "consumer"}], ids=["classic", "consumer"]
+    "protocol",
+    [{"group_protocol": "classic"}, {"group_protocol": "consumer"}],
+    ids=["classic", "consumer"],
 )
 STRATEGIES = pytest.mark.parametrize(
     "strategy",
@@ -38,7 +43,10 @@ class Given(NamedTuple):
 
 @asynccontextmanager
 async def fresh(**settings: Any) -> AsyncIterator[Given]:
-    async with cluster_of(2, records=6) as cluster, member_of(cluster, max_poll_records=2, **settings) as consumer:
+    async with (
+        cluster_of(2, records=6) as cluster,
+        member_of(cluster, max_poll_records=2, **settings) as consumer,
+    ):
         yield Given(cluster, consumer, [])
 
 
@@ -60,7 +68,9 @@ async def by_iteration(given: Given) -> None:
 
 
 async def the_rest_comes(given: Given) -> None:
-    """Each record is received once, whenever the scenario was cancelled, and then nothing of it is left."""
+    """Check that each record is received once, wherever the scenario was cancelled, and nothing is
+    left.
+    """
     with trio.fail_after(30):
         while len(given.got) < 12:
             record = await given.consumer.receive()
@@ -71,30 +81,38 @@ async def the_rest_comes(given: Given) -> None:
 
 @pytest.mark.parametrize("scenario", [one_by_one, by_batch])
 @STRATEGIES
-async def test_a_cancelled_receive_loses_nothing(autojump_clock: Clock, scenario: Any, strategy: dict[str, Any]) -> None:
+async def test_cancelled_receive_loses_nothing(
+    autojump_clock: Clock, scenario: Any, strategy: dict[str, Any]
+) -> None:
     def setup() -> Any:
         return fresh(**strategy)
 
     assert await assert_all_awaits_cancellable(scenario, the_rest_comes, setup=setup) >= 3
 
 
-async def test_a_cancelled_iteration_loses_nothing(autojump_clock: Clock) -> None:
+async def test_cancelled_iteration_loses_nothing(autojump_clock: Clock) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
-        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, max_poll_records=2) as consumer:
+        async with (
+            cluster_of(2, records=6) as cluster,
+            consumer_of(cluster, max_poll_records=2) as consumer,
+        ):
             consumer.assign([T0, T1])
             yield Given(cluster, consumer, [])
 
     assert await assert_all_awaits_cancellable(by_iteration, the_rest_comes, setup=setup) > 3
 
 
-async def test_a_cancelled_receive_with_listeners(autojump_clock: Clock) -> None:
+async def test_cancelled_receive_reruns_listeners(autojump_clock: Clock) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         async def work(what: str) -> None:
             await trio.sleep(0.5)
 
-        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, group_id="g") as consumer:
+        async with (
+            cluster_of(2, records=6) as cluster,
+            consumer_of(cluster, group_id="g") as consumer,
+        ):
             consumer.subscribe(["t"], Notes([], then=work))
             yield Given(cluster, consumer, [])
 
@@ -132,7 +150,9 @@ async def all_calls_work(given: Given) -> None:
 
 @pytest.mark.parametrize("scenario", [commit, ask, unsubscribe])
 @PROTOCOLS
-async def test_a_cancelled_call_leaves_the_consumer_usable(autojump_clock: Clock, scenario: Any, protocol: dict[str, Any]) -> None:
+async def test_cancelled_call_leaves_consumer_usable(
+    autojump_clock: Clock, scenario: Any, protocol: dict[str, Any]
+) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         async with fresh(enable_auto_commit=False, **protocol) as given:
@@ -142,7 +162,11 @@ async def test_a_cancelled_call_leaves_the_consumer_usable(autojump_clock: Clock
     assert await assert_all_awaits_cancellable(scenario, all_calls_work, setup=setup) >= 1
 
 
-async def test_an_exit_cancelled_anywhere_leaves_the_group_and_no_connection(autojump_clock: Clock) -> None:
+async def test_cancelled_exit_leaves_the_group(
+    autojump_clock: Clock,
+) -> None:
+    """No connection is left either."""
+
     @asynccontextmanager
     async def setup() -> AsyncIterator[ScriptedCluster]:
         async with cluster_of(records=5) as cluster:
@@ -156,7 +180,8 @@ async def test_an_exit_cancelled_anywhere_leaves_the_group_and_no_connection(aut
     async def check(cluster: ScriptedCluster) -> None:
         await trio.sleep(1)
         group = cluster.group("g")
-        # Cancelled on the way in, before it knew its id, it leaves an id that was promised; never a member.
+        # Cancelled on the way in, before it knew its id, it leaves an id that was promised; never a
+        # member.
         assert group is None or not group.members
         assert cluster.connections() == 0
 

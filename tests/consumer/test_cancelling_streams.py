@@ -1,4 +1,7 @@
-"""One cancellation for every await of streams, tables, look-ups, opening and leaving. (Receives: ``test_cancelling.py``.)"""
+"""Cancellation at every await of streams, tables, look-ups, opening and leaving.
+
+Receives are in ``test_cancelling.py``.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from trikafka.testing._leftovers import assert_nothing_left
 
 
 async def everything_comes_and_nothing_is_left(given: Given) -> None:
-    """Each record is handed out once, however the scenario ended; then no byte is buffered and no task of a receive is left."""
+    """Check that each record is received once and that no byte is buffered and no task is left."""
     await the_rest_comes(given)
     assert given.consumer.statistics().buffered_bytes == 0
     given.cluster.append("t", 0, [b"new"])
@@ -52,7 +55,10 @@ async def streams_by_batch(given: Given) -> None:
 async def streams_by_table(given: Given) -> None:
     async for stream in given.consumer.partitions():
         async for table in stream.arrow_batches(max_rows=4):
-            given.got.extend((stream.partition.partition, offset) for offset in table.column("offset").to_pylist())
+            given.got.extend(
+                (stream.partition.partition, offset)
+                for offset in table.column("offset").to_pylist()
+            )
             if stream.position == 6:
                 break
         if len(given.got) == 12:
@@ -61,43 +67,67 @@ async def streams_by_table(given: Given) -> None:
 
 async def tables(given: Given) -> None:
     async for table in given.consumer.arrow_batches({T0: 6, T1: 6}, max_rows=3):
-        rows = zip(table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True)
+        rows = zip(
+            table.column("partition").to_pylist(), table.column("offset").to_pylist(), strict=True
+        )
         given.got.extend(rows)
 
 
 @pytest.mark.parametrize("scenario", [streams_in_one_task, streams_by_batch, streams_by_table])
 @STRATEGIES
-async def test_cancelled_streams_lose_nothing(autojump_clock: Clock, scenario: Any, strategy: dict[str, Any]) -> None:
-    importlib.import_module("trikafka._wire.arrow")  # else in a thread, for which the clock does not wait
+async def test_cancelled_streams_lose_nothing(
+    autojump_clock: Clock, scenario: Any, strategy: dict[str, Any]
+) -> None:
+    importlib.import_module(
+        "trikafka._wire.arrow"
+    )  # else in a thread, for which the clock does not wait
 
     def setup() -> Any:
         return fresh(**strategy)
 
-    assert await assert_all_awaits_cancellable(scenario, everything_comes_and_nothing_is_left, setup=setup) >= 5
+    assert (
+        await assert_all_awaits_cancellable(
+            scenario, everything_comes_and_nothing_is_left, setup=setup
+        )
+        >= 5
+    )
 
 
 @PROTOCOLS
-async def test_cancelled_streams_with_listeners(autojump_clock: Clock, protocol: dict[str, Any]) -> None:
+async def test_cancelled_streams_rerun_listeners(
+    autojump_clock: Clock, protocol: dict[str, Any]
+) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         async def work(what: str) -> None:
             await trio.sleep(0.5)
 
-        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, group_id="g", **protocol) as consumer:
+        async with (
+            cluster_of(2, records=6) as cluster,
+            consumer_of(cluster, group_id="g", **protocol) as consumer,
+        ):
             consumer.subscribe(["t"], Notes([], then=work))
             yield Given(cluster, consumer, [])
 
-    assert await assert_all_awaits_cancellable(streams_in_one_task, everything_comes_and_nothing_is_left, setup=setup) >= 5
+    assert (
+        await assert_all_awaits_cancellable(
+            streams_in_one_task, everything_comes_and_nothing_is_left, setup=setup
+        )
+        >= 5
+    )
 
 
 @pytest.mark.parametrize("group", [None, "classic", "consumer"])
-async def test_tables_cancelled_lose_nothing(autojump_clock: Clock, group: str | None) -> None:
+async def test_cancelled_tables_lose_nothing(autojump_clock: Clock, group: str | None) -> None:
     importlib.import_module("trikafka._wire.arrow")
 
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         settings = {} if group is None else {"group_id": "g", "group_protocol": group}
-        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, **settings) as consumer:
+        async with (
+            cluster_of(2, records=6) as cluster,
+            consumer_of(cluster, **settings) as consumer,
+        ):
             if group is None:
                 consumer.assign([T0, T1])
             else:
@@ -105,12 +135,20 @@ async def test_tables_cancelled_lose_nothing(autojump_clock: Clock, group: str |
                 await until(lambda: consumer.statistics().state == "stable")
             yield Given(cluster, consumer, [])
 
-    assert await assert_all_awaits_cancellable(tables, everything_comes_and_nothing_is_left, setup=setup) >= 3
+    assert (
+        await assert_all_awaits_cancellable(
+            tables, everything_comes_and_nothing_is_left, setup=setup
+        )
+        >= 3
+    )
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_the_task_that_serves_a_rebalance_cancelled_anywhere(autojump_clock: Clock, strategy: str) -> None:
-    """The iteration is cancelled while a handler is waited for, or a commit or a listener is under way; the next one goes on."""
+async def test_cancelled_rebalance_can_be_resumed(autojump_clock: Clock, strategy: str) -> None:
+    """The iteration is cancelled while a handler, a commit or a listener is waited for.
+
+    The next one continues.
+    """
     settings = {"partition_assignment_strategy": [strategy], "auto_commit_interval_ms": 1_000_000}
 
     @asynccontextmanager
@@ -158,17 +196,31 @@ async def test_the_task_that_serves_a_rebalance_cancelled_anywhere(autojump_cloc
 
             nursery.start_soon(go_on)
             with trio.fail_after(30):
-                await until(lambda: consumer.statistics().state == "stable" and len(consumer.assignment()) == 2, 0.1)
+                await until(
+                    lambda: (
+                        consumer.statistics().state == "stable" and len(consumer.assignment()) == 2
+                    ),
+                    0.1,
+                )
                 cluster.group("g")._rebalance()
                 await until(lambda: len(cluster.requests("JoinGroup")) > count, 0.1)
-                await until(lambda: consumer.statistics().state == "stable" and len(consumer.assignment()) == 2, 0.1)
+                await until(
+                    lambda: (
+                        consumer.statistics().state == "stable" and len(consumer.assignment()) == 2
+                    ),
+                    0.1,
+                )
             nursery.cancel_scope.cancel()
-        await assert_nothing_left(cluster, consumer, buffered=1_000)  # nobody reads what is there
+        await assert_nothing_left(cluster, consumer, buffered=1_000)  # no task reads the records
         told = [what for what, _ in log if what != "lost"]
         assert "lost" not in [what for what, _ in log]
-        if strategy == "range":  # in the right order, none left out (one that was cut is told again)
-            told = [what for what, before in zip(told, [None, *told], strict=False) if what != before]
-            assert told == ["assigned", "revoked"] * (len(told) // 2) + ["assigned"] * (len(told) % 2)
+        if strategy == "range":  # in the right order, none left out (a cancelled call is repeated)
+            told = [
+                what for what, before in zip(told, [None, *told], strict=False) if what != before
+            ]
+            assert told == ["assigned", "revoked"] * (len(told) // 2) + ["assigned"] * (
+                len(told) % 2
+            )
 
     async def scenario(given: Any) -> None:
         await serve(*given)
@@ -182,7 +234,7 @@ async def open_and_close(cluster: ScriptedCluster) -> None:
         await consumer.aclose()
 
 
-async def test_opening_and_closing_cancelled_leave_nothing(autojump_clock: Clock) -> None:
+async def test_cancelled_open_and_close_leave_nothing(autojump_clock: Clock) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[ScriptedCluster]:
         async with cluster_of(records=5) as cluster:
@@ -212,7 +264,9 @@ CALLS: dict[str, Callable[[Given], Awaitable[object]]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 @PROTOCOLS
-async def test_each_call_cancelled_leaves_the_consumer_usable(autojump_clock: Clock, name: str, protocol: dict[str, Any]) -> None:
+async def test_each_cancelled_call_can_be_repeated(
+    autojump_clock: Clock, name: str, protocol: dict[str, Any]
+) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         async with fresh(enable_auto_commit=False, **protocol) as given:
@@ -227,7 +281,9 @@ async def test_each_call_cancelled_leaves_the_consumer_usable(autojump_clock: Cl
 
 
 @PROTOCOLS
-async def test_a_seek_and_its_position_cancelled(autojump_clock: Clock, protocol: dict[str, Any]) -> None:
+async def test_cancelled_seek_can_be_repeated(
+    autojump_clock: Clock, protocol: dict[str, Any]
+) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         async with fresh(**protocol) as given:
@@ -247,7 +303,9 @@ async def test_a_seek_and_its_position_cancelled(autojump_clock: Clock, protocol
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 3
 
 
-async def test_a_close_cancelled_anywhere_is_finished_by_the_end_of_the_block(autojump_clock: Clock) -> None:
+async def test_cancelled_close_is_finished_by_the_exit(
+    autojump_clock: Clock,
+) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Any]:
         async with cluster_of(2, records=6) as cluster:
@@ -270,8 +328,13 @@ async def test_a_close_cancelled_anywhere_is_finished_by_the_end_of_the_block(au
 
 
 @STRATEGIES
-async def test_a_listener_of_what_was_lost_cancelled_anywhere(autojump_clock: Clock, strategy: dict[str, Any]) -> None:
-    """It is told again until it has come to its end, and then the member joins anew and everything comes from the last commit."""
+async def test_cancelled_lost_listener_is_called_again(
+    autojump_clock: Clock, strategy: dict[str, Any]
+) -> None:
+    """It is called until it completes.
+
+    Then the member joins again and reads from the last commit.
+    """
     beat = "Heartbeat" if "group_protocol" not in strategy else "ConsumerGroupHeartbeat"
 
     @asynccontextmanager
@@ -283,12 +346,21 @@ async def test_a_listener_of_what_was_lost_cancelled_anywhere(autojump_clock: Cl
             log.append(what)
 
         settings = {"group_id": "g", "enable_auto_commit": False} | strategy
-        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, **settings) as consumer:
+        async with (
+            cluster_of(2, records=6) as cluster,
+            consumer_of(cluster, **settings) as consumer,
+        ):
             consumer.subscribe(["t"], Notes([], then=work))
             given = Given(cluster, consumer, [])
             await consumer.receive()
             await until(lambda: consumer.statistics().state == "stable")
-            cluster.fail(beat, ErrorCode.FENCED_MEMBER_EPOCH if "group_protocol" in strategy else ErrorCode.ILLEGAL_GENERATION, 1)
+            cluster.fail(
+                beat,
+                ErrorCode.FENCED_MEMBER_EPOCH
+                if "group_protocol" in strategy
+                else ErrorCode.ILLEGAL_GENERATION,
+                1,
+            )
             await until(lambda: consumer.statistics().state == "fenced", 0.1)
             yield given, log
 
@@ -302,4 +374,6 @@ async def test_a_listener_of_what_was_lost_cancelled_anywhere(autojump_clock: Cl
         await the_rest_comes(given)
         assert log == ["assigned", "lost", "assigned"]
 
-    assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 3  # before, inside and after the listener
+    assert (
+        await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 3
+    )  # before, inside and after the listener

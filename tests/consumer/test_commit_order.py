@@ -1,4 +1,4 @@
-"""Commits of one consumer: in order, one at a time, and never of what is another member's."""
+"""Commits of one consumer: in order, one at a time, and never for another member's partition."""
 
 from __future__ import annotations
 
@@ -10,7 +10,13 @@ import trio
 from consuming import T0, T1, cluster_of, consumer_of, member_of, until
 from trio.testing import MockClock as Clock
 
-from trikafka import BrokerResponseError, CommitFailedError, KafkaTimeoutError, OffsetAndMetadata, PartitionNotOwnedError
+from trikafka import (
+    BrokerResponseError,
+    CommitFailedError,
+    KafkaTimeoutError,
+    OffsetAndMetadata,
+    PartitionNotOwnedError,
+)
 from trikafka.testing import ScriptedCluster
 
 
@@ -20,8 +26,11 @@ def committed(cluster: ScriptedCluster, partition: int = 0) -> int | None:
 
 
 @pytest.mark.parametrize("how", ["error", "lost response"])
-async def test_a_commit_that_is_tried_again_leaves_a_later_one_alone(autojump_clock: Clock, how: str) -> None:
-    async with cluster_of(2, records=20) as cluster, consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
+async def test_retried_commit_spares_a_later_one(autojump_clock: Clock, how: str) -> None:
+    async with (
+        cluster_of(2, records=20) as cluster,
+        consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer,
+    ):
         consumer.assign([T0, T1])
         if how == "error":
             cluster.fail("OffsetCommit", 14, 1)
@@ -44,9 +53,12 @@ async def test_a_commit_that_is_tried_again_leaves_a_later_one_alone(autojump_cl
 
 
 @pytest.mark.parametrize("turn", range(8))  # Trio chooses at random which of the two goes on first
-async def test_commits_that_wait_for_the_coordinator_together_end_in_order(autojump_clock: Clock, turn: int) -> None:
-    """Seen live: an auto commit that had waited through a broker's restart overwrote the commit() that came after it."""
-    async with cluster_of(records=20) as cluster, consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
+async def test_waiting_commits_end_in_order(autojump_clock: Clock, turn: int) -> None:
+    """Seen live: an auto commit that waited for a broker's restart overwrote a later commit()."""
+    async with (
+        cluster_of(records=20) as cluster,
+        consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer,
+    ):
         consumer.assign([T0])
 
         async def slow(request: Any, default: Any) -> Any:
@@ -63,8 +75,13 @@ async def test_commits_that_wait_for_the_coordinator_together_end_in_order(autoj
         assert len(cluster.requests("OffsetCommit")) < 3
 
 
-async def test_what_was_left_to_a_later_commit_is_taken_back_when_that_fails(autojump_clock: Clock) -> None:
-    async with cluster_of(records=20) as cluster, consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
+async def test_failed_commit_restores_the_earlier_one(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=20) as cluster,
+        consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer,
+    ):
         consumer.assign([T0])
         cluster.fail("OffsetCommit", 14, 3)
 
@@ -80,8 +97,13 @@ async def test_what_was_left_to_a_later_commit_is_taken_back_when_that_fails(aut
         assert committed(cluster) == 5
 
 
-async def test_what_was_left_to_a_later_commit_is_taken_back_when_that_is_cancelled(autojump_clock: Clock) -> None:
-    async with cluster_of(records=20) as cluster, consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
+async def test_cancelled_commit_restores_the_earlier(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=20) as cluster,
+        consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer,
+    ):
         consumer.assign([T0])
         cluster.fail("OffsetCommit", 14, 10)
         with trio.fail_after(30):
@@ -95,7 +117,10 @@ async def test_what_was_left_to_a_later_commit_is_taken_back_when_that_is_cancel
 
 
 async def test_one_auto_commit_is_in_flight_at_a_time(autojump_clock: Clock) -> None:
-    async with cluster_of(records=50) as cluster, member_of(cluster, auto_commit_interval_ms=1000, max_poll_records=1) as consumer:
+    async with (
+        cluster_of(records=50) as cluster,
+        member_of(cluster, auto_commit_interval_ms=1000, max_poll_records=1) as consumer,
+    ):
         in_flight = most = 0
 
         async def slow(request: Any, default: Any) -> Any:
@@ -115,20 +140,28 @@ async def test_one_auto_commit_is_in_flight_at_a_time(autojump_clock: Clock) -> 
         assert len(cluster.requests("OffsetCommit")) >= 4
 
 
-async def test_auto_commit_that_fails_is_told_once_and_when_it_works_again(
+async def test_failing_auto_commit_is_logged_once(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """A second line says when it works again."""
     caplog.set_level(logging.INFO, logger="trikafka.commit")
-    async with cluster_of(records=50) as cluster, member_of(cluster, auto_commit_interval_ms=1000, max_poll_records=1) as consumer:
+    async with (
+        cluster_of(records=50) as cluster,
+        member_of(cluster, auto_commit_interval_ms=1000, max_poll_records=1) as consumer,
+    ):
         cluster.fail("OffsetCommit", 28, 4)
         for _ in range(8):
             await consumer.receive_batch()
             await trio.sleep(1)
-    told = [(record.levelname, record.message.split(",")[0]) for record in caplog.records if record.name == "trikafka.commit"]
+    told = [
+        (record.levelname, record.message.split(",")[0])
+        for record in caplog.records
+        if record.name == "trikafka.commit"
+    ]
     assert told == [("WARNING", "auto commit failed"), ("INFO", "auto commit works again")]
 
 
-async def test_what_is_another_members_is_not_committed(autojump_clock: Clock) -> None:
+async def test_partition_of_another_is_not_committed(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=5) as cluster, member_of(cluster) as first:
         await first.receive()
         async with trio.open_nursery() as nursery:
@@ -144,7 +177,10 @@ async def test_what_is_another_members_is_not_committed(autojump_clock: Clock) -
                     await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
                 foreign = next(iter(second.assignment()))
                 before = committed(cluster, foreign.partition)
-                with pytest.raises(PartitionNotOwnedError, match=f"does not own {foreign}, .*without a subscription, or the admin"):
+                with pytest.raises(
+                    PartitionNotOwnedError,
+                    match=f"does not own {foreign}, .*without a subscription, or the admin",
+                ):
                     await first.commit({foreign: 0})
                 assert issubclass(PartitionNotOwnedError, CommitFailedError)
                 assert committed(cluster, foreign.partition) == before
@@ -154,9 +190,14 @@ async def test_what_is_another_members_is_not_committed(autojump_clock: Clock) -
         assert committed(cluster, 1) == 3
 
 
-async def test_what_is_taken_away_while_a_commit_waits_for_its_turn_is_not_committed(autojump_clock: Clock) -> None:
-    """In another generation than it began to wait in, the coordinator would take it."""
-    async with cluster_of(2, records=5) as cluster, consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
+async def test_revoked_partition_is_not_committed_late(
+    autojump_clock: Clock,
+) -> None:
+    """In a new generation the coordinator would accept the waiting commit."""
+    async with (
+        cluster_of(2, records=5) as cluster,
+        consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer,
+    ):
         owned, held = [T0], trio.Event()
 
         async def hold(request: Any, default: Any) -> Any:
@@ -169,7 +210,9 @@ async def test_what_is_taken_away_while_a_commit_waits_for_its_turn_is_not_commi
 
         async def late() -> None:
             with pytest.raises(PartitionNotOwnedError):
-                await consumer._parts.group.need_commits().commit({T0: OffsetAndMetadata(1)}, check=check)
+                await consumer._parts.group.need_commits().commit(
+                    {T0: OffsetAndMetadata(1)}, check=check
+                )
 
         cluster.on("OffsetCommit", hold, 1)
         with trio.fail_after(20):
@@ -184,7 +227,7 @@ async def test_what_is_taken_away_while_a_commit_waits_for_its_turn_is_not_commi
 
 
 @pytest.mark.parametrize("api", ["OffsetFetch", "OffsetCommit"])
-async def test_a_response_that_leaves_a_partition_out_is_tried_again(autojump_clock: Clock, api: str) -> None:
+async def test_incomplete_response_is_retried(autojump_clock: Clock, api: str) -> None:
     async with cluster_of(2, records=50) as cluster:
         async with consumer_of(cluster, group_id="g") as consumer:
             if api == "OffsetCommit":
@@ -198,7 +241,7 @@ async def test_a_response_that_leaves_a_partition_out_is_tried_again(autojump_cl
             assert (await consumer.position(T0), await consumer.position(T1)) == (38, 39)
 
 
-async def test_a_fatal_error_is_not_hidden_by_one_in_passing(autojump_clock: Clock) -> None:
+async def test_fatal_error_wins_over_a_transient_one(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=5) as cluster, consumer_of(cluster, group_id="g") as consumer:
 
         async def both(request: Any, default: Any) -> Any:

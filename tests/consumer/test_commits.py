@@ -1,4 +1,8 @@
-"""What is committed and when: auto commit covers what the user came back from, an explicit commit what was handed out."""
+"""Contents and times of commits.
+
+Auto commit covers records whose processing the user has finished; an explicit commit covers all
+delivered ones.
+"""
 
 from __future__ import annotations
 
@@ -29,15 +33,22 @@ def committed(cluster: ScriptedCluster) -> int | None:
     return None if found is None else found.offset
 
 
-async def test_the_timer_commits_what_the_user_came_back_from_one_by_one(autojump_clock: Clock) -> None:
-    async with cluster_of(records=9) as cluster, member_of(cluster, auto_commit_interval_ms=1_000) as consumer:
+async def test_timer_commits_finished_records(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=9) as cluster,
+        member_of(cluster, auto_commit_interval_ms=1_000) as consumer,
+    ):
         for count in range(1, 6):
             await consumer.receive()
             await trio.sleep(2)
             assert committed(cluster) == count - 1  # the last one is still being processed
 
 
-async def test_the_timer_commits_what_the_user_came_back_from_by_batch(autojump_clock: Clock) -> None:
+async def test_timer_commits_finished_batches(
+    autojump_clock: Clock,
+) -> None:
     settings = {"auto_commit_interval_ms": 1_000, "max_poll_records": 4}
     async with cluster_of(records=12) as cluster, member_of(cluster, **settings) as consumer:
         for done in (0, 4, 8):
@@ -46,14 +57,17 @@ async def test_the_timer_commits_what_the_user_came_back_from_by_batch(autojump_
             assert committed(cluster) == done
 
 
-async def test_a_receive_that_finds_nothing_is_coming_back(autojump_clock: Clock) -> None:
-    async with cluster_of(records=2) as cluster, member_of(cluster, auto_commit_interval_ms=1_000) as consumer:
+async def test_empty_receive_finishes_the_last_records(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(records=2) as cluster,
+        member_of(cluster, auto_commit_interval_ms=1_000) as consumer,
+    ):
         await values(consumer, 2)
         assert not await consumer.receive_batch(timeout=3)
         assert committed(cluster) == 2
 
 
-async def test_all_partitions_are_covered_by_coming_back(autojump_clock: Clock) -> None:
+async def test_finished_records_of_all_are_committed(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=1) as cluster:
         async with member_of(cluster) as consumer:
             await values(consumer, 2)
@@ -68,7 +82,7 @@ async def test_all_partitions_are_covered_by_coming_back(autojump_clock: Clock) 
 
 
 @pytest.mark.parametrize("by_batch", [False, True])
-async def test_a_clean_exit_commits_all_that_was_handed_out(autojump_clock: Clock, by_batch: bool) -> None:
+async def test_clean_exit_commits_all_delivered(autojump_clock: Clock, by_batch: bool) -> None:
     async with cluster_of(records=9) as cluster:
         async with member_of(cluster, max_poll_records=4) as consumer:
             if by_batch:
@@ -82,7 +96,7 @@ async def test_a_clean_exit_commits_all_that_was_handed_out(autojump_clock: Cloc
 
 
 @pytest.mark.parametrize("by_batch", [False, True])
-async def test_an_exception_leaves_what_was_being_processed(autojump_clock: Clock, by_batch: bool) -> None:
+async def test_exception_leaves_records_in_hand(autojump_clock: Clock, by_batch: bool) -> None:
     async with cluster_of(records=9) as cluster:
         with pytest.raises(Oops):  # noqa: PT012
             async with member_of(cluster, max_poll_records=2) as consumer:
@@ -96,7 +110,9 @@ async def test_an_exception_leaves_what_was_being_processed(autojump_clock: Cloc
         assert not cluster.group("g").members
 
 
-async def test_a_cancelled_exit_commits_what_is_done_and_leaves_within_a_second(autojump_clock: Clock) -> None:
+async def test_cancelled_exit_commits_within_a_second(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(records=9) as cluster:
         with trio.move_on_after(10) as scope:
             async with member_of(cluster) as consumer:
@@ -108,7 +124,9 @@ async def test_a_cancelled_exit_commits_what_is_done_and_leaves_within_a_second(
         assert trio.current_time() < 11
 
 
-async def test_a_cancelled_exit_from_a_frozen_broker_ends_within_a_second(autojump_clock: Clock) -> None:
+async def test_cancelled_exit_of_frozen_broker_ends(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(records=9) as cluster:
         with trio.move_on_after(10):
             async with member_of(cluster) as consumer:
@@ -118,7 +136,7 @@ async def test_a_cancelled_exit_from_a_frozen_broker_ends_within_a_second(autoju
         assert trio.current_time() <= 11
 
 
-async def test_a_clean_exit_from_a_frozen_broker_ends_in_its_time(autojump_clock: Clock) -> None:
+async def test_clean_exit_of_frozen_broker_has_a_limit(autojump_clock: Clock) -> None:
     async with cluster_of(records=9) as cluster:
         async with member_of(cluster, close_timeout_ms=5_000) as consumer:
             await values(consumer, 3)
@@ -127,14 +145,20 @@ async def test_a_clean_exit_from_a_frozen_broker_ends_in_its_time(autojump_clock
         assert trio.current_time() <= before + 5.1
 
 
-async def test_close_twice_and_use_after_close(autojump_clock: Clock) -> None:
+async def test_closed_consumer_refuses_calls(autojump_clock: Clock) -> None:
     async with cluster_of(records=9) as cluster, member_of(cluster) as consumer:
         await values(consumer, 3)
         await consumer.aclose()
         await consumer.aclose(timeout=0)
         assert committed(cluster) == 3
         assert len(cluster.requests("LeaveGroup")) == 1
-        for use in (consumer.receive, consumer.receive_batch, consumer.commit, consumer.unsubscribe, consumer.list_topics):
+        for use in (
+            consumer.receive,
+            consumer.receive_batch,
+            consumer.commit,
+            consumer.unsubscribe,
+            consumer.list_topics,
+        ):
             with pytest.raises(trio.ClosedResourceError):
                 await use()
         for use_nowait in (consumer.receive_nowait, consumer.receive_batch_nowait):
@@ -145,8 +169,12 @@ async def test_close_twice_and_use_after_close(autojump_clock: Clock) -> None:
                 use_now()
 
 
-async def test_closing_wakes_the_task_that_receives(autojump_clock: Clock) -> None:
-    async with cluster_of() as cluster, member_of(cluster) as consumer, trio.open_nursery() as nursery:
+async def test_closing_wakes_a_receive(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of() as cluster,
+        member_of(cluster) as consumer,
+        trio.open_nursery() as nursery,
+    ):
 
         async def receive() -> None:
             with pytest.raises(trio.ClosedResourceError):
@@ -160,7 +188,9 @@ async def test_closing_wakes_the_task_that_receives(autojump_clock: Clock) -> No
         raise AssertionError("receive did not end")
 
 
-async def test_a_background_failure_is_one_error_and_commits_nothing_new(autojump_clock: Clock) -> None:
+async def test_background_failure_is_raised_once(
+    autojump_clock: Clock,
+) -> None:
     class Broken:
         name = "broken"
         cooperative = False
@@ -180,9 +210,12 @@ async def test_a_background_failure_is_one_error_and_commits_nothing_new(autojum
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_what_is_done_is_committed_before_partitions_go(autojump_clock: Clock, strategy: str) -> None:
+async def test_finished_records_commit_before_revoke(autojump_clock: Clock, strategy: str) -> None:
     settings = {"partition_assignment_strategy": [strategy], "auto_commit_interval_ms": 1_000_000}
-    async with cluster_of(2, records=30) as cluster, member_of(cluster, max_poll_records=10, **settings) as first:
+    async with (
+        cluster_of(2, records=30) as cluster,
+        member_of(cluster, max_poll_records=10, **settings) as first,
+    ):
         first.subscribe(["t"], Notes([]))
         handed: dict[int, int] = {0: 0, 1: 0}
         for _ in range(2):
@@ -201,9 +234,14 @@ async def test_what_is_done_is_committed_before_partitions_go(autojump_clock: Cl
             nursery.cancel_scope.cancel()
 
 
-async def test_revocation_waits_for_its_commit_over_several_short_receives(autojump_clock: Clock) -> None:
+async def test_revocation_waits_over_short_receives(
+    autojump_clock: Clock,
+) -> None:
     settings = {"partition_assignment_strategy": ["range"], "auto_commit_interval_ms": 1_000_000}
-    async with cluster_of(records=5) as cluster, consumer_of(cluster, group_id="g", **settings) as consumer:
+    async with (
+        cluster_of(records=5) as cluster,
+        consumer_of(cluster, group_id="g", **settings) as consumer,
+    ):
         consumer.subscribe(["t"])
         await values(consumer, 3)
         rule = cluster.fail("OffsetCommit", 14, None)
@@ -219,14 +257,20 @@ async def test_revocation_waits_for_its_commit_over_several_short_receives(autoj
         assert committed(cluster) == 3
 
 
-async def test_explicit_commits(autojump_clock: Clock) -> None:
-    async with cluster_of(records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+async def test_explicit_commits_are_written(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(records=9) as cluster,
+        member_of(cluster, enable_auto_commit=False) as consumer,
+    ):
         await values(consumer, 4)
         await consumer.commit()
         assert committed(cluster) == 4
         assert cluster.committed("g", T0).leader_epoch == 0
         await consumer.commit({T0: OffsetAndMetadata(2, 0, "note")})
-        assert await consumer.committed([T0, ("t", 9)]) == {T0: OffsetAndMetadata(2, 0, "note"), ("t", 9): None}
+        assert await consumer.committed([T0, ("t", 9)]) == {
+            T0: OffsetAndMetadata(2, 0, "note"),
+            ("t", 9): None,
+        }
         await consumer.commit({T0: 3})
         assert committed(cluster) == 3
         await consumer.commit({})
@@ -239,15 +283,20 @@ async def test_explicit_commits(autojump_clock: Clock) -> None:
     assert committed(cluster) == 3
 
 
-async def test_auto_commit_does_not_go_back_behind_an_explicit_commit(autojump_clock: Clock) -> None:
-    async with cluster_of(records=9) as cluster, member_of(cluster, auto_commit_interval_ms=1_000) as consumer:
+async def test_auto_commit_does_not_undo_a_commit(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=9) as cluster,
+        member_of(cluster, auto_commit_interval_ms=1_000) as consumer,
+    ):
         await values(consumer, 4)
         await consumer.commit()
         await trio.sleep(5)
         assert committed(cluster) == 4
 
 
-async def test_nothing_is_committed_without_auto_commit(autojump_clock: Clock) -> None:
+async def test_no_commit_without_auto_commit(autojump_clock: Clock) -> None:
     async with cluster_of(records=9) as cluster:
         async with member_of(cluster, enable_auto_commit=False) as consumer:
             await values(consumer, 4)
@@ -256,7 +305,7 @@ async def test_nothing_is_committed_without_auto_commit(autojump_clock: Clock) -
         assert not cluster.requests("OffsetCommit")
 
 
-async def test_assigned_by_hand_what_goes_is_committed_too(autojump_clock: Clock) -> None:
+async def test_unassigned_partition_is_committed(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=5) as cluster, consumer_of(cluster, group_id="g") as consumer:
         consumer.assign([T0])
         await values(consumer, 3)
@@ -268,8 +317,11 @@ async def test_assigned_by_hand_what_goes_is_committed_too(autojump_clock: Clock
 
 
 @pytest.mark.parametrize("code", [14, 15, 16, 7])
-async def test_a_commit_is_tried_again(autojump_clock: Clock, code: int) -> None:
-    async with cluster_of(nodes=2, records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+async def test_commit_is_retried(autojump_clock: Clock, code: int) -> None:
+    async with (
+        cluster_of(nodes=2, records=9) as cluster,
+        member_of(cluster, enable_auto_commit=False) as consumer,
+    ):
         await values(consumer, 4)
         cluster.fail("OffsetCommit", code, 3)
         await consumer.commit()
@@ -281,25 +333,39 @@ async def test_a_commit_is_tried_again(autojump_clock: Clock, code: int) -> None
 
 
 @pytest.mark.parametrize("code", [22, 25])
-async def test_a_commit_of_a_member_that_is_out_fails(autojump_clock: Clock, code: int) -> None:
-    async with cluster_of(records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+async def test_removed_member_cannot_commit(autojump_clock: Clock, code: int) -> None:
+    async with (
+        cluster_of(records=9) as cluster,
+        member_of(cluster, enable_auto_commit=False) as consumer,
+    ):
         await values(consumer, 4)
         cluster.fail("OffsetCommit", code)
         with pytest.raises(CommitFailedError, match="has moved on"):
             await consumer.commit()
 
 
-async def test_a_commit_waits_for_a_rebalance_that_does_not_need_the_user(autojump_clock: Clock) -> None:
-    async with cluster_of(records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+async def test_commit_waits_for_a_rebalance(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=9) as cluster,
+        member_of(cluster, enable_auto_commit=False) as consumer,
+    ):
         await values(consumer, 4)
         cluster.fail("OffsetCommit", 27, 3)
         await consumer.commit()
         assert committed(cluster) == 4
 
 
-async def test_a_commit_does_not_outlive_the_ownership(autojump_clock: Clock) -> None:
-    """While a commit is being tried again its partition is lost: it must not be written over the new owner's."""
-    async with cluster_of(records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+async def test_commit_does_not_outlive_the_ownership(autojump_clock: Clock) -> None:
+    """The partition is lost while its commit is retried.
+
+    The commit must not overwrite the new owner's.
+    """
+    async with (
+        cluster_of(records=9) as cluster,
+        member_of(cluster, enable_auto_commit=False) as consumer,
+    ):
         await values(consumer, 4)
         cluster.fail("OffsetCommit", 14, None)
         cluster.fail("Heartbeat", 25)
@@ -320,10 +386,12 @@ async def test_a_commit_does_not_outlive_the_ownership(autojump_clock: Clock) ->
         assert committed(cluster) is None
 
 
-async def test_outside_the_group_auto_commit_is_silent(autojump_clock: Clock) -> None:
+async def test_auto_commit_stops_outside_the_group(autojump_clock: Clock) -> None:
     async with cluster_of(records=9) as cluster:
         with trio.move_on_after(20):
-            async with member_of(cluster, session_timeout_ms=6_000, max_poll_interval_ms=6_000) as consumer:
+            async with member_of(
+                cluster, session_timeout_ms=6_000, max_poll_interval_ms=6_000
+            ) as consumer:
                 await values(consumer, 4)
                 cluster.fail("OffsetCommit", 14, 1)
                 await trio.sleep(6.5)
@@ -332,8 +400,12 @@ async def test_outside_the_group_auto_commit_is_silent(autojump_clock: Clock) ->
         assert len(cluster.requests("OffsetCommit")) == before
 
 
-async def test_position_follows_a_partition_that_went_and_came_back(autojump_clock: Clock) -> None:
-    async with cluster_of(records=9) as cluster, consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
+async def test_position_follows_a_reassigned_partition(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(records=9) as cluster,
+        consumer_of(cluster) as consumer,
+        trio.open_nursery() as nursery,
+    ):
         cluster.fail("ListOffsets", 5, 10)
         consumer.assign([T0])
         found: list[int] = []

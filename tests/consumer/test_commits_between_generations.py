@@ -1,4 +1,4 @@
-"""A cooperative member reads on while its group rebalances: what it has processed is committed whenever it says so, or leaves."""
+"""Commits of a cooperative member while its group rebalances, also when it leaves."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import trio
 from consuming import cluster_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
-from trikafka._api.consumer import Consumer
-from trikafka._state.member import MemberState
+from trikafka._api.consumer.consumer import Consumer
+from trikafka._state.group.member import MemberState
 from trikafka.testing import ScriptedCluster
 
 SETTINGS = {"partition_assignment_strategy": ["cooperative-sticky"], "auto_commit_interval_ms": 1e9}
@@ -21,9 +21,8 @@ SETTINGS = {"partition_assignment_strategy": ["cooperative-sticky"], "auto_commi
 async def joining(
     api: str, late: float = 1, scope: trio.CancelScope | None = None
 ) -> AsyncIterator[tuple[ScriptedCluster, Consumer]]:
-    """A member with five records of two partitions, which hears so late (seconds) what the coordinator has carried out (``api``).
-
-    ``scope`` is put around the member.
+    """Open a member with five records of two partitions whose coordinator's responses to ``api``
+    are late (seconds). ``scope`` is put around the member.
     """
 
     async def other() -> None:
@@ -36,9 +35,16 @@ async def joining(
                 await values(consumer, 5)
                 member, generation = consumer._parts.core.member, cluster.group("g").generation
                 mine = member.identity.member_id
-                cluster.delay(api, late, where=lambda request: request.member_id == mine, after=True)
+                cluster.delay(
+                    api, late, where=lambda request: request.member_id == mine, after=True
+                )
                 nursery.start_soon(other)
-                await until(lambda: cluster.group("g").generation > generation and member.state is not MemberState.STABLE)
+                await until(
+                    lambda: (
+                        cluster.group("g").generation > generation
+                        and member.state is not MemberState.STABLE
+                    )
+                )
                 if api == "SyncGroup":
                     await until(lambda: member.state is MemberState.SYNCING)
                 yield cluster, consumer
@@ -50,7 +56,7 @@ def committed(cluster: ScriptedCluster) -> int:
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
-async def test_a_commit_rides_over_the_change(api: str, autojump_clock: Clock) -> None:
+async def test_commit_survives_a_rebalance(api: str, autojump_clock: Clock) -> None:
     async with joining(api) as (cluster, consumer):
         await consumer.commit()
         assert committed(cluster) == 5
@@ -58,7 +64,7 @@ async def test_a_commit_rides_over_the_change(api: str, autojump_clock: Clock) -
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
 @pytest.mark.parametrize("how", ["aclose", "unsubscribe"])
-async def test_who_leaves_has_committed(api: str, how: str, autojump_clock: Clock) -> None:
+async def test_leaving_member_has_committed(api: str, how: str, autojump_clock: Clock) -> None:
     async with joining(api) as (cluster, consumer):
         began = trio.current_time()
         await getattr(consumer, how)()
@@ -67,7 +73,7 @@ async def test_who_leaves_has_committed(api: str, how: str, autojump_clock: Cloc
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
-async def test_who_is_cancelled_has_committed(api: str, autojump_clock: Clock) -> None:
+async def test_cancelled_member_has_committed(api: str, autojump_clock: Clock) -> None:
     scope = trio.CancelScope()
     async with joining(api, 0.1, scope) as (cluster, _):
         scope.cancel()

@@ -1,8 +1,9 @@
-"""The life of a member by the consumer protocol (KIP-848) as a state machine: the rules and promises of ``test_member_machine``.
+"""The life of a member of the consumer protocol (KIP-848) as a state machine.
 
-Targets come and change while listeners run, heartbeats are lost, epochs fenced, and the user stays away. What must hold is the
-same: revoke before assign; ``lost`` exactly when the member is out of its group; each partition goes and comes in turns; nothing
-is lost on the way, so that once all is calm again the member has what is its due, and reads it.
+The rules and promises are those of ``test_member_machine``. Targets change while listeners run,
+heartbeats are lost, epochs are fenced, and the user stays away. Revocations come before
+assignments, ``lost`` exactly when the member is out of its group, and each partition alternates.
+Once calm, the member has its share and reads it.
 """
 
 from __future__ import annotations
@@ -15,8 +16,13 @@ from test_member_machine import SETTINGS, Life, Play, ToldIn
 
 from trikafka.errors import ErrorCode
 
-#: There is one state for both here: a new target may come at any time, and what goes and what comes is one reconciliation.
-TOLD_IN: ToldIn = {"assigned": {"reconciling"}, "revoked": {"reconciling", "leaving"}, "lost": {"fenced", "stale"}}
+#: There is one state for both here: a new target may come at any time, and what goes and what comes
+#: is one reconciliation.
+TOLD_IN: ToldIn = {
+    "assigned": {"reconciling"},
+    "revoked": {"reconciling", "leaving"},
+    "lost": {"fenced", "stale"},
+}
 SETTLED: dict[str, Any] = {
     "group_id": "g",
     "group_protocol": "consumer",
@@ -31,9 +37,12 @@ BEAT = "ConsumerGroupHeartbeat"
 
 
 class ConsumerLife(Life):
-    """What happens by the consumer protocol."""
+    """Events of the consumer protocol."""
 
-    @initialize(assignor=st.sampled_from([None, "range", "uniform"]), instance_id=st.sampled_from([None, "i"]))
+    @initialize(
+        assignor=st.sampled_from([None, "range", "uniform"]),
+        instance_id=st.sampled_from([None, "i"]),
+    )
     def begin(self, assignor: str | None, instance_id: str | None) -> None:
         play = Play(SETTLED | {"group_remote_assignor": assignor}, TOLD_IN, TIMES)
         play.mine["group_instance_id"] = instance_id
@@ -61,8 +70,11 @@ class ConsumerLife(Life):
     )
     def a_response_is_an_error(self, code: int) -> None:
         async def step(play: Play) -> None:
-            # Not to who leaves: that it was unknown then, and its group_instance_id is still held, no coordinator says.
-            play.cluster.fail(BEAT, code, 1, where=lambda request: code not in FENCED or request.member_epoch >= 0)
+            # Not to who leaves: that it was unknown then, and its group_instance_id is still held,
+            # no coordinator says.
+            play.cluster.fail(
+                BEAT, code, 1, where=lambda request: code not in FENCED or request.member_epoch >= 0
+            )
 
         self.then(step)
 

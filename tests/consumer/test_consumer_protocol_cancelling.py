@@ -1,4 +1,7 @@
-"""Cancelled at every await, a member by the consumer protocol (KIP-848) loses nothing, and goes on or leaves as if nothing was."""
+"""Cancellation at every await of a member of the consumer protocol (KIP-848).
+
+Nothing is lost, and it continues or leaves.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import trio
 from consuming import T0, T1, Notes, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
-from trikafka._api.consumer import Consumer
+from trikafka._api.consumer.consumer import Consumer
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.testing._leftovers import assert_nothing_left
 
@@ -29,7 +32,10 @@ async def fresh(**settings: Any) -> AsyncIterator[Given]:
     async def work(what: str) -> None:
         await trio.sleep(0.5)
 
-    async with cluster_of(2, records=6) as cluster, consumer_of(cluster, **(PROTOCOL | settings)) as consumer:
+    async with (
+        cluster_of(2, records=6) as cluster,
+        consumer_of(cluster, **(PROTOCOL | settings)) as consumer,
+    ):
         given = Given(cluster, consumer, [], [])
         consumer.subscribe(["t"], Notes(given.told, then=work))
         yield given
@@ -51,11 +57,11 @@ async def the_rest_comes(given: Given) -> None:
     await assert_nothing_left(given.cluster, given.consumer)
 
 
-async def test_a_receive_that_joins_and_runs_listeners(autojump_clock: Clock) -> None:
+async def test_joining_receive_may_be_cancelled(autojump_clock: Clock) -> None:
     assert await assert_all_awaits_cancellable(receive, the_rest_comes, setup=fresh) > 3
 
 
-async def test_a_receive_while_the_broker_takes_partitions_away(autojump_clock: Clock) -> None:
+async def test_revoking_receive_may_be_cancelled(autojump_clock: Clock) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         async with fresh(enable_auto_commit=False) as given:
@@ -83,7 +89,7 @@ async def test_a_receive_while_the_broker_takes_partitions_away(autojump_clock: 
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) > 3
 
 
-async def test_unsubscribing(autojump_clock: Clock) -> None:
+async def test_unsubscribe_may_be_cancelled(autojump_clock: Clock) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         async with fresh() as given:
@@ -96,7 +102,9 @@ async def test_unsubscribing(autojump_clock: Clock) -> None:
     async def check(given: Given) -> None:
         with trio.fail_after(60):
             if not given.consumer.subscription():
-                await until(lambda: not given.cluster.group("g").modern.members)  # what was cut is made up for
+                await until(
+                    lambda: not given.cluster.group("g").modern.members
+                )  # what was cut is made up for
                 given.consumer.subscribe(["t"])
             await values(given.consumer, 1)
         assert given.consumer.assignment() == {T0, T1}
@@ -106,7 +114,7 @@ async def test_unsubscribing(autojump_clock: Clock) -> None:
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 1
 
 
-async def test_a_whole_life_leaves_no_member_and_no_connection(autojump_clock: Clock) -> None:
+async def test_whole_life_may_be_cancelled(autojump_clock: Clock) -> None:
     for instance in (None, "i"):
 
         @asynccontextmanager
@@ -115,14 +123,20 @@ async def test_a_whole_life_leaves_no_member_and_no_connection(autojump_clock: C
                 yield cluster
 
         async def scenario(cluster: ScriptedCluster, instance: str | None = instance) -> None:
-            async with consumer_of(cluster, "t", group_instance_id=instance, **PROTOCOL) as consumer:
+            async with consumer_of(
+                cluster, "t", group_instance_id=instance, **PROTOCOL
+            ) as consumer:
                 await values(consumer, 3)
                 await trio.sleep(6)
 
         async def check(cluster: ScriptedCluster) -> None:
             await trio.sleep(1)
             group = cluster.group("g")
-            members = group.modern.members.values() if group is not None and group.modern is not None else ()
+            members = (
+                group.modern.members.values()
+                if group is not None and group.modern is not None
+                else ()
+            )
             assert all(member.epoch == -2 for member in members)  # static: it may come back
             assert cluster.connections() == 0
 

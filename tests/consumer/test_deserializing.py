@@ -1,4 +1,7 @@
-"""``key_deserializer`` and ``value_deserializer``: applied to records as they are handed out; what fails can be sought past."""
+"""``key_deserializer`` and ``value_deserializer`` are applied when records are delivered.
+
+A failing record can be skipped by a seek.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,15 @@ import trio
 from consuming import T0, cluster_of, consumer_of, until
 from trio.testing import MockClock as Clock
 
-from trikafka._api.consumer import Consumer
+from trikafka._api.consumer.consumer import Consumer
 from trikafka.errors import DeserializationError
 from trikafka.testing import ScriptedCluster
 
 
 @asynccontextmanager
-async def numbers(values: list[bytes | None], **settings: Any) -> AsyncIterator[tuple[ScriptedCluster, Consumer]]:
+async def numbers(
+    values: list[bytes | None], **settings: Any
+) -> AsyncIterator[tuple[ScriptedCluster, Consumer]]:
     async with cluster_of() as cluster:
         cluster.append("t", 0, values)
         async with consumer_of(cluster, **({"value_deserializer": int} | settings)) as consumer:
@@ -26,12 +31,16 @@ async def numbers(values: list[bytes | None], **settings: Any) -> AsyncIterator[
             yield cluster, consumer
 
 
-async def test_records_hold_what_the_functions_make(autojump_clock: Clock) -> None:
+async def test_records_hold_deserialized_values(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster:
         cluster.append("t", 0, [(b"a", b"1"), (None, None)])
-        async with consumer_of(cluster, key_deserializer=bytes.decode, value_deserializer=int) as consumer:
+        async with consumer_of(
+            cluster, key_deserializer=bytes.decode, value_deserializer=int
+        ) as consumer:
             consumer.assign([T0])
-            assert [(r.key, r.value) for r in [await consumer.receive(), await consumer.receive()]] == [("a", 1), (None, None)]
+            assert [
+                (r.key, r.value) for r in [await consumer.receive(), await consumer.receive()]
+            ] == [("a", 1), (None, None)]
             consumer.seek(T0, 0)
             batch = await consumer.receive_batch()
             assert [record.value for record in batch] == [1, None]
@@ -42,7 +51,7 @@ async def test_records_hold_what_the_functions_make(autojump_clock: Clock) -> No
 
 
 @pytest.mark.parametrize("bad", [0, 2, 199, 299])
-async def test_what_fails_comes_again_until_sought_past(autojump_clock: Clock, bad: int) -> None:
+async def test_failing_record_returns_until_a_seek(autojump_clock: Clock, bad: int) -> None:
     given: list[bytes | None] = [b"%d" % number for number in range(300)]
     given[bad] = b"secret"
     async with numbers(given) as (_, consumer):
@@ -51,7 +60,12 @@ async def test_what_fails_comes_again_until_sought_past(autojump_clock: Clock, b
             with pytest.raises(DeserializationError) as caught:
                 await consumer.receive()
             error = caught.value
-            assert (error.topic, error.partition, error.offset, error.part) == ("t", 0, bad, "value")
+            assert (error.topic, error.partition, error.offset, error.part) == (
+                "t",
+                0,
+                bad,
+                "value",
+            )
             assert (error.key, error.value) == (None, b"secret")
             assert "secret" not in str(error)
             assert isinstance(error.__cause__, ValueError)
@@ -64,7 +78,7 @@ async def test_what_fails_comes_again_until_sought_past(autojump_clock: Clock, b
         assert got == [number for number in range(300) if number != bad]
 
 
-async def test_in_a_batch_it_is_met_by_iterating(autojump_clock: Clock) -> None:
+async def test_batch_raises_at_the_failing_record(autojump_clock: Clock) -> None:
     async with numbers([b"0", b"x", b"2"]) as (_, consumer):
         batch = await consumer.receive_batch()
         records = iter(batch)
@@ -77,7 +91,7 @@ async def test_in_a_batch_it_is_met_by_iterating(autojump_clock: Clock) -> None:
         assert bytes(batch.columns.offsets)  # the bytes are still there for who wants them
 
 
-async def test_what_was_before_it_is_processed_and_it_is_not(autojump_clock: Clock) -> None:
+async def test_records_before_a_failure_are_committed(autojump_clock: Clock) -> None:
     settings = {"group_id": "g", "auto_commit_interval_ms": 1_000}
     async with numbers([b"0", b"1", b"x", b"3"], **settings) as (cluster, consumer):
         for _ in range(2):
@@ -88,7 +102,7 @@ async def test_what_was_before_it_is_processed_and_it_is_not(autojump_clock: Clo
         assert cluster.committed("g", T0).offset == 2
 
 
-async def test_a_stream_raises_it_alone(autojump_clock: Clock) -> None:
+async def test_stream_raises_its_own_failure(autojump_clock: Clock) -> None:
     async with numbers([b"0", b"x", b"2"]) as (_, consumer), trio.open_nursery() as nursery:
         got: list[Any] = []
 
@@ -109,3 +123,77 @@ async def test_a_stream_raises_it_alone(autojump_clock: Clock) -> None:
         await until(lambda: len(got) == 3)
         assert got == [0, b"x", 2]
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("bad", [0, 3, 9])
+@pytest.mark.parametrize("way", ["receive_batch", "batches", "nowait", "stream"])
+async def test_batch_continues_at_the_failure(autojump_clock: Clock, way: str, bad: int) -> None:
+    """Without a seek the record returns; after one, the rest of the batch does."""
+    given: list[bytes | None] = [b"%d" % number for number in range(10)]
+    given[bad] = b"x"
+    async with numbers(given) as (_, consumer):
+        got: list[int] = []
+        failed: list[int] = []
+        stood: list[int] = []
+
+        async def take(batch: Any) -> None:
+            try:
+                for record in batch:
+                    got.append(record.value)
+            except DeserializationError as error:
+                failed.append(error.offset)
+                stood.append(await consumer.position(T0))
+                if len(failed) == 3:
+                    consumer.seek(T0, error.offset + 1)
+
+        async def batch() -> Any:
+            if way == "receive_batch":
+                return await consumer.receive_batch()
+            if way == "batches":
+                return await anext(consumer.batches())
+            if way == "nowait":
+                await until(lambda: consumer.statistics().buffered_bytes > 0)
+                return consumer.receive_batch_nowait()
+            return await anext(stream.batches())
+
+        if way == "stream":
+            stream = await anext(consumer.partitions())
+        with trio.fail_after(10):
+            while len(got) < 9 or len(failed) < 3:
+                await take(await batch())
+        assert got == [number for number in range(10) if number != bad]
+        assert failed == stood == [bad] * 3
+
+
+@pytest.mark.parametrize("marks", [False, True])
+async def test_failing_batch_commits_what_was_before(autojump_clock: Clock, marks: bool) -> None:
+    settings = {
+        "group_id": "g",
+        "auto_commit_interval_ms": 1_000,
+        "enable_auto_offset_store": not marks,
+    }
+    async with numbers([b"0", b"1", b"x", b"3"], **settings) as (cluster, consumer):
+        batch = await consumer.receive_batch()
+        with pytest.raises(DeserializationError):
+            list(batch)
+        await trio.sleep(3)
+        assert cluster.committed("g", T0).offset == 0
+        if marks:
+            consumer.mark_processed(batch[0])
+        with pytest.raises(DeserializationError):
+            list(await consumer.receive_batch())
+        await trio.sleep(3)
+        assert cluster.committed("g", T0).offset == (1 if marks else 2)
+
+
+async def test_batch_from_before_a_seek_moves_nothing(autojump_clock: Clock) -> None:
+    async with numbers([b"0", b"x", b"2", b"3"]) as (_, consumer):
+        batch = await consumer.receive_batch()
+        consumer.seek(T0, 3)
+        with pytest.raises(DeserializationError):
+            list(batch)
+        assert await consumer.position(T0) == 3
+        assert (await consumer.receive()).value == 3
+        with pytest.raises(DeserializationError):
+            list(batch)
+        assert await consumer.position(T0) == 4

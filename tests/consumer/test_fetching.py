@@ -1,4 +1,4 @@
-"""How the fetch manager asks: no loop runs hot, sessions, preferred replicas, hints of leaders, topics with ids."""
+"""Fetch requests: no hot loop, sessions, preferred replicas, leader hints, topic ids."""
 
 from __future__ import annotations
 
@@ -12,7 +12,12 @@ from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import CorruptRecordError, NoOffsetForPartitionError, OffsetMovedToTieredStorageError, OffsetOutOfRangeError
+from trikafka.errors import (
+    CorruptRecordError,
+    NoOffsetForPartitionError,
+    OffsetMovedToTieredStorageError,
+    OffsetOutOfRangeError,
+)
 from trikafka.testing import ScriptedCluster, cut, respond
 
 
@@ -22,10 +27,10 @@ async def receives_nothing(consumer: Any, seconds: float) -> None:
             assert not await consumer.receive_batch()
 
 
-# --- no loop runs hot -------------------------------------------------------------------------------------------------
+# --- no loop runs hot -----------------------------------------------------------------------------
 
 
-async def test_two_partitions_whose_batches_are_cut_are_an_error(autojump_clock: Clock) -> None:
+async def test_cut_batches_are_an_error(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
 
         async def cut_records(request: Any, default: Any) -> Any:
@@ -47,7 +52,7 @@ async def test_two_partitions_whose_batches_are_cut_are_an_error(autojump_clock:
         assert len(cluster.requests("Fetch")) < 20
 
 
-async def test_batches_from_before_the_offset_are_an_error(autojump_clock: Clock) -> None:
+async def test_batches_before_the_offset_are_an_error(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
 
         async def stale(request: Any, default: Any) -> Any:
@@ -57,7 +62,9 @@ async def test_batches_from_before_the_offset_are_an_error(autojump_clock: Clock
             return await default()
 
         consumer.assign([T0, T1])
-        cluster.fail("Fetch", ErrorCode.NOT_LEADER_OR_FOLLOWER, 1)  # so that the seek is before the first fetch
+        cluster.fail(
+            "Fetch", ErrorCode.NOT_LEADER_OR_FOLLOWER, 1
+        )  # so that the seek is before the first fetch
         for tp in (T0, T1):
             consumer.seek(tp, 3)
         cluster.on("Fetch", stale, where=lambda request: bool(request.topics))
@@ -67,7 +74,9 @@ async def test_batches_from_before_the_offset_are_an_error(autojump_clock: Clock
         assert len(cluster.requests("Fetch")) < 30
 
 
-async def test_empty_responses_that_come_early_are_not_asked_for_without_end(autojump_clock: Clock) -> None:
+async def test_early_empty_responses_are_no_hot_loop(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
 
         async def nothing(request: Any, default: Any) -> Any:
@@ -86,7 +95,9 @@ async def test_empty_responses_that_come_early_are_not_asked_for_without_end(aut
             assert await values(consumer, 1) == [b"0"]
 
 
-async def test_a_partition_that_is_left_out_of_the_response_waits_and_holds_back_nobody(autojump_clock: Clock) -> None:
+async def test_omitted_partition_delays_no_other(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
         for node in cluster._state.nodes:
             node.sessions.limit = 0
@@ -98,7 +109,9 @@ async def test_a_partition_that_is_left_out_of_the_response_waits_and_holds_back
         assert len(cluster.requests("Fetch")) < 60
 
 
-async def test_out_of_range_for_ever_is_asked_for_less_and_less_often(autojump_clock: Clock) -> None:
+async def test_endless_out_of_range_is_asked_rarely(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(records=3) as cluster, consumer_of(cluster) as consumer:
         rule = cluster.fail("Fetch", ErrorCode.OFFSET_OUT_OF_RANGE, None)
         consumer.assign([T0])
@@ -110,14 +123,15 @@ async def test_out_of_range_for_ever_is_asked_for_less_and_less_often(autojump_c
             assert await values(consumer, 1) == [b"0"]
 
 
-async def test_a_preferred_replica_that_nobody_knows_is_no_loop(autojump_clock: Clock) -> None:
+async def test_unknown_replica_is_no_hot_loop(autojump_clock: Clock) -> None:
     async with cluster_of(records=3) as cluster, consumer_of(cluster, client_rack="a") as consumer:
 
         async def elsewhere(request: Any, default: Any) -> Any:
             response = await default()
             for topic in response.responses:
                 for part in topic.partitions:
-                    part.preferred_read_replica, part.records = 77, b""
+                    part.preferred_read_replica = 77
+                    part.records = b""
             return response
 
         rule = cluster.on("Fetch", elsewhere)
@@ -130,7 +144,7 @@ async def test_a_preferred_replica_that_nobody_knows_is_no_loop(autojump_clock: 
             assert await values(consumer, 3) == [b"0", b"1", b"2"]
 
 
-async def test_a_broker_that_refuses_every_session_is_no_loop(autojump_clock: Clock) -> None:
+async def test_refused_sessions_are_no_hot_loop(autojump_clock: Clock) -> None:
     async with cluster_of(records=3) as cluster, consumer_of(cluster) as consumer:
         rule = cluster.fail("Fetch", ErrorCode.FETCH_SESSION_ID_NOT_FOUND, None)
         consumer.assign([T0])
@@ -141,10 +155,10 @@ async def test_a_broker_that_refuses_every_session_is_no_loop(autojump_clock: Cl
             assert await values(consumer, 1) == [b"0"]
 
 
-# --- sessions (KIP-227) -----------------------------------------------------------------------------------------------
+# --- sessions (KIP-227) ---------------------------------------------------------------------------
 
 
-async def test_of_many_partitions_a_fetch_names_the_one_with_data(autojump_clock: Clock) -> None:
+async def test_fetch_names_only_partitions_with_data(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 500}) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([TopicPartition("t", number) for number in range(500)])
         await receives_nothing(consumer, 2)
@@ -160,7 +174,9 @@ async def test_of_many_partitions_a_fetch_names_the_one_with_data(autojump_clock
         assert (after[1] - before[1]) / fetches < 250, "bytes of a response"
 
 
-async def test_sessions_go_on_by_epochs_and_forget_what_is_not_wanted(autojump_clock: Clock) -> None:
+async def test_sessions_count_epochs_and_forget(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(3, records=1) as cluster, consumer_of(cluster) as consumer:
         tps = [TopicPartition("t", number) for number in range(3)]
         consumer.assign(tps)
@@ -173,15 +189,19 @@ async def test_sessions_go_on_by_epochs_and_forget_what_is_not_wanted(autojump_c
         consumer.pause([tps[1]])
         await receives_nothing(consumer, 1)
         last = [each.request for each in cluster.requests("Fetch")][len(seen) :]
-        assert [list(topic.partitions) for request in last for topic in request.forgotten_topics_data] == [[1]]
+        assert [
+            list(topic.partitions) for request in last for topic in request.forgotten_topics_data
+        ] == [[1]]
         cluster.append("t", 1, [b"later"])
         consumer.resume([tps[1]])
         with trio.fail_after(1):
             assert await values(consumer, 1) == [b"later"]
 
 
-@pytest.mark.parametrize("code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH])
-async def test_a_session_that_the_broker_refuses_begins_anew_at_once(autojump_clock: Clock, code: int) -> None:
+@pytest.mark.parametrize(
+    "code", [ErrorCode.FETCH_SESSION_ID_NOT_FOUND, ErrorCode.INVALID_FETCH_SESSION_EPOCH]
+)
+async def test_refused_session_is_replaced_at_once(autojump_clock: Clock, code: int) -> None:
     async with cluster_of(2, records=2) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0, T1])
         assert len(await values(consumer, 4)) == 4
@@ -194,7 +214,7 @@ async def test_a_session_that_the_broker_refuses_begins_anew_at_once(autojump_cl
         assert [each.request.session_epoch for each in cluster.requests("Fetch")].count(0) == 2
 
 
-async def test_a_session_does_not_outlive_its_connection(autojump_clock: Clock) -> None:
+async def test_session_ends_with_its_connection(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=2) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0, T1])
         assert len(await values(consumer, 4)) == 4
@@ -202,13 +222,17 @@ async def test_a_session_does_not_outlive_its_connection(autojump_clock: Clock) 
         cluster.append("t", 0, [b"x"])
         with trio.fail_after(3):
             assert await values(consumer, 1) == [b"x"]
-        full = [each.request for each in cluster.requests("Fetch") if each.request.session_epoch == 0]
+        full = [
+            each.request for each in cluster.requests("Fetch") if each.request.session_epoch == 0
+        ]
         assert len(full) == 2
         assert len(full[1].topics[0].partitions) == 2
 
 
 @pytest.mark.parametrize("versions", [(4, 6), (4, 11), (4, 12), (4, 13), (4, 18)])
-async def test_brokers_of_all_ages(autojump_clock: Clock, versions: tuple[int, int]) -> None:
+async def test_all_broker_versions_are_read(
+    autojump_clock: Clock, versions: tuple[int, int]
+) -> None:
     async with cluster_of(2, records=4) as cluster:
         cluster.offer("Fetch", versions)
         async with consumer_of(cluster) as consumer:
@@ -219,8 +243,11 @@ async def test_brokers_of_all_ages(autojump_clock: Clock, versions: tuple[int, i
             assert {each.version for each in cluster.requests("Fetch")} == {min(versions[1], 17)}
 
 
-async def test_a_broker_without_room_for_a_session_is_asked_in_full(autojump_clock: Clock) -> None:
-    async with cluster_of(2, records=2, fetch_sessions=0) as cluster, consumer_of(cluster) as consumer:
+async def test_full_fetches_without_a_session(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(2, records=2, fetch_sessions=0) as cluster,
+        consumer_of(cluster) as consumer,
+    ):
         consumer.assign([T0, T1])
         assert len(await values(consumer, 4)) == 4
         cluster.append("t", 0, [b"x"])
@@ -228,7 +255,7 @@ async def test_a_broker_without_room_for_a_session_is_asked_in_full(autojump_clo
         assert {each.request.session_epoch for each in cluster.requests("Fetch")} == {0}
 
 
-async def test_partitions_take_turns_when_a_fetch_brings_only_one(autojump_clock: Clock) -> None:
+async def test_partitions_take_turns_in_small_fetches(autojump_clock: Clock) -> None:
     for sessions in (0, 10):
         async with ScriptedCluster(topics={"t": 4}, fetch_sessions=sessions) as cluster:
             for number in range(4):
@@ -240,13 +267,16 @@ async def test_partitions_take_turns_when_a_fetch_brings_only_one(autojump_clock
                 assert {first.count(number) for number in range(4)} == {2}
 
 
-# --- preferred replicas (KIP-392) -------------------------------------------------------------------------------------
+# --- preferred replicas (KIP-392) -----------------------------------------------------------------
 
 RACKS = {"nodes": 3, "racks": ("a", "b", "c")}
 
 
-async def test_the_replica_in_the_rack_is_read_from(autojump_clock: Clock) -> None:
-    async with cluster_of(3, records=10, **RACKS) as cluster, consumer_of(cluster, client_rack="b") as consumer:
+async def test_replica_in_the_rack_is_read(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(3, records=10, **RACKS) as cluster,
+        consumer_of(cluster, client_rack="b") as consumer,
+    ):
         consumer.assign([TopicPartition("t", number) for number in range(3)])
         with trio.fail_after(5):
             assert len(await values(consumer, 30)) == 30
@@ -257,8 +287,11 @@ async def test_the_replica_in_the_rack_is_read_from(autojump_clock: Clock) -> No
         assert {each.node_id for each in later if each.time > trio.current_time() - 4} == {1}
 
 
-async def test_back_to_the_leader_when_the_replica_fails(autojump_clock: Clock) -> None:
-    async with cluster_of(records=3, **RACKS) as cluster, consumer_of(cluster, client_rack="b") as consumer:
+async def test_failed_replica_falls_back_to_the_leader(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(records=3, **RACKS) as cluster,
+        consumer_of(cluster, client_rack="b") as consumer,
+    ):
         consumer.assign([T0])
         assert len(await values(consumer, 3)) == 3
         await receives_nothing(consumer, 1)
@@ -269,8 +302,11 @@ async def test_back_to_the_leader_when_the_replica_fails(autojump_clock: Clock) 
 
 
 @pytest.mark.parametrize("code", [ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.NOT_LEADER_OR_FOLLOWER])
-async def test_an_error_of_the_replica_is_no_reset(autojump_clock: Clock, code: int) -> None:
-    async with cluster_of(records=3, **RACKS) as cluster, consumer_of(cluster, client_rack="b") as consumer:
+async def test_error_of_a_replica_is_no_reset(autojump_clock: Clock, code: int) -> None:
+    async with (
+        cluster_of(records=3, **RACKS) as cluster,
+        consumer_of(cluster, client_rack="b") as consumer,
+    ):
         consumer.assign([T0])
         assert len(await values(consumer, 3)) == 3
         await receives_nothing(consumer, 1)
@@ -281,19 +317,22 @@ async def test_an_error_of_the_replica_is_no_reset(autojump_clock: Clock, code: 
         assert len(cluster.requests("ListOffsets")) == 1
 
 
-async def test_the_leader_is_asked_again_after_metadata_max_age(autojump_clock: Clock) -> None:
+async def test_leader_is_asked_after_metadata_max_age(autojump_clock: Clock) -> None:
     settings = {"client_rack": "b", "metadata_max_age_ms": 5000}
-    async with cluster_of(records=3, **RACKS) as cluster, consumer_of(cluster, **settings) as consumer:
+    async with (
+        cluster_of(records=3, **RACKS) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+    ):
         consumer.assign([T0])
         assert len(await values(consumer, 3)) == 3
         await receives_nothing(consumer, 11)
         assert [round(each.time) for each in cluster.requests("Fetch", node=0)] == [0, 5, 10]
 
 
-# --- leaders (KIP-951) ------------------------------------------------------------------------------------------------
+# --- leaders (KIP-951) ----------------------------------------------------------------------------
 
 
-async def test_the_hint_of_a_new_leader_spares_the_look_up(autojump_clock: Clock) -> None:
+async def test_leader_hint_spares_a_metadata_request(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=3, records=2) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         assert len(await values(consumer, 2)) == 2
@@ -306,8 +345,11 @@ async def test_the_hint_of_a_new_leader_spares_the_look_up(autojump_clock: Clock
         assert len(cluster.requests("Metadata")) == looked_up
 
 
-@pytest.mark.parametrize("code", [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR])
-async def test_retriable_errors_are_tried_again_after_a_wait(autojump_clock: Clock, code: int) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.UNKNOWN_LEADER_EPOCH, ErrorCode.KAFKA_STORAGE_ERROR],
+)
+async def test_retriable_errors_are_retried_with_backoff(autojump_clock: Clock, code: int) -> None:
     async with cluster_of(records=2) as cluster, consumer_of(cluster) as consumer:
         cluster.fail("Fetch", code, 4)
         consumer.assign([T0])
@@ -317,7 +359,9 @@ async def test_retriable_errors_are_tried_again_after_a_wait(autojump_clock: Clo
         assert len(cluster.requests("Fetch")) <= 6
 
 
-async def test_all_brokers_go_and_come_back(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_fetching_resumes_after_an_outage(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "trikafka.fetch")
     async with cluster_of(3, nodes=3, records=2) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([TopicPartition("t", number) for number in range(3)])
@@ -331,26 +375,36 @@ async def test_all_brokers_go_and_come_back(autojump_clock: Clock, caplog: pytes
             cluster.append("t", number, [b"x"])
         with trio.fail_after(5):
             assert await values(consumer, 3) == [b"x"] * 3
-    assert not [record for record in caplog.records if record.name == "trikafka.fetch"], "the connections have said it"
+    assert not [record for record in caplog.records if record.name == "trikafka.fetch"], (
+        "the connections have said it"
+    )
 
 
-async def test_responses_that_cannot_be_read_are_told_once(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_responses_are_logged_once(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "trikafka.fetch")
     async with cluster_of(records=2) as cluster, consumer_of(cluster) as consumer:
         cluster.damage("Fetch", 5, change=cut)
         consumer.assign([T0])
         assert len(await values(consumer, 2)) == 2
         await receives_nothing(consumer, 1)
-    said = [(record.levelname, record.getMessage()) for record in caplog.records if record.name == "trikafka.fetch"]
+    said = [
+        (record.levelname, record.getMessage())
+        for record in caplog.records
+        if record.name == "trikafka.fetch"
+    ]
     assert [level for level, _ in said] == ["WARNING", "INFO"]
     assert said[0][1].startswith("cannot fetch from broker 0, trying again: ")
     assert said[1][1] == "fetching from broker 0 again"
 
 
-# --- topics with ids (KIP-516), tiered storage (KIP-405) --------------------------------------------------------------
+# --- topics with ids (KIP-516), tiered storage (KIP-405) ------------------------------------------
 
 
-async def test_old_positions_are_not_used_on_a_topic_that_was_made_anew(autojump_clock: Clock) -> None:
+async def test_recreated_topic_drops_old_positions(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(records=5) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         assert len(await values(consumer, 5)) == 5
@@ -361,8 +415,13 @@ async def test_old_positions_are_not_used_on_a_topic_that_was_made_anew(autojump
             assert await values(consumer, 2) == [b"new 0", b"new 1"]
 
 
-async def test_a_topic_that_was_made_anew_is_an_error_without_a_policy(autojump_clock: Clock) -> None:
-    async with cluster_of(records=5) as cluster, consumer_of(cluster, auto_offset_reset="none") as consumer:
+async def test_recreated_topic_is_an_error_without_reset(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=5) as cluster,
+        consumer_of(cluster, auto_offset_reset="none") as consumer,
+    ):
         consumer.assign([T0])
         consumer.seek(T0, 0)
         assert len(await values(consumer, 5)) == 5
@@ -376,7 +435,7 @@ async def test_a_topic_that_was_made_anew_is_an_error_without_a_policy(autojump_
         assert await values(consumer, 1) == [b"new 3"]
 
 
-async def test_what_only_tiered_storage_has_is_a_typed_error(autojump_clock: Clock) -> None:
+async def test_unreadable_tiered_records_are_an_error(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         for number in range(6):
             cluster.append("t", 0, [b"%d" % number])
@@ -389,10 +448,10 @@ async def test_what_only_tiered_storage_has_is_a_typed_error(autojump_clock: Clo
         assert await values(consumer, 2) == [b"4", b"5"]
 
 
-# --- room -------------------------------------------------------------------------------------------------------------
+# --- room -----------------------------------------------------------------------------------------
 
 
-async def test_what_is_buffered_of_paused_partitions_gives_way(autojump_clock: Clock) -> None:
+async def test_paused_records_give_way_in_the_buffer(autojump_clock: Clock) -> None:
     async with cluster_of(3) as cluster:
         for number in range(3):
             for _ in range(100):
@@ -420,8 +479,13 @@ async def test_what_is_buffered_of_paused_partitions_gives_way(autojump_clock: C
             assert offsets == {0: list(range(1000)), 1: list(range(1000))}
 
 
-async def test_nothing_but_the_request_is_tried_again_when_the_offset_is_none(autojump_clock: Clock) -> None:
-    async with cluster_of(records=3) as cluster, consumer_of(cluster, auto_offset_reset="none") as consumer:
+async def test_out_of_range_without_reset_is_no_storm(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=3) as cluster,
+        consumer_of(cluster, auto_offset_reset="none") as consumer,
+    ):
         consumer.assign([T0])
         consumer.seek(T0, 99)
         for _ in range(3):
@@ -431,21 +495,25 @@ async def test_nothing_but_the_request_is_tried_again_when_the_offset_is_none(au
         assert len(cluster.requests("Fetch")) <= 4
 
 
-async def test_an_empty_response_from_a_broker_that_waited_is_asked_for_again_at_once(autojump_clock: Clock) -> None:
+async def test_empty_long_polls_are_repeated_at_once(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of() as cluster, consumer_of(cluster, fetch_max_wait_ms=500) as consumer:
         consumer.assign([T0])
         await receives_nothing(consumer, 10.2)
         assert len(cluster.requests("Fetch")) == 21
 
 
-async def test_records_of_another_session_are_not_believed(autojump_clock: Clock) -> None:
-    """A response with a partition that nobody asked for."""
+async def test_unrequested_partition_is_ignored(autojump_clock: Clock) -> None:
+    """The response contains a partition that was not requested."""
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
 
         async def more(request: Any, default: Any) -> Any:
             response = await default()
             for topic in response.responses:
-                topic.partitions += [type(topic.partitions[0])(partition_index=1, error_code=0, records=b"x" * 100)]
+                topic.partitions += [
+                    type(topic.partitions[0])(partition_index=1, error_code=0, records=b"x" * 100)
+                ]
             return response
 
         cluster.on("Fetch", more, 1)
@@ -454,7 +522,7 @@ async def test_records_of_another_session_are_not_believed(autojump_clock: Clock
         assert not await consumer.receive_batch(timeout=3)
 
 
-async def test_a_response_that_names_nothing_is_no_loop(autojump_clock: Clock) -> None:
+async def test_empty_response_is_no_hot_loop(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
 
         async def silent(request: Any, _: Any) -> Any:
@@ -469,13 +537,16 @@ async def test_a_response_that_names_nothing_is_no_loop(autojump_clock: Clock) -
             assert len(await values(consumer, 6)) == 6
 
 
-async def test_a_seek_during_a_fetch_is_not_answered_by_it(autojump_clock: Clock) -> None:
-    """The plan is brought up to date while the fetch is under way: its response is still one to the old offset."""
+async def test_seek_during_a_fetch_drops_its_response(autojump_clock: Clock) -> None:
+    """The plan changes while the fetch is in flight, whose response still is for the old offset."""
 
     def later(request: Any) -> bool:
         return any(part.fetch_offset > 0 for topic in request.topics for part in topic.partitions)
 
-    async with cluster_of(2) as cluster, consumer_of(cluster, max_partition_fetch_bytes=150) as consumer:
+    async with (
+        cluster_of(2) as cluster,
+        consumer_of(cluster, max_partition_fetch_bytes=150) as consumer,
+    ):
         for number in range(9):
             cluster.append("t", 0, [b"%d" % number + bytes(100)])
         cluster.delay("Fetch", 0.2, 1, after=True, where=later)

@@ -1,4 +1,7 @@
-"""``mark_processed``: only what was marked is committed, never past a record that was not; and the forms of a commit."""
+"""``mark_processed``: only marked records are committed, never past an unmarked one.
+
+Also the forms of a commit.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from consuming import T0, T1, cluster_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import OffsetAndMetadata, Record
-from trikafka._api.partition_stream import PartitionStream
+from trikafka._api.consumer.partition_stream import PartitionStream
 from trikafka.errors import IllegalStateError
 from trikafka.testing import ScriptedCluster
 
@@ -20,7 +23,7 @@ def committed(cluster: ScriptedCluster, tp: tuple[str, int] = T0) -> int | None:
     return None if found is None else found.offset
 
 
-async def test_only_what_was_marked_is_committed(autojump_clock: Clock) -> None:
+async def test_only_marked_records_are_committed(autojump_clock: Clock) -> None:
     async with cluster_of(records=9) as cluster:
         async with member_of(cluster, auto_commit_interval_ms=1_000, **MARKED) as consumer:
             records = [await consumer.receive() for _ in range(5)]
@@ -35,8 +38,11 @@ async def test_only_what_was_marked_is_committed(autojump_clock: Clock) -> None:
         assert committed(cluster) == 3  # a clean exit says nothing of what is not marked
 
 
-async def test_a_batch_is_marked_at_once(autojump_clock: Clock) -> None:
-    async with cluster_of(records=9) as cluster, member_of(cluster, max_poll_records=4, **MARKED) as consumer:
+async def test_batch_is_marked_at_once(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(records=9) as cluster,
+        member_of(cluster, max_poll_records=4, **MARKED) as consumer,
+    ):
         batches = [await consumer.receive_batch() for _ in range(3)]
         assert consumer.mark_processed(batches[1])
         await consumer.commit()
@@ -46,7 +52,7 @@ async def test_a_batch_is_marked_at_once(autojump_clock: Clock) -> None:
         assert committed(cluster) == 8
 
 
-async def test_a_mark_of_a_partition_that_went_is_let_be(autojump_clock: Clock) -> None:
+async def test_mark_of_a_revoked_partition_is_ignored(autojump_clock: Clock) -> None:
     async with cluster_of(records=3) as cluster, member_of(cluster, **MARKED) as consumer:
         record = await consumer.receive()
         await consumer.unsubscribe()
@@ -54,7 +60,7 @@ async def test_a_mark_of_a_partition_that_went_is_let_be(autojump_clock: Clock) 
         assert committed(cluster) in (None, 0)
 
 
-async def test_marking_what_cannot_be_marked(autojump_clock: Clock) -> None:
+async def test_wrong_marks_are_refused(autojump_clock: Clock) -> None:
     async with cluster_of(records=3) as cluster:
         async with member_of(cluster) as consumer:
             with pytest.raises(IllegalStateError, match="enable_auto_offset_store=False"):
@@ -64,10 +70,21 @@ async def test_marking_what_cannot_be_marked(autojump_clock: Clock) -> None:
                 consumer.mark_processed(3)  # type: ignore[arg-type]
 
 
-async def test_a_pool_of_workers_commits_nothing_that_is_not_done(autojump_clock: Clock) -> None:
-    """Four workers, out of order; one is stuck in record 7. A revocation waits for what it can, and the rest is seen again."""
-    settings = {"auto_commit_interval_ms": 500, "max_poll_interval_ms": 40_000, "partition_assignment_strategy": ["range"]} | MARKED
-    async with cluster_of(2, records=20) as cluster, member_of(cluster, **settings) as consumer, trio.open_nursery() as nursery:
+async def test_worker_pool_commits_only_finished(autojump_clock: Clock) -> None:
+    """Four workers finish out of order, and one is stuck in record 7.
+
+    A revocation waits for the others, and the rest is read again.
+    """
+    settings = {
+        "auto_commit_interval_ms": 500,
+        "max_poll_interval_ms": 40_000,
+        "partition_assignment_strategy": ["range"],
+    } | MARKED
+    async with (
+        cluster_of(2, records=20) as cluster,
+        member_of(cluster, **settings) as consumer,
+        trio.open_nursery() as nursery,
+    ):
         done: set[tuple[int, int]] = set()
 
         async def worker(records: trio.MemoryReceiveChannel[Record]) -> None:
@@ -103,8 +120,11 @@ async def test_a_pool_of_workers_commits_nothing_that_is_not_done(autojump_clock
         nursery.cancel_scope.cancel()
 
 
-async def test_the_forms_of_a_commit(autojump_clock: Clock) -> None:
-    async with cluster_of(2, records=9) as cluster, member_of(cluster, enable_auto_commit=False, max_poll_records=3) as consumer:
+async def test_commit_takes_records_batches_and_offsets(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(2, records=9) as cluster,
+        member_of(cluster, enable_auto_commit=False, max_poll_records=3) as consumer,
+    ):
         batches = [await consumer.receive_batch() for _ in range(4)]
         first = next(batch for batch in batches if batch.partition == 0)
         await consumer.commit(first[0])
@@ -113,9 +133,13 @@ async def test_the_forms_of_a_commit(autojump_clock: Clock) -> None:
         assert (committed(cluster, T0), committed(cluster, T1)) == (3, None)
         last = {batch.partition: batch for batch in batches}  # several of each, in order
         await consumer.commit(record for batch in reversed(batches) for record in batch[:2])
-        assert [committed(cluster, tp) for tp in (T0, T1)] == [last[tp.partition].next_offset - 1 for tp in (T0, T1)]
+        assert [committed(cluster, tp) for tp in (T0, T1)] == [
+            last[tp.partition].next_offset - 1 for tp in (T0, T1)
+        ]
         await consumer.commit(batches)
-        assert [committed(cluster, tp) for tp in (T0, T1)] == [last[tp.partition].next_offset for tp in (T0, T1)]
+        assert [committed(cluster, tp) for tp in (T0, T1)] == [
+            last[tp.partition].next_offset for tp in (T0, T1)
+        ]
         await consumer.commit({T0: OffsetAndMetadata(4, 0, "why")})
         assert await consumer.committed([T0]) == {T0: OffsetAndMetadata(4, 0, "why")}
         await consumer.commit([])
@@ -124,8 +148,11 @@ async def test_the_forms_of_a_commit(autojump_clock: Clock) -> None:
                 await consumer.commit(wrong)  # type: ignore[arg-type]
 
 
-async def test_seeking_to_what_was_committed_and_the_lag(autojump_clock: Clock) -> None:
-    async with cluster_of(2, records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+async def test_seek_takes_a_committed_position(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(2, records=9) as cluster,
+        member_of(cluster, enable_auto_commit=False) as consumer,
+    ):
         assert len(await values(consumer, 18)) == 18
         assert (consumer.current_lag(T0), consumer.current_lag(T1)) == (0, 0)
         consumer.seek(T0, OffsetAndMetadata(4, 0))

@@ -1,8 +1,8 @@
-"""The life of a classic member as a state machine: whatever happens in whatever order, its listeners hear it right.
+"""The life of a classic member as a state machine, checked through its listeners.
 
-Hypothesis chooses what happens (rules); at the end of a run it is played against the scripted cluster in virtual time. What must
-hold: revoke before assign; ``lost`` exactly when the member is out of its group; each partition goes and comes in turns; no event
-is lost, so that once all is calm again the member has what is its due.
+Hypothesis chooses the events; each run is played against the scripted cluster in virtual time.
+Revocations come before assignments, ``lost`` exactly when the member is out of its group, and each
+partition alternates. No event is lost: once calm, the member has its share.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from trio.testing import MockClock
 
 from trikafka import TopicPartition
-from trikafka._state import member
-from trikafka._state.member import _AFTER, MemberState
+from trikafka._state.group import member
+from trikafka._state.group.member import _AFTER, MemberState
 from trikafka.interfaces import RebalanceListener
 
 FAST: dict[str, Any] = {
@@ -32,13 +32,17 @@ FAST: dict[str, Any] = {
     "metadata_max_age_ms": 3_000,
 }
 PARTITIONS = 4
-#: In which states of the member a listener may be told what.
+#: The states of the member in which each listener method may run.
 ToldIn = dict[str, set[str]]
-TOLD_IN: ToldIn = {"assigned": {"assigning"}, "revoked": {"revoking", "leaving"}, "lost": {"fenced", "stale"}}
+TOLD_IN: ToldIn = {
+    "assigned": {"assigning"},
+    "revoked": {"revoking", "leaving"},
+    "lost": {"fenced", "stale"},
+}
 
 
 class Witness(RebalanceListener):
-    """Keeps what it was told is owned, and checks that each thing told can be so."""
+    """A listener that tracks the owned partitions and checks each call."""
 
     def __init__(self, told_in: ToldIn) -> None:
         self.told_in = told_in
@@ -47,7 +51,7 @@ class Witness(RebalanceListener):
         self.wrong: list[str] = []
         self.raises = False
         self.takes = 0.0  # seconds, the next time
-        self.cut: dict[TopicPartition, bool] = {}  # told in a call that did not come to its end: whether they came
+        self.cut: dict[TopicPartition, bool] = {}  # in an unfinished call: True for assigned ones
 
     async def _told(self, what: str, partitions: Any) -> None:
         state = self.consumer.statistics().state
@@ -60,9 +64,13 @@ class Witness(RebalanceListener):
             if (tp in self.owned) is comes and self.cut.get(tp) is not comes:
                 self.wrong.append(f"{what} {tp}, while it has {sorted(self.owned)}")
         self.owned = self.owned | set(partitions) if comes else self.owned - set(partitions)
-        raises, self.raises = self.raises, False
-        takes, self.takes = self.takes, 0.0
-        self.cut.update(dict.fromkeys(partitions, comes))  # cancelled now it is told again, or that they are lost after all
+        raises = self.raises
+        self.raises = False
+        takes = self.takes
+        self.takes = 0.0
+        self.cut.update(
+            dict.fromkeys(partitions, comes)
+        )  # a cancelled call is repeated, or followed by lost
         await trio.sleep(takes)
         for tp in partitions:
             self.cut.pop(tp, None)
@@ -82,8 +90,14 @@ class Witness(RebalanceListener):
 class Play:
     """One run against the scripted cluster: our member, and at most two others that only read."""
 
-    def __init__(self, settings: dict[str, Any], told_in: ToldIn = TOLD_IN, times: dict[str, Any] | None = None) -> None:
-        self.settings, self.times = settings, times or {}
+    def __init__(
+        self,
+        settings: dict[str, Any],
+        told_in: ToldIn = TOLD_IN,
+        times: dict[str, Any] | None = None,
+    ) -> None:
+        self.settings = settings
+        self.times = times or {}
         self.mine: dict[str, Any] = {}  # settings of our member alone
         self.witness = Witness(told_in)
         self.others: list[tuple[trio.CancelScope, Any]] = []
@@ -106,10 +120,10 @@ class Play:
             await self.consumer.aclose()
             self.nursery.cancel_scope.cancel()
         assert not self.witness.wrong
-        assert not self.witness.owned  # what was assigned was given up, or lost
+        assert not self.witness.owned  # assigned partitions were revoked or lost
 
     async def calm(self) -> None:
-        """All others go; then everything is ours, and is read."""
+        """Remove the other members, then check that all partitions are owned and read."""
         for scope, _ in self.others:
             scope.cancel()
         if not self.consumer.subscription():
@@ -146,7 +160,7 @@ class Play:
 
 
 class Life(RuleBasedStateMachine):
-    """The rules: what may happen to a member, whatever its protocol."""
+    """The rules: events for a member of either protocol."""
 
     def begin_with(self, play: Play) -> None:
         self.play = play
@@ -239,11 +253,12 @@ class Life(RuleBasedStateMachine):
 
 
 async def unset(play: Play) -> None:
-    play.witness.raises, play.witness.takes = False, 0.0
+    play.witness.raises = False
+    play.witness.takes = 0.0
 
 
 class ClassicLife(Life):
-    """What happens by the classic protocol."""
+    """Events of the classic protocol."""
 
     @initialize(strategy=st.sampled_from(["range", "sticky", "cooperative-sticky"]))
     def begin(self, strategy: str) -> None:
@@ -257,14 +272,19 @@ class ClassicLife(Life):
 
         self.then(step)
 
-    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup"]), code=st.sampled_from([14, 15, 16, 22, 25, 27]))
+    @rule(
+        api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup"]),
+        code=st.sampled_from([14, 15, 16, 22, 25, 27]),
+    )
     def a_response_is_an_error(self, api: Any, code: int) -> None:
         async def step(play: Play) -> None:
             play.cluster.fail(api, code, 1)
 
         self.then(step)
 
-    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup", "LeaveGroup", "OffsetCommit"]))
+    @rule(
+        api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup", "LeaveGroup", "OffsetCommit"])
+    )
     def a_connection_breaks(self, api: Any) -> None:
         async def step(play: Play) -> None:
             play.cluster.drop(api, 1)
@@ -274,13 +294,17 @@ class ClassicLife(Life):
 
 clock = MockClock()
 SETTINGS = settings(
-    max_examples=30, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
+    max_examples=30,
+    stateful_step_count=12,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
 )
 ClassicLife.TestCase.settings = SETTINGS
 TestLife = ClassicLife.TestCase
 
 
-def test_the_table_of_states_is_whole() -> None:
+def test_state_table_is_complete() -> None:
     assert set(_AFTER) == set(MemberState)
     assert all(after <= set(MemberState) for after in _AFTER.values())
     reached, todo = {MemberState.UNJOINED}, [MemberState.UNJOINED]
@@ -289,16 +313,23 @@ def test_the_table_of_states_is_whole() -> None:
             reached.add(state)
             todo.append(state)
     assert reached == set(MemberState)
-    in_the_group = set(MemberState) - {MemberState.UNJOINED, MemberState.FENCED, MemberState.STALE, MemberState.LEAVING}
-    for state in in_the_group:  # from everywhere a member can be put out, be late, and leave
-        assert {MemberState.FENCED, MemberState.STALE, MemberState.LEAVING} <= _AFTER[state] | {state}
+    in_the_group = set(MemberState) - {
+        MemberState.UNJOINED,
+        MemberState.FENCED,
+        MemberState.STALE,
+        MemberState.LEAVING,
+    }
+    for state in in_the_group:  # in each state a member can be removed, be late, and leave
+        assert {MemberState.FENCED, MemberState.STALE, MemberState.LEAVING} <= _AFTER[state] | {
+            state
+        }
 
 
-def test_the_table_that_is_written_down_is_the_one_that_counts() -> None:
+def test_docstring_has_the_table_of_states() -> None:
     names = [state.name for state in MemberState]
     written: dict[str, str] = {}
     for line in (member.__doc__ or "").splitlines():
-        name, comes_after = line[:18].strip(), line[88:].strip()
+        name, comes_after = line[:18].strip(), line[70:].strip()
         if name in names:
             written[name] = comes_after
         elif written and comes_after and not name:

@@ -1,7 +1,8 @@
-"""Observers hear what becomes of a consumer's membership, each change once, by both group protocols."""
+"""Observers of the membership: each change is notified once, in both group protocols."""
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -11,8 +12,15 @@ from consuming import cluster_of, consumer_of, values
 from trio.testing import MockClock as Clock
 
 from trikafka import MembershipEvent, hookimpl
+from trikafka._managers.group.membership_events import MembershipEvents
+from trikafka._state.group.member import Member
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import FencedInstanceIdError, MemberFencedError, PluginError, RequestTimedOutError
+from trikafka.errors import (
+    FencedInstanceIdError,
+    MemberFencedError,
+    PluginError,
+    RequestTimedOutError,
+)
 from trikafka.interfaces import MembershipObserver
 from trikafka.testing import ScriptedCluster
 
@@ -22,12 +30,13 @@ both = pytest.mark.parametrize("protocol", list(BEATS))
 
 
 class Watching(MembershipObserver):
-    """Notes each event, and the state that the consumer is in."""
+    """An observer that records each event."""
 
     def __init__(self, problem: Exception | None = None) -> None:
         self.events: list[MembershipEvent] = []
         self.states: list[str] = []
-        self.problem, self._context = problem, None
+        self.problem = problem
+        self._context = None
 
     @hookimpl
     def trikafka_observer(self, context: Any) -> Watching:
@@ -56,10 +65,13 @@ def watched(cluster: ScriptedCluster, watching: object, protocol: str, **setting
 
 
 @both
-async def test_a_quiet_life(autojump_clock: Clock, protocol: str) -> None:
+async def test_quiet_member_has_three_events(autojump_clock: Clock, protocol: str) -> None:
     watching = Watching()
     with trio.fail_after(100):
-        async with cluster_of(records=3) as cluster, watched(cluster, watching, protocol) as consumer:
+        async with (
+            cluster_of(records=3) as cluster,
+            watched(cluster, watching, protocol) as consumer,
+        ):
             await values(consumer, 3)
             found = consumer.statistics()
             with trio.move_on_after(30):
@@ -75,36 +87,75 @@ async def test_a_quiet_life(autojump_clock: Clock, protocol: str) -> None:
 
 
 @both
-async def test_who_took_too_long_is_expelled_and_comes_back(autojump_clock: Clock, protocol: str) -> None:
+async def test_stale_member_rejoins_at_the_next_receive(
+    autojump_clock: Clock, protocol: str
+) -> None:
     watching = Watching()
     with trio.fail_after(100):
         async with cluster_of(records=3) as cluster:
             short = {"session_timeout_ms": 6_000} if protocol == "classic" else {}
-            async with watched(cluster, watching, protocol, max_poll_interval_ms=12_000, **short) as consumer:
+            async with watched(
+                cluster, watching, protocol, max_poll_interval_ms=12_000, **short
+            ) as consumer:
                 await values(consumer, 3)
                 await trio.sleep(11.99)
                 assert watching.membership() == ["joined"]
                 await trio.sleep(0.02)
-                assert watching.membership() == ["joined", "expelled"]
+                assert watching.membership() == ["joined", "stale"]
                 await trio.sleep(30)
-                assert watching.membership() == ["joined", "expelled"]  # that it leaves is the same change
+                assert watching.membership() == [
+                    "joined",
+                    "stale",
+                ]  # that it leaves is the same change
                 cluster.append("t", 0, [b"more"])
                 await consumer.receive()
-                assert watching.membership() == ["joined", "expelled", "joined"]
-            assert watching.membership() == ["joined", "expelled", "joined", "left"]
-    (expelled,) = watching.of("expelled")
-    assert "max_poll_interval_ms" in expelled.reason
-    assert "12000 ms passed without a receive" in expelled.reason
-    assert (expelled.member_id, expelled.generation) == (watching.of("joined")[0].member_id, expelled.generation)
-    assert expelled.generation > 0
+                assert watching.membership() == ["joined", "stale", "joined"]
+            assert watching.membership() == ["joined", "stale", "joined", "left"]
+    (stale,) = watching.of("stale")
+    assert "max_poll_interval_ms" in stale.reason
+    assert "12000 ms passed without a receive" in stale.reason
+    assert (stale.member_id, stale.generation) == (
+        watching.of("joined")[0].member_id,
+        stale.generation,
+    )
+    assert stale.generation > 0
+
+
+def reported(kind: Any) -> MembershipEvent:
+    """Return the event that observers get for a report of ``kind``."""
+    seen: list[MembershipEvent] = []
+    MembershipEvents("g", Member(None), seen.append).tell(kind, "because")
+    (event,) = seen
+    return event
+
+
+def test_stale_equals_its_old_name_with_warning() -> None:
+    kind: str = reported("stale").kind
+    assert (kind, hash(kind), json.dumps(kind)) == ("stale", hash("stale"), '"stale"')
+    assert kind != "fenced"
+    with pytest.warns(DeprecationWarning, match='"stale"') as warned:
+        found = kind == "expelled", "expelled" == kind, kind != "expelled"  # noqa: SIM300
+    assert found == (True, True, False)
+    assert [one.filename for one in warned] == [__file__] * 3
+
+
+def test_a_manager_may_report_the_old_spelling() -> None:
+    with pytest.warns(DeprecationWarning, match='"stale"') as warned:
+        event = reported("expelled")
+    assert (event.kind, len(warned)) == ("stale", 1)
 
 
 @both
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID])
-async def test_who_is_fenced_hears_why_once(autojump_clock: Clock, protocol: str, code: ErrorCode) -> None:
+async def test_fenced_event_has_its_cause(
+    autojump_clock: Clock, protocol: str, code: ErrorCode
+) -> None:
     watching = Watching()
     with trio.fail_after(100):
-        async with cluster_of(records=3) as cluster, watched(cluster, watching, protocol) as consumer:
+        async with (
+            cluster_of(records=3) as cluster,
+            watched(cluster, watching, protocol) as consumer,
+        ):
             await values(consumer, 3)
             cluster.append("t", 0, [b"more"])
             was = consumer.statistics().member_id
@@ -121,14 +172,19 @@ async def test_who_is_fenced_hears_why_once(autojump_clock: Clock, protocol: str
     assert isinstance(fenced.error, MemberFencedError | FencedInstanceIdError)
     assert fenced.error.code == code
     assert (fenced.member_id, fenced.reason) == (was, str(fenced.error))
-    assert watching.membership()[-1] == ("left" if code is ErrorCode.UNKNOWN_MEMBER_ID else "fenced")
+    assert watching.membership()[-1] == (
+        "left" if code is ErrorCode.UNKNOWN_MEMBER_ID else "fenced"
+    )
 
 
 @both
-async def test_a_session_that_is_over_by_the_members_own_clock(autojump_clock: Clock, protocol: str) -> None:
+async def test_session_lost_is_notified(autojump_clock: Clock, protocol: str) -> None:
     watching = Watching()
     with trio.fail_after(300):
-        async with cluster_of(records=3) as cluster, watched(cluster, watching, protocol) as consumer:
+        async with (
+            cluster_of(records=3) as cluster,
+            watched(cluster, watching, protocol) as consumer,
+        ):
             await values(consumer, 3)
             cluster.fail(BEATS[protocol], ErrorCode.COORDINATOR_NOT_AVAILABLE, times=None)
             await consumer.receive_batch(timeout=40)
@@ -145,27 +201,36 @@ async def test_a_session_that_is_over_by_the_members_own_clock(autojump_clock: C
 
 
 @both
-async def test_the_coordinator_moves(autojump_clock: Clock, protocol: str) -> None:
+async def test_coordinator_move_is_notified(autojump_clock: Clock, protocol: str) -> None:
     watching = Watching()
     with trio.fail_after(100):
-        async with cluster_of(nodes=2, records=3) as cluster, watched(cluster, watching, protocol) as consumer:
+        async with (
+            cluster_of(nodes=2, records=3) as cluster,
+            watched(cluster, watching, protocol) as consumer,
+        ):
             await values(consumer, 3)
             cluster.move_coordinator(1)
             with trio.move_on_after(20):
                 await consumer.receive()
             assert watching.membership() == ["joined"]
-            assert watching.kinds() == ["coordinator_found", "joined", "coordinator_lost", "coordinator_found"]
+            assert watching.kinds() == [
+                "coordinator_found",
+                "joined",
+                "coordinator_lost",
+                "coordinator_found",
+            ]
     assert "broker 1 at" in watching.of("coordinator_found")[-1].reason
     assert watching.of("coordinator_lost")[0].generation > 0
 
 
 @both
-async def test_unsubscribing_is_leaving_and_a_leave_that_fails_is_told_with_its_cause(
-    autojump_clock: Clock, protocol: str
-) -> None:
+async def test_left_event_has_the_cause_of_a_failure(autojump_clock: Clock, protocol: str) -> None:
     watching = Watching()
     with trio.fail_after(100):
-        async with cluster_of(records=3) as cluster, watched(cluster, watching, protocol) as consumer:
+        async with (
+            cluster_of(records=3) as cluster,
+            watched(cluster, watching, protocol) as consumer,
+        ):
             await values(consumer, 3)
             await consumer.unsubscribe()
             assert watching.membership() == ["joined", "left"]
@@ -181,10 +246,13 @@ async def test_unsubscribing_is_leaving_and_a_leave_that_fails_is_told_with_its_
     assert isinstance(second.error, RequestTimedOutError)
 
 
-async def test_each_generation_of_the_classic_protocol_is_told(autojump_clock: Clock) -> None:
+async def test_each_classic_generation_is_notified(autojump_clock: Clock) -> None:
     watching = Watching()
     with trio.fail_after(100):
-        async with cluster_of(2, records=3) as cluster, watched(cluster, watching, "classic") as consumer:
+        async with (
+            cluster_of(2, records=3) as cluster,
+            watched(cluster, watching, "classic") as consumer,
+        ):
             await values(consumer, 3)
             consumer.enforce_rebalance("for the test")
             with trio.move_on_after(10):
@@ -195,18 +263,23 @@ async def test_each_generation_of_the_classic_protocol_is_told(autojump_clock: C
     assert second.reason == "for the test"
 
 
-async def test_what_an_observer_raises_is_logged_once(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_membership_observer_is_logged(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     watching = Watching(ValueError("mine"))
     with caplog.at_level(logging.ERROR), trio.fail_after(100):
-        async with cluster_of(records=3) as cluster, watched(cluster, watching, "classic") as consumer:
+        async with (
+            cluster_of(records=3) as cluster,
+            watched(cluster, watching, "classic") as consumer,
+        ):
             await values(consumer, 3)
     assert watching.kinds() == ["coordinator_found", "joined", "left"]
-    assert [one.getMessage() for one in caplog.records if "membership_changed" in one.getMessage()] == [
-        "plugin 'Watching': observer.membership_changed failed: ValueError('mine')"
-    ]
+    assert [
+        one.getMessage() for one in caplog.records if "membership_changed" in one.getMessage()
+    ] == ["plugin 'Watching': observer.membership_changed failed: ValueError('mine')"]
 
 
-async def test_an_observer_whose_method_is_async_is_refused(autojump_clock: Clock) -> None:
+async def test_async_membership_observer_is_refused(autojump_clock: Clock) -> None:
     class Waits(Watching):
         async def membership_changed(self, event: MembershipEvent) -> None:  # type: ignore[override]
             pass

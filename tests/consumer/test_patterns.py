@@ -1,4 +1,4 @@
-"""Subscriptions by pattern: topics that are there, that come, and that go."""
+"""Subscriptions by pattern: topics that exist, appear and disappear."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import trio
 from consuming import cluster_of, consumer_of
 from trio.testing import MockClock as Clock
 
+from trikafka import SubscriptionPattern
 
-async def test_a_pattern_right_after_opening_finds_what_is_there(autojump_clock: Clock) -> None:
-    """The topics become known while the member joins: what came since it began to join counts."""
+
+async def test_early_pattern_finds_existing_topics(autojump_clock: Clock) -> None:
+    """The topics become known while the member joins."""
     async with cluster_of(records=1) as cluster:
         got: list[str] = []
 
@@ -27,8 +29,13 @@ async def test_a_pattern_right_after_opening_finds_what_is_there(autojump_clock:
         assert got == ["t"] * 20
 
 
-async def test_a_topic_that_comes_is_read_and_one_that_does_not_match_is_not(autojump_clock: Clock) -> None:
-    async with cluster_of(records=1) as cluster, consumer_of(cluster, group_id="g", metadata_max_age_ms=2000) as consumer:
+async def test_only_matching_new_topics_are_read(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=1) as cluster,
+        consumer_of(cluster, group_id="g", metadata_max_age_ms=2000) as consumer,
+    ):
         consumer.subscribe(re.compile("t|new-.*"))
         assert (await consumer.receive()).topic == "t"
         cluster.create_topic("new-one", 1)
@@ -41,7 +48,7 @@ async def test_a_topic_that_comes_is_read_and_one_that_does_not_match_is_not(aut
 
 
 @pytest.mark.parametrize("exclude", [True, False])
-async def test_internal_topics_match_only_if_they_are_asked_for(autojump_clock: Clock, exclude: bool) -> None:
+async def test_internal_topics_match_on_request(autojump_clock: Clock, exclude: bool) -> None:
     async with cluster_of(records=1) as cluster:
         cluster.create_topic("__internal", 1)
         cluster.append("__internal", 0, [b"x"])
@@ -52,3 +59,40 @@ async def test_internal_topics_match_only_if_they_are_asked_for(autojump_clock: 
                 async for record in consumer:
                     seen.add(record.topic)
         assert seen == ({"t"} if exclude else {"t", "__internal"})
+
+
+@pytest.mark.parametrize("since", ["before", "later"])
+@pytest.mark.parametrize("exclude", [True, False])
+async def test_broker_pattern_excludes_internal_topics(
+    autojump_clock: Clock, exclude: bool, since: str
+) -> None:
+    """Also a topic whose name is looked up by its id before any snapshot holds it."""
+    async with cluster_of(records=1) as cluster:
+
+        def create() -> None:
+            cluster.create_topic("__internal", 1)
+            cluster.append("__internal", 0, [b"x"])
+
+        if since == "before":
+            create()
+        settings = {"group_protocol": "consumer", "exclude_internal_topics": exclude}
+        async with consumer_of(cluster, group_id="g", **settings) as consumer:
+            consumer.subscribe(SubscriptionPattern(".*"))
+            seen = set()
+            with trio.move_on_after(20):
+                async for record in consumer:
+                    seen.add(record.topic)
+                    if len(seen) == 1 and since == "later" and "__internal" not in seen:
+                        create()
+            assert seen == ({"t"} if exclude else {"t", "__internal"})
+            assert {tp.topic for tp in consumer.assignment()} == seen
+            assert consumer.subscription() == seen
+            topics = {"t"} if exclude else {"t", "__internal"}
+            fetched = {
+                topic.topic
+                for seen in cluster.requests("Fetch")
+                for topic in seen.request.topics
+                if topic.topic
+            }
+            assert fetched <= topics
+            assert consumer.health().ok

@@ -1,4 +1,4 @@
-"""Where a consumer begins: durations, what the policy none says, errors that must not hide each other; and how far it is behind."""
+"""First positions of a consumer: durations, reset policy none, competing errors. Also its lag."""
 
 from __future__ import annotations
 
@@ -22,13 +22,18 @@ from trikafka.testing import control_batch, encode_batch, respond
 
 
 def aged(*hours: float) -> list[bytes]:
-    """Batches of one record each, so many hours old by the wall clock."""
+    """Return batches of one record each, so many hours old by the wall clock."""
     now = time.time() * 1000
     return [encode_batch([b"%g" % age], timestamp=round(now - age * 3_600_000)) for age in hours]
 
 
-async def test_by_duration_goes_to_the_first_record_that_is_young_enough(autojump_clock: Clock) -> None:
-    async with cluster_of(2) as cluster, consumer_of(cluster, auto_offset_reset="by_duration:PT3H") as consumer:
+async def test_by_duration_begins_at_a_young_record(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(2) as cluster,
+        consumer_of(cluster, auto_offset_reset="by_duration:PT3H") as consumer,
+    ):
         for batch in aged(9, 5, 2, 1):
             cluster.append_batch("t", 0, batch)
         for batch in aged(9, 5):
@@ -38,8 +43,11 @@ async def test_by_duration_goes_to_the_first_record_that_is_young_enough(autojum
         assert await consumer.position(T1) == 2, "no record is young enough: to the end"
 
 
-async def test_an_offset_out_of_range_goes_by_the_duration_too(autojump_clock: Clock) -> None:
-    async with cluster_of() as cluster, consumer_of(cluster, auto_offset_reset="by_duration:PT3H") as consumer:
+async def test_out_of_range_resets_by_duration(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of() as cluster,
+        consumer_of(cluster, auto_offset_reset="by_duration:PT3H") as consumer,
+    ):
         for batch in aged(9, 5, 2, 1):
             cluster.append_batch("t", 0, batch)
         consumer.assign([T0])
@@ -47,20 +55,29 @@ async def test_an_offset_out_of_range_goes_by_the_duration_too(autojump_clock: C
         assert await values(consumer, 1) == [b"2"]
 
 
-async def test_none_names_all_partitions_without_an_offset(autojump_clock: Clock) -> None:
-    async with cluster_of(3) as cluster, consumer_of(cluster, group_id="g", auto_offset_reset="none") as consumer:
+async def test_reset_none_names_all_partitions(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(3) as cluster,
+        consumer_of(cluster, group_id="g", auto_offset_reset="none") as consumer,
+    ):
         consumer.assign([T0, T1, T2])
-        with pytest.raises(NoOffsetForPartitionError, match=r"partitions t-0, t-1, t-2 have no committed offset in group 'g'"):
+        with pytest.raises(
+            NoOffsetForPartitionError,
+            match=r"partitions t-0, t-1, t-2 have no committed offset in group 'g'",
+        ):
             await consumer.receive()
 
 
-async def test_a_partition_that_may_not_be_read_is_told_though_another_has_no_leader(autojump_clock: Clock) -> None:
+async def test_unauthorized_wins_over_leaderless(
+    autojump_clock: Clock,
+) -> None:
     codes = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     async def both(request: Any, default: Any) -> Any:
         response = await default()
         for part in response.topics[0].partitions:
-            part.error_code, part.offset = codes[part.partition_index], -1
+            part.error_code = codes[part.partition_index]
+            part.offset = -1
         return response
 
     async with cluster_of(2) as cluster, consumer_of(cluster) as consumer:
@@ -73,7 +90,9 @@ async def test_a_partition_that_may_not_be_read_is_told_though_another_has_no_le
         assert trio.current_time() < 2
 
 
-async def test_an_offset_fetch_that_leaves_a_partition_out_is_tried_again(autojump_clock: Clock) -> None:
+async def test_incomplete_offset_fetch_is_retried(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(2, records=50) as cluster:
         async with consumer_of(cluster, group_id="g") as consumer:
             consumer.assign([T0, T1])
@@ -85,11 +104,17 @@ async def test_an_offset_fetch_that_leaves_a_partition_out_is_tried_again(autoju
             assert await consumer.position(T1) == 40
 
 
-async def test_an_end_that_the_broker_does_not_know_is_not_zero(autojump_clock: Clock) -> None:
+async def test_unknown_end_offset_is_not_zero(autojump_clock: Clock) -> None:
     async with cluster_of(records=3) as cluster, consumer_of(cluster) as consumer:
 
         async def unknown(request: object, _: object) -> object:
-            part = {"partition_index": 0, "error_code": 0, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+            part = {
+                "partition_index": 0,
+                "error_code": 0,
+                "timestamp": -1,
+                "offset": -1,
+                "leader_epoch": -1,
+            }
             return respond(request, topics=[{"name": "t", "partitions": [part]}])
 
         cluster.on("ListOffsets", unknown, 2)
@@ -99,7 +124,9 @@ async def test_an_end_that_the_broker_does_not_know_is_not_zero(autojump_clock: 
             await consumer.end_offsets([T0], timeout=2)
 
 
-async def test_a_partition_that_the_topic_does_not_have_is_an_error_at_once(autojump_clock: Clock) -> None:
+async def test_missing_partition_is_an_error_at_once(
+    autojump_clock: Clock,
+) -> None:
     missing = TopicPartition("t", 9)
     async with cluster_of(2, records=1) as cluster, consumer_of(cluster) as consumer:
         for ask in (
@@ -107,7 +134,9 @@ async def test_a_partition_that_the_topic_does_not_have_is_an_error_at_once(auto
             lambda: consumer.beginning_offsets([T0, missing], timeout=30),
             lambda: consumer.offsets_for_times({missing: 5}, timeout=30),
         ):
-            with pytest.raises(UnknownTopicOrPartitionError, match=r"t-9 \(the topic has 2 partitions\)"):
+            with pytest.raises(
+                UnknownTopicOrPartitionError, match=r"t-9 \(the topic has 2 partitions\)"
+            ):
                 await ask()
         consumer.assign([missing])
         with pytest.raises(UnknownTopicOrPartitionError, match="t-9"):
@@ -119,7 +148,7 @@ async def test_a_partition_that_the_topic_does_not_have_is_an_error_at_once(auto
         assert trio.current_time() < 0.5
 
 
-async def test_a_partition_that_was_added_since_is_found(autojump_clock: Clock) -> None:
+async def test_added_partition_is_found(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=1) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         assert await consumer.end_offsets([T0]) == {T0: 1}
@@ -132,9 +161,14 @@ async def test_a_partition_that_was_added_since_is_found(autojump_clock: Clock) 
 
 
 @pytest.mark.parametrize("level", ["read_committed", "read_uncommitted"])
-async def test_the_lag_is_to_where_one_may_read(autojump_clock: Clock, level: str) -> None:
-    async with cluster_of(records=3) as cluster, consumer_of(cluster, isolation_level=level) as consumer:
-        cluster.append_batch("t", 0, encode_batch([b"open"] * 4, timestamp=0, producer=(5, 0, 0), transactional=True))
+async def test_lag_counts_to_the_readable_end(autojump_clock: Clock, level: str) -> None:
+    async with (
+        cluster_of(records=3) as cluster,
+        consumer_of(cluster, isolation_level=level) as consumer,
+    ):
+        cluster.append_batch(
+            "t", 0, encode_batch([b"open"] * 4, timestamp=0, producer=(5, 0, 0), transactional=True)
+        )
         consumer.assign([T0])
         count = 3 if level == "read_committed" else 7
         assert len(await values(consumer, count)) == count

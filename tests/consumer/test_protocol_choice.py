@@ -1,7 +1,8 @@
-"""Which group protocol a consumer takes with ``group_protocol="auto"``, its default (KIP-848)."""
+"""The group protocol that ``group_protocol="auto"``, the default, chooses (KIP-848)."""
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -9,8 +10,13 @@ import trio
 from consuming import T0, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
-from trikafka import hookimpl
-from trikafka.errors import AuthorizationError, ErrorCode
+from trikafka import SubscriptionPattern, hookimpl
+from trikafka.errors import (
+    AuthorizationError,
+    ConfigurationError,
+    ErrorCode,
+    UnsupportedVersionError,
+)
 from trikafka.testing import ScriptedCluster
 
 BEAT = "ConsumerGroupHeartbeat"
@@ -22,7 +28,9 @@ async def drain(consumer: Any) -> None:
 
 
 async def chosen(cluster: ScriptedCluster, **settings: Any) -> str:
-    async with consumer_of(cluster, "t", group_id="g", group_protocol="auto", **settings) as consumer:
+    async with consumer_of(
+        cluster, "t", group_id="g", group_protocol="auto", **settings
+    ) as consumer:
         with trio.fail_after(20):
             assert await values(consumer, 1) == [b"0"]
         return "consumer" if cluster.requests(BEAT) else "classic"
@@ -39,38 +47,85 @@ async def chosen(cluster: ScriptedCluster, **settings: Any) -> str:
         ({"heartbeat_interval_ms": 1_000}, "classic"),
     ],
 )
-async def test_auto_takes_the_consumer_protocol_unless_a_setting_says_otherwise(
+async def test_auto_takes_the_protocol_of_the_settings(
     autojump_clock: Clock, settings: dict[str, Any], expected: str
 ) -> None:
     async with cluster_of(1, records=1) as cluster:
         assert await chosen(cluster, **settings) == expected
 
 
-async def test_auto_takes_the_classic_protocol_where_there_is_no_other(autojump_clock: Clock) -> None:
+async def test_auto_is_classic_on_old_brokers(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(1, records=1) as cluster:
         cluster.offer(BEAT, None)
         assert await chosen(cluster) == "classic"
 
 
-async def test_auto_heeds_a_plugin_that_has_heartbeats_of_its_own(autojump_clock: Clock) -> None:
-    class Mine:
-        async def run(self, rejoin: Any, fenced: Any) -> None:
-            await trio.sleep_forever()
+class Beating:
+    """A plugin with heartbeats of its own, by the name that errors and logs show."""
 
-    class Plugin:
-        @hookimpl
-        def trikafka_request_manager(self, kind: str, context: Any) -> object | None:
-            return Mine() if kind == "heartbeat" else None
+    @hookimpl
+    def trikafka_request_manager(self, kind: str, context: Any) -> object | None:
+        return self if kind == "heartbeat" else None
 
+    async def run(self, rejoin: Any, fenced: Any) -> None:
+        await trio.sleep_forever()
+
+
+async def test_auto_is_classic_with_a_heartbeat_plugin(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trikafka.membership")
     async with cluster_of(1, records=1) as cluster:
-        assert await chosen(cluster, plugins=[Plugin()]) == "classic"
+        assert await chosen(cluster, plugins=[Beating()]) == "classic"
+    (line,) = [
+        each.getMessage()
+        for each in caplog.records
+        if "goes by the classic protocol" in each.getMessage()
+    ]
+    assert "Beating" in line
+    assert "heartbeat manager" in line
 
 
-async def test_auto_goes_on_by_the_classic_protocol_in_a_group_of_that_kind(autojump_clock: Clock) -> None:
-    """As with group.consumer.migration.policy=disabled: elsewhere the broker turns the group into one of the new kind."""
+async def test_heartbeat_plugin_needs_classic_protocol(autojump_clock: Clock) -> None:
+    """Its heartbeats would never run, so opening raises an error."""
+    async with cluster_of(1, records=1) as cluster:
+        given: dict[str, Any] = {"group_id": "g", "plugins": [Beating()]}
+        with pytest.raises(ConfigurationError, match=r"plugin .*Beating.*group_protocol='classic'"):
+            async with consumer_of(cluster, "t", group_protocol="consumer", **given):
+                pass
+        assert not cluster.log
+        async with consumer_of(cluster, group_protocol="consumer", plugins=[Beating()]) as consumer:
+            consumer.assign([T0])  # in no group there are no heartbeats to miss
+            assert await values(consumer, 1) == [b"0"]
+
+
+async def test_heartbeat_plugin_rules_out_patterns(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    given: dict[str, Any] = {"group_id": "g", "group_protocol": "auto", "plugins": [Beating()]}
+    async with cluster_of(1, records=1) as cluster:
+        async with consumer_of(cluster, group_remote_assignor="range", **given) as consumer:
+            assert "group_remote_assignor='range' has no effect" in caplog.text
+            consumer.subscribe(SubscriptionPattern("t.*"))
+            with (
+                trio.fail_after(1),
+                pytest.raises(UnsupportedVersionError, match="consumer group protocol"),
+            ):
+                await consumer.receive()
+
+
+async def test_auto_stays_classic_in_a_classic_group(
+    autojump_clock: Clock,
+) -> None:
+    """As with group.consumer.migration.policy=disabled; otherwise the broker converts the group."""
     async with cluster_of(2, records=3) as cluster, trio.open_nursery() as nursery:
         given = {"group_id": "g", "group_protocol": "auto"}
-        async with consumer_of(cluster, "t", group_id="g") as old, consumer_of(cluster, "t", **given) as new:
+        async with (
+            consumer_of(cluster, "t", group_id="g") as old,
+            consumer_of(cluster, "t", **given) as new,
+        ):
             nursery.start_soon(drain, old)
             await until(lambda: old.statistics().state == "stable")
             nursery.start_soon(drain, new)
@@ -84,8 +139,13 @@ async def test_auto_goes_on_by_the_classic_protocol_in_a_group_of_that_kind(auto
         assert len(cluster.requests("LeaveGroup")) == 2
 
 
-async def test_with_assign_alone_nobody_asks_for_a_coordinators_protocol(autojump_clock: Clock) -> None:
-    async with cluster_of(1, records=1) as cluster, consumer_of(cluster, group_id="g", group_protocol="auto") as consumer:
+async def test_assign_alone_chooses_no_protocol(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(1, records=1) as cluster,
+        consumer_of(cluster, group_id="g", group_protocol="auto") as consumer,
+    ):
         consumer.assign([T0])
         assert await values(consumer, 1) == [b"0"]
         await trio.sleep(30)
@@ -93,7 +153,9 @@ async def test_with_assign_alone_nobody_asks_for_a_coordinators_protocol(autojum
         assert not cluster.requests("JoinGroup")
 
 
-async def test_no_access_to_the_group_is_told_before_a_protocol_is_chosen(autojump_clock: Clock) -> None:
+async def test_missing_group_right_is_raised_first(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(1, records=1) as cluster:
         cluster.fail("FindCoordinator", ErrorCode.GROUP_AUTHORIZATION_FAILED)
         async with consumer_of(cluster, "t", group_id="g", group_protocol="auto") as consumer:

@@ -1,4 +1,4 @@
-"""What one task does while another waits: who comes later wins, in whatever order Trio goes on."""
+"""Races between tasks of one consumer: the later call wins, in any order of Trio."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from consuming import T0, T1, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
 from trikafka import OffsetAndMetadata, TopicPartition, TrikafkaError
-from trikafka._managers.commit import _Commit, _Order
+from trikafka._managers.commits.commit import _Commit, _Order
 from trikafka.error_codes import ErrorCode
 
 
@@ -20,9 +20,12 @@ def committed(cluster: Any, partition: int = 0) -> int | None:
 
 
 @pytest.mark.parametrize("turn", range(8))  # Trio chooses at random which of the two goes on first
-async def test_two_commits_whose_successor_fails_end_in_order(autojump_clock: Clock, turn: int) -> None:
-    """Both had left their partition to the last; the older one overwrote the other's."""
-    async with cluster_of(records=20) as cluster, consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
+async def test_commits_end_in_order_if_the_last_fails(autojump_clock: Clock, turn: int) -> None:
+    """Both had left their partition to the last one, and the older one overwrote the other's."""
+    async with (
+        cluster_of(records=20) as cluster,
+        consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer,
+    ):
         consumer.assign([T0])
         held = trio.Event()
 
@@ -43,8 +46,11 @@ async def test_two_commits_whose_successor_fails_end_in_order(autojump_clock: Cl
         assert committed(cluster) == 7
 
 
-async def test_a_seek_wins_over_a_reset_that_is_refused(autojump_clock: Clock) -> None:
-    """The topic was made anew, and nothing tells where to go on; while another partition was looked up, the user did."""
+async def test_seek_wins_over_a_refused_reset(autojump_clock: Clock) -> None:
+    """The topic was recreated, and the policy gives no position.
+
+    The user seeks while another partition is looked up.
+    """
     other = TopicPartition("u", 0)
     settings = {"group_id": "g", "auto_offset_reset": "none", "enable_auto_commit": False}
     async with cluster_of(records=5) as cluster, consumer_of(cluster, **settings) as consumer:
@@ -63,7 +69,12 @@ async def test_a_seek_wins_over_a_reset_that_is_refused(autojump_clock: Clock) -
             await trio.sleep(1)
             return await default()
 
-        cluster.fail("OffsetFetch", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, None, where=lambda seen: not made_anew(seen))
+        cluster.fail(
+            "OffsetFetch",
+            ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+            None,
+            where=lambda seen: not made_anew(seen),
+        )
         cluster.on("OffsetFetch", hold, where=made_anew)
         consumer.assign([T0, other])
         await trio.sleep(0.1)
@@ -79,8 +90,8 @@ async def test_a_seek_wins_over_a_reset_that_is_refused(autojump_clock: Clock) -
 
 
 @pytest.mark.parametrize("turn", range(8))
-async def test_what_is_committed_last_is_what_the_last_commit_wrote(autojump_clock: Clock, turn: int) -> None:
-    """An auto commit that was overtaken by a commit(): where the user then goes back, that is to be committed on leaving."""
+async def test_seek_back_after_a_commit_is_committed(autojump_clock: Clock, turn: int) -> None:
+    """A commit() overtook an auto commit. The position of a later seek is committed on leaving."""
     settings = {"group_id": "g", "auto_commit_interval_ms": 1000, "max_poll_records": 5}
     async with cluster_of(records=20) as cluster:
         async with consumer_of(cluster, **settings) as consumer:
@@ -98,13 +109,23 @@ async def test_what_is_committed_last_is_what_the_last_commit_wrote(autojump_clo
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_an_auto_commit_from_before_a_loss_is_not_tried_again_after_it(autojump_clock: Clock, protocol: str) -> None:
-    """The member has joined again meanwhile, under its old id: the coordinator would take it, over what another has committed."""
-    settings = {"auto_commit_interval_ms": 1000, "retry_backoff_ms": 8000, "retry_backoff_max_ms": 8000, "group_protocol": protocol}
+async def test_auto_commit_is_not_retried_after_a_loss(
+    autojump_clock: Clock, protocol: str
+) -> None:
+    """The member rejoined under its old id, so the coordinator would accept the old commit."""
+    settings = {
+        "auto_commit_interval_ms": 1000,
+        "retry_backoff_ms": 8000,
+        "retry_backoff_max_ms": 8000,
+        "group_protocol": protocol,
+    }
     heartbeat, code = "Heartbeat", ErrorCode.ILLEGAL_GENERATION
     if protocol == "consumer":
         heartbeat, code = "ConsumerGroupHeartbeat", ErrorCode.FENCED_MEMBER_EPOCH
-    async with cluster_of(records=20) as cluster, member_of(cluster, max_poll_records=5, **settings) as consumer:
+    async with (
+        cluster_of(records=20) as cluster,
+        member_of(cluster, max_poll_records=5, **settings) as consumer,
+    ):
         for _ in range(2):  # the first five are processed
             assert len(await consumer.receive_batch()) == 5
         held = consumer._assignment.get(T0)
@@ -116,14 +137,21 @@ async def test_an_auto_commit_from_before_a_loss_is_not_tried_again_after_it(aut
                 await consumer.receive_batch(timeout=0.1)
             consumer.seek(T0, 3)  # whatever others made of it meanwhile
             await trio.sleep(20)
-        assert [seen.request.topics[0].partitions[0].committed_offset for seen in cluster.requests("OffsetCommit")] == [5, 3]
+        assert [
+            seen.request.topics[0].partitions[0].committed_offset
+            for seen in cluster.requests("OffsetCommit")
+        ] == [5, 3]
 
 
 @pytest.mark.parametrize("how", ["one partition is refused", "cancelled", "timed out"])
-async def test_after_a_commit_that_failed_nobody_knows_what_is_committed(autojump_clock: Clock, how: str) -> None:
-    """It was written all the same; the user went back to what was committed before, and the next one to start lost the rest."""
+async def test_failed_commit_forgets_the_committed(autojump_clock: Clock, how: str) -> None:
+    """The failed commit was written all the same. A seek back must be committed again."""
     async with cluster_of(2, records=20) as cluster:
-        settings: dict[str, Any] = {"group_id": "g", "enable_auto_commit": True, "auto_commit_interval_ms": 1000}
+        settings: dict[str, Any] = {
+            "group_id": "g",
+            "enable_auto_commit": True,
+            "auto_commit_interval_ms": 1000,
+        }
         async with consumer_of(cluster, **settings) as consumer:
             consumer.assign([T0, T1])
             consumer.seek(T0, 5)
@@ -135,7 +163,9 @@ async def test_after_a_commit_that_failed_nobody_knows_what_is_committed(autojum
                 if how != "one partition is refused":
                     await trio.sleep(20)
                 for part in response.topics[0].partitions:
-                    part.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE if part.partition_index else 0
+                    part.error_code = (
+                        ErrorCode.OFFSET_METADATA_TOO_LARGE if part.partition_index else 0
+                    )
                 return response
 
             cluster.on("OffsetCommit", odd, 1)
@@ -144,22 +174,24 @@ async def test_after_a_commit_that_failed_nobody_knows_what_is_committed(autojum
                     await consumer.commit({T0: 9})
             else:
                 with pytest.raises(TrikafkaError):
-                    await consumer.commit({T0: 9, T1: 3} if how != "timed out" else {T0: 9}, timeout=1)
+                    await consumer.commit(
+                        {T0: 9, T1: 3} if how != "timed out" else {T0: 9}, timeout=1
+                    )
             assert committed(cluster) == 9
             consumer.seek(T0, 5)
             await trio.sleep(30)
         assert committed(cluster) == 5
 
 
-async def test_of_many_commits_each_is_looked_at_a_few_times() -> None:
-    """Each that ended looked at all others: a second in one step of the loop, for 4,000."""
+async def test_many_commits_take_linear_time() -> None:
+    """When each looked at all others, 4,000 commits took a second in one step of the loop."""
     looked = 0
 
     class Counted(_Commit):
-        def owes(self, tp: TopicPartition) -> bool:
+        def has_pending(self, tp: TopicPartition) -> bool:
             nonlocal looked
             looked += 1
-            return super().owes(tp)
+            return super().has_pending(tp)
 
     order = _Order()
     commits = [Counted({T0: OffsetAndMetadata(number)}, {}) for number in range(1_000)]

@@ -1,4 +1,6 @@
-"""How a classic group assigns and hands over, in virtual time: what is told to the leader, and how long nobody reads what moves."""
+"""Assignment in a classic group in virtual time: the leader's input, and the time in which a moving
+partition has no reader.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,14 @@ from consuming import T0, T1, T2, T3, Notes, cluster_of, consumer_of, member_of,
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition
-from trikafka._managers.group_messages import decode_subscription
+from trikafka._managers.group.group_messages import decode_subscription
 from trikafka.errors import IllegalStateError
 from trikafka.testing import ScriptedCluster
 
-COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"], "heartbeat_interval_ms": 3_000}
+COOPERATIVE = {
+    "partition_assignment_strategy": ["cooperative-sticky"],
+    "heartbeat_interval_ms": 3_000,
+}
 STATIC = {"group_instance_id": "one", "session_timeout_ms": 30_000}
 
 
@@ -25,12 +30,16 @@ async def drain(consumer: Any) -> None:
 
 
 def told(cluster: ScriptedCluster, number: int = -1, protocol: int = 0) -> Any:
-    """What a member told the group with its last JoinGroup (or another one)."""
-    return decode_subscription(bytes(cluster.requests("JoinGroup")[number].request.protocols[protocol].metadata), None)
+    """Return the subscription in a JoinGroup request, by default the last one."""
+    return decode_subscription(
+        bytes(cluster.requests("JoinGroup")[number].request.protocols[protocol].metadata), None
+    )
 
 
-async def test_a_lone_static_member_that_restarts_gets_partitions_that_came_meanwhile(autojump_clock: Clock) -> None:
-    """KIP-814: the coordinator has the returning leader skip the assignment, which does not fit any more."""
+async def test_restarted_static_member_gets_new_ones(
+    autojump_clock: Clock,
+) -> None:
+    """KIP-814: the coordinator has the returning leader skip the assignment, which is outdated."""
     async with cluster_of(2, records=1) as cluster:
         async with member_of(cluster, **STATIC) as consumer:
             await values(consumer, 2)
@@ -43,7 +52,9 @@ async def test_a_lone_static_member_that_restarts_gets_partitions_that_came_mean
             seen: list[bytes | None] = []
             while not consumer.assignment():
                 seen += [record.value for record in await consumer.receive_batch(timeout=0.001)]
-            assert trio.current_time() - began < 0.15  # one backoff, lest a coordinator that says so for ever cause a storm
+            assert (
+                trio.current_time() - began < 0.15
+            )  # one backoff, lest a coordinator that says so for ever cause a storm
             while len(seen) < 2:
                 seen += await values(consumer, 1)
             assert seen == [b"new", b"new"]
@@ -53,10 +64,14 @@ async def test_a_lone_static_member_that_restarts_gets_partitions_that_came_mean
 
 
 @pytest.mark.parametrize("grows", [False, True])
-async def test_a_static_leader_asks_what_the_others_have(autojump_clock: Clock, grows: bool) -> None:
+async def test_static_leader_describes_the_group(autojump_clock: Clock, grows: bool) -> None:
     async with cluster_of(2, records=1, initial_rebalance_delay=1) as cluster:
         other = STATIC | {"group_instance_id": "two"}
-        async with member_of(cluster, **STATIC) as first, member_of(cluster, **other) as second, trio.open_nursery() as nursery:
+        async with (
+            member_of(cluster, **STATIC) as first,
+            member_of(cluster, **other) as second,
+            trio.open_nursery() as nursery,
+        ):
             nursery.start_soon(drain, first)
             nursery.start_soon(drain, second)
             await until(lambda: len(first.assignment()) == len(second.assignment()) == 1)
@@ -82,7 +97,7 @@ async def test_a_static_leader_asks_what_the_others_have(autojump_clock: Clock, 
 
 
 @pytest.mark.parametrize("strategy", ["sticky", "cooperative-sticky"])
-async def test_the_leader_is_told_what_was_assigned_last(autojump_clock: Clock, strategy: str) -> None:
+async def test_leader_gets_the_last_assignment(autojump_clock: Clock, strategy: str) -> None:
     settings = {"partition_assignment_strategy": [strategy], "client_rack": "r1"}
     async with cluster_of(3, records=9) as cluster, member_of(cluster, **settings) as consumer:
         await consumer.receive()
@@ -99,7 +114,7 @@ async def test_the_leader_is_told_what_was_assigned_last(autojump_clock: Clock, 
         assert consumer.assignment() == {T0, T1, T2}
 
 
-async def test_reasons_are_told_to_the_broker(autojump_clock: Clock) -> None:
+async def test_reasons_are_sent_to_the_broker(autojump_clock: Clock) -> None:
     """KIP-800."""
     async with cluster_of(1, records=9) as cluster:
         async with member_of(cluster) as consumer:
@@ -112,12 +127,16 @@ async def test_reasons_are_told_to_the_broker(autojump_clock: Clock) -> None:
             with trio.move_on_after(1):
                 await drain(consumer)
         reasons = [seen.request.reason for seen in cluster.requests("JoinGroup")]
-        assert reasons == [*2 * ["the consumer subscribed"], ("because " + 300 * "x")[:255], "the subscription changed"]
+        assert reasons == [
+            *2 * ["the consumer subscribed"],
+            ("because " + 300 * "x")[:255],
+            "the subscription changed",
+        ]
         (leave,) = cluster.requests("LeaveGroup")
         assert leave.request.members[0].reason == "the consumer is being closed"
 
 
-async def test_there_is_nothing_to_rebalance_without_a_group(autojump_clock: Clock) -> None:
+async def test_enforce_rebalance_needs_a_group(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster:
         async with consumer_of(cluster) as consumer:
             consumer.assign([T0])
@@ -128,19 +147,25 @@ async def test_there_is_nothing_to_rebalance_without_a_group(autojump_clock: Clo
                 consumer.enforce_rebalance()
 
 
-async def test_who_only_assigns_sends_no_heartbeat_and_joins_nothing(autojump_clock: Clock) -> None:
+async def test_assigned_consumer_joins_no_group(autojump_clock: Clock) -> None:
     async with cluster_of(records=9) as cluster, consumer_of(cluster, group_id="g") as consumer:
         consumer.assign([T0])
         await values(consumer, 3)
         await trio.sleep(600)  # longer than the poll interval, too
         assert await values(consumer, 1) == [b"3"]
         await trio.sleep(6)
-        assert not [seen for api in ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup") for seen in cluster.requests(api)]
+        assert not [
+            seen
+            for api in ("JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup")
+            for seen in cluster.requests(api)
+        ]
         assert cluster.committed("g", T0).offset == 3
 
 
-async def test_the_second_round_of_a_cooperative_rebalance_does_not_wait_for_the_interval(autojump_clock: Clock) -> None:
-    """The third member's first record comes 50 ms after the group has heard of it; heartbeats are 3 s apart otherwise."""
+async def test_second_cooperative_round_is_quick(
+    autojump_clock: Clock,
+) -> None:
+    """The third member has its first record after 50 ms, though heartbeats are 3 s apart."""
     async with cluster_of(6, records=1) as cluster:
         async with (
             member_of(cluster, **COOPERATIVE) as first,
@@ -162,7 +187,9 @@ async def test_the_second_round_of_a_cooperative_rebalance_does_not_wait_for_the
                 nursery.cancel_scope.cancel()
 
 
-async def test_heartbeats_come_seldom_again_after_a_cooperative_rebalance(autojump_clock: Clock) -> None:
+async def test_heartbeats_slow_down_after_rebalance(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(records=1) as cluster, member_of(cluster, **COOPERATIVE) as consumer:
         await consumer.receive()
         joined = cluster.requests("JoinGroup")[-1].answered_at
@@ -174,7 +201,7 @@ async def test_heartbeats_come_seldom_again_after_a_cooperative_rebalance(autoju
 
 
 @pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_the_states_of_a_rebalance_in_order(autojump_clock: Clock, strategy: str) -> None:
+async def test_rebalance_states_come_in_order(autojump_clock: Clock, strategy: str) -> None:
     states: list[str] = []
 
     async def note(what: str) -> None:
@@ -191,7 +218,10 @@ async def test_the_states_of_a_rebalance_in_order(autojump_clock: Clock, strateg
     logger.setLevel(logging.INFO)
     try:
         settings: Any = {"group_id": "g", "partition_assignment_strategy": [strategy]}
-        async with cluster_of(2, records=9) as cluster, consumer_of(cluster, **settings) as consumer:
+        async with (
+            cluster_of(2, records=9) as cluster,
+            consumer_of(cluster, **settings) as consumer,
+        ):
             consumer.subscribe(["t"], Notes([], then=note))
             await consumer.receive()
             cluster.delay("OffsetCommit", 1, 1)
@@ -208,8 +238,15 @@ async def test_the_states_of_a_rebalance_in_order(autojump_clock: Clock, strateg
         logger.removeHandler(handler)
         logger.setLevel(level)
     if strategy == "range":
-        assert states == ["assigning", "prepare revocation", "revoking", "assigning", "stable", "leaving"]
-    else:  # it goes on reading until it knows what to give up
+        assert states == [
+            "assigning",
+            "prepare revocation",
+            "revoking",
+            "assigning",
+            "stable",
+            "leaving",
+        ]
+    else:  # it continues to read until it knows what to revoke
         assert states[0] == "assigning"
         assert "revoking" in states
         assert states[-2:] == ["stable", "leaving"]
@@ -220,10 +257,13 @@ async def test_the_states_of_a_rebalance_in_order(autojump_clock: Clock, strateg
     assert len([line for line in lines if "revoked" in line]) >= 1
 
 
-async def test_the_group_goes_on_by_what_all_members_can(autojump_clock: Clock) -> None:
-    """Range and cooperative-sticky together are eager (KIP-429); alone, cooperative-sticky is not."""
+async def test_common_strategy_of_members_is_used(autojump_clock: Clock) -> None:
+    """Range and cooperative-sticky together are eager (KIP-429); the latter alone is not."""
     for strategy, owned in ((["range", "cooperative-sticky"], ()), (["cooperative-sticky"], (T0,))):
-        async with cluster_of(records=3) as cluster, member_of(cluster, partition_assignment_strategy=strategy) as consumer:
+        async with (
+            cluster_of(records=3) as cluster,
+            member_of(cluster, partition_assignment_strategy=strategy) as consumer,
+        ):
             await consumer.receive()
             consumer.enforce_rebalance()
             await consumer.receive_batch(timeout=1)
@@ -231,11 +271,13 @@ async def test_the_group_goes_on_by_what_all_members_can(autojump_clock: Clock) 
             assert told(cluster).owned == owned
 
 
-async def test_partitions_are_assigned_near_their_replicas(autojump_clock: Clock) -> None:
-    """KIP-881: the leader knows the racks of the members by their subscriptions, and those of the replicas by the metadata."""
+async def test_partitions_are_assigned_by_rack(autojump_clock: Clock) -> None:
+    """KIP-881: subscriptions have the racks of the members, and metadata those of the replicas."""
     settings = {"partition_assignment_strategy": ["range"]}
     async with cluster_of(2, nodes=2, racks=["east", "west"], initial_rebalance_delay=1) as cluster:
-        near = {cluster._state.topics["t"].partitions[number].replicas[0]: number for number in (0, 1)}
+        near = {
+            cluster._state.topics["t"].partitions[number].replicas[0]: number for number in (0, 1)
+        }
         async with (
             member_of(cluster, client_rack="east", **settings) as east,
             member_of(cluster, client_rack="west", **settings) as west,

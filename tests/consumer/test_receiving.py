@@ -1,4 +1,7 @@
-"""Records out of the consumer: one by one, by batch, paused, limited, sought; nothing lost and nothing twice."""
+"""Records from the consumer: singly, in batches, paused, limited, after seeks.
+
+None is lost or doubled.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from consuming import T0, T1, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition
-from trikafka._api.reader import Decoder
+from trikafka._api.consumer.reader import BatchDecoder
 from trikafka.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -25,7 +28,7 @@ from trikafka.errors import (
 from trikafka.testing import ScriptedCluster, control_batch, encode_batch, respond
 
 
-async def test_records_come_in_order_and_positions_follow(autojump_clock: Clock) -> None:
+async def test_positions_follow_records_in_order(autojump_clock: Clock) -> None:
     async with cluster_of(records=5) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         assert await consumer.position(T0) == 0
@@ -37,8 +40,12 @@ async def test_records_come_in_order_and_positions_follow(autojump_clock: Clock)
         assert not await consumer.receive_batch(timeout=1)
 
 
-async def test_a_receive_that_is_too_early_waits_for_the_record(autojump_clock: Clock) -> None:
-    async with cluster_of() as cluster, consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
+async def test_early_receive_waits_for_a_record(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of() as cluster,
+        consumer_of(cluster) as consumer,
+        trio.open_nursery() as nursery,
+    ):
         consumer.assign([T0])
 
         async def write() -> None:
@@ -50,7 +57,7 @@ async def test_a_receive_that_is_too_early_waits_for_the_record(autojump_clock: 
         assert trio.current_time() == 100
 
 
-async def test_a_batch_with_a_timeout_ends_exactly_then(autojump_clock: Clock) -> None:
+async def test_receive_batch_ends_at_its_timeout(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         await consumer.position(T0)
@@ -62,7 +69,7 @@ async def test_a_batch_with_a_timeout_ends_exactly_then(autojump_clock: Clock) -
         assert trio.current_time() == start + 1.5
 
 
-async def test_nowait(autojump_clock: Clock) -> None:
+async def test_receive_nowait_raises_would_block(autojump_clock: Clock) -> None:
     async with cluster_of(records=4) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         with pytest.raises(trio.WouldBlock):
@@ -77,8 +84,11 @@ async def test_nowait(autojump_clock: Clock) -> None:
             consumer.receive_batch_nowait()
 
 
-async def test_max_poll_records_cuts_batches_and_loses_nothing(autojump_clock: Clock) -> None:
-    async with cluster_of(2, records=7) as cluster, consumer_of(cluster, max_poll_records=3) as consumer:
+async def test_max_poll_records_bounds_batches(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(2, records=7) as cluster,
+        consumer_of(cluster, max_poll_records=3) as consumer,
+    ):
         consumer.assign([T0, T1])
         got: dict[TopicPartition, list[int]] = {T0: [], T1: []}
         sizes = []
@@ -92,8 +102,11 @@ async def test_max_poll_records_cuts_batches_and_loses_nothing(autojump_clock: C
         assert max(sizes) == 3
 
 
-async def test_one_by_one_and_by_batch_may_alternate(autojump_clock: Clock) -> None:
-    async with cluster_of(2, records=6) as cluster, consumer_of(cluster, max_poll_records=2) as consumer:
+async def test_receive_and_receive_batch_may_alternate(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(2, records=6) as cluster,
+        consumer_of(cluster, max_poll_records=2) as consumer,
+    ):
         consumer.assign([T0, T1])
         got: dict[int, list[int]] = {0: [], 1: []}
         turn = 0
@@ -108,7 +121,7 @@ async def test_one_by_one_and_by_batch_may_alternate(autojump_clock: Clock) -> N
         assert got == {0: list(range(6)), 1: list(range(6))}
 
 
-async def test_pause_in_the_middle_of_a_held_batch(autojump_clock: Clock) -> None:
+async def test_pause_keeps_the_rest_of_a_batch(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=4) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0, T1])
         first = await consumer.receive()
@@ -116,17 +129,23 @@ async def test_pause_in_the_middle_of_a_held_batch(autojump_clock: Clock) -> Non
         consumer.pause([held])
         assert consumer.paused() == {held}
         rest = [await consumer.receive() for _ in range(4)]
-        assert [(record.partition, record.offset) for record in rest] == [(other.partition, offset) for offset in range(4)]
+        assert [(record.partition, record.offset) for record in rest] == [
+            (other.partition, offset) for offset in range(4)
+        ]
         assert not await consumer.receive_batch(timeout=5)
         fetches = len(cluster.requests("Fetch"))
         consumer.resume([held])
         again = [await consumer.receive() for _ in range(3)]
-        assert [(record.partition, record.offset) for record in again] == [(held.partition, offset) for offset in (1, 2, 3)]
+        assert [(record.partition, record.offset) for record in again] == [
+            (held.partition, offset) for offset in (1, 2, 3)
+        ]
         assert len(cluster.requests("Fetch")) == fetches  # what had been fetched was kept
         assert not await consumer.receive_batch(timeout=5)
 
 
-async def test_a_paused_partition_is_not_fetched_and_a_resumed_one_is(autojump_clock: Clock) -> None:
+async def test_paused_partition_is_not_fetched(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         await consumer.position(T0)
@@ -141,7 +160,7 @@ async def test_a_paused_partition_is_not_fetched_and_a_resumed_one_is(autojump_c
             assert (await consumer.receive()).value == b"x"
 
 
-async def test_seek_back_and_forth_also_in_the_middle_of_a_batch(autojump_clock: Clock) -> None:
+async def test_seek_works_inside_a_batch(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         assert await values(consumer, 2) == [b"0", b"1"]
@@ -157,7 +176,7 @@ async def test_seek_back_and_forth_also_in_the_middle_of_a_batch(autojump_clock:
         assert await values(consumer, 1) == [b"new"]
 
 
-async def test_a_seek_wins_over_an_answer_in_flight(autojump_clock: Clock) -> None:
+async def test_seek_wins_over_a_fetch_in_flight(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
         cluster.delay("Fetch", 3, 1, after=True)
         consumer.assign([T0])
@@ -166,7 +185,7 @@ async def test_a_seek_wins_over_an_answer_in_flight(autojump_clock: Clock) -> No
         assert await values(consumer, 1) == [b"7"]
 
 
-async def test_a_seek_wins_over_a_reset_under_way(autojump_clock: Clock) -> None:
+async def test_seek_wins_over_a_reset_in_flight(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
         cluster.delay("ListOffsets", 3, 1, after=True)
         consumer.assign([T0])
@@ -177,7 +196,7 @@ async def test_a_seek_wins_over_a_reset_under_way(autojump_clock: Clock) -> None
         assert await values(consumer, 1) == [b"7"]
 
 
-async def test_a_seek_wins_over_a_committed_offset_under_way(autojump_clock: Clock) -> None:
+async def test_seek_wins_over_an_offset_fetch(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster:
         async with consumer_of(cluster, group_id="g") as consumer:
             consumer.assign([T0])
@@ -192,7 +211,7 @@ async def test_a_seek_wins_over_a_committed_offset_under_way(autojump_clock: Clo
             assert await values(consumer, 1) == [b"8"]
 
 
-async def test_a_later_reset_wins_over_an_earlier_one(autojump_clock: Clock) -> None:
+async def test_later_reset_wins_over_an_earlier_one(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         await consumer.position(T0)
@@ -203,7 +222,7 @@ async def test_a_later_reset_wins_over_an_earlier_one(autojump_clock: Clock) -> 
         assert await consumer.position(T0) == 10
 
 
-async def test_where_to_begin(autojump_clock: Clock) -> None:
+async def test_reset_policy_gives_the_first_position(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster:
         cluster.delete_records("t", 0, 4)
         for reset, position in (("earliest", 4), ("latest", 10)):
@@ -219,7 +238,7 @@ async def test_where_to_begin(autojump_clock: Clock) -> None:
             assert await values(consumer, 1) == [b"9"]
 
 
-async def test_a_reset_does_not_wait_for_a_coordinator_that_is_away(autojump_clock: Clock) -> None:
+async def test_reset_does_not_need_the_coordinator(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
         cluster.fail("FindCoordinator", 15, None)
         consumer.assign([T0, T1])
@@ -228,7 +247,7 @@ async def test_a_reset_does_not_wait_for_a_coordinator_that_is_away(autojump_clo
             assert await consumer.position(T0) == 3
 
 
-async def test_offset_out_of_range_resets_by_the_policy(autojump_clock: Clock) -> None:
+async def test_out_of_range_resets_by_the_policy(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster:
         cluster.delete_records("t", 0, 4)
         async with consumer_of(cluster) as consumer:
@@ -250,8 +269,13 @@ async def test_offset_out_of_range_resets_by_the_policy(autojump_clock: Clock) -
             assert await values(consumer, 1) == [b"5"]
 
 
-async def test_what_was_fetched_is_handed_out_before_an_out_of_range_reset(autojump_clock: Clock) -> None:
-    async with cluster_of(records=3) as cluster, consumer_of(cluster, auto_offset_reset="latest") as consumer:
+async def test_buffered_records_come_before_a_reset(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(records=3) as cluster,
+        consumer_of(cluster, auto_offset_reset="latest") as consumer,
+    ):
         consumer.assign([T0])
         consumer.seek(T0, 0)
         await trio.sleep(1)  # 0 to 2 are fetched
@@ -261,7 +285,7 @@ async def test_what_was_fetched_is_handed_out_before_an_out_of_range_reset(autoj
         assert await values(consumer, 3) == [b"0", b"1", b"2"]
 
 
-async def test_the_fetch_follows_the_leader(autojump_clock: Clock) -> None:
+async def test_fetch_follows_the_leader(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2, records=3) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         assert await values(consumer, 3) == [b"0", b"1", b"2"]
@@ -272,7 +296,7 @@ async def test_the_fetch_follows_the_leader(autojump_clock: Clock) -> None:
                 assert await values(consumer, 1) == [b"at %d" % leader]
 
 
-async def test_a_partition_without_a_leader_is_read_once_it_has_one(autojump_clock: Clock) -> None:
+async def test_leaderless_partition_is_read_later(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2, records=1) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         assert await values(consumer, 1) == [b"0"]
@@ -285,7 +309,7 @@ async def test_a_partition_without_a_leader_is_read_once_it_has_one(autojump_clo
 
 
 @pytest.mark.parametrize("code", [3, 5, 6, 7, 9, 56, 74, 75, 78])
-async def test_a_partition_in_passing_trouble_is_fetched_again(autojump_clock: Clock, code: int) -> None:
+async def test_transient_fetch_error_is_retried(autojump_clock: Clock, code: int) -> None:
     async with cluster_of(2, records=2) as cluster, consumer_of(cluster) as consumer:
         cluster.fail("Fetch", code, 2, topic="t", partition=0)
         consumer.assign([T0, T1])
@@ -294,7 +318,9 @@ async def test_a_partition_in_passing_trouble_is_fetched_again(autojump_clock: C
         assert trio.current_time() < 2
 
 
-async def test_a_partition_in_trouble_for_good_raises_and_the_other_goes_on(autojump_clock: Clock) -> None:
+async def test_failing_partition_raises_beside_others(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(2, records=2) as cluster, consumer_of(cluster) as consumer:
         cluster.fail("Fetch", 29, None, topic="t", partition=0)
         consumer.assign([T0, T1])
@@ -307,8 +333,11 @@ async def test_a_partition_in_trouble_for_good_raises_and_the_other_goes_on(auto
                 errors += 1
 
 
-async def test_a_broken_or_silent_connection_is_replaced(autojump_clock: Clock) -> None:
-    async with cluster_of(records=2) as cluster, consumer_of(cluster, request_timeout_ms=2000) as consumer:
+async def test_broken_or_silent_connection_is_replaced(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(records=2) as cluster,
+        consumer_of(cluster, request_timeout_ms=2000) as consumer,
+    ):
         consumer.assign([T0])
         assert await values(consumer, 2) == [b"0", b"1"]
         cluster.disconnect()
@@ -336,7 +365,9 @@ def break_batch(values: list[bytes]) -> bytes:
     return bytes(data)
 
 
-async def test_corrupt_records_raise_again_and_again_until_the_user_seeks(autojump_clock: Clock) -> None:
+async def test_corrupt_record_raises_until_a_seek(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(records=2) as cluster, consumer_of(cluster) as consumer:
         cluster.append_batch("t", 0, break_batch([b"bad", b"bad"]), count=2)
         cluster.append("t", 0, [b"4"])
@@ -351,7 +382,7 @@ async def test_corrupt_records_raise_again_and_again_until_the_user_seeks(autoju
         assert await values(consumer, 1) == [b"4"]
 
 
-async def test_batches_until(autojump_clock: Clock) -> None:
+async def test_batches_end_at_the_given_offsets(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=10) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0, T1])
         assert [list(batch.offsets) async for batch in consumer.batches({T0: 4})] == [[0, 1, 2, 3]]
@@ -361,7 +392,7 @@ async def test_batches_until(autojump_clock: Clock) -> None:
         assert [batch async for batch in consumer.batches({})] == []
         again = [list(batch.offsets) async for batch in consumer.batches({T0: 6, T1: 2})]
         assert sorted(again) == [[0, 1], [4, 5]]
-        # What was cut off comes afterwards, and nothing of it is missing or doubled.
+        # The rest follows afterwards, and no record of it is missing or doubled.
         rest = [await consumer.receive() for _ in range(12)]
         assert sorted((record.partition, record.offset) for record in rest) == [
             *((0, offset) for offset in range(6, 10)),
@@ -370,7 +401,7 @@ async def test_batches_until(autojump_clock: Clock) -> None:
         assert not await consumer.receive_batch(timeout=5)
 
 
-async def test_batches_until_the_middle_of_a_batch_that_was_begun(autojump_clock: Clock) -> None:
+async def test_batches_may_end_inside_a_begun_batch(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         assert await values(consumer, 2) == [b"0", b"1"]
@@ -378,8 +409,11 @@ async def test_batches_until_the_middle_of_a_batch_that_was_begun(autojump_clock
         assert await values(consumer, 5) == [b"5", b"6", b"7", b"8", b"9"]
 
 
-async def test_batches_until_an_end_that_only_control_records_reach(autojump_clock: Clock) -> None:
-    async with cluster_of() as cluster, consumer_of(cluster, isolation_level="read_committed") as consumer:
+async def test_batches_end_behind_control_records(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of() as cluster,
+        consumer_of(cluster, isolation_level="read_committed") as consumer,
+    ):
         data = encode_batch([b"a", b"b"], timestamp=0, producer=(7, 0, 0), transactional=True)
         cluster.append_batch("t", 0, data)
         cluster.append_batch("t", 0, control_batch(7, 0, commit=True, timestamp=0))
@@ -395,7 +429,7 @@ async def test_batches_until_an_end_that_only_control_records_reach(autojump_clo
         assert await consumer.position(T0) == 5
 
 
-async def test_the_iteration_until_an_end_fetches_nothing_past_it(autojump_clock: Clock) -> None:
+async def test_bounded_iteration_ends_before_more(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=4) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0, T1])
         consumer.pause([T0, T1])
@@ -410,8 +444,12 @@ async def test_the_iteration_until_an_end_fetches_nothing_past_it(autojump_clock
         assert len([await consumer.receive() for _ in range(5)]) == 5
 
 
-async def test_only_one_task_receives(autojump_clock: Clock) -> None:
-    async with cluster_of() as cluster, consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
+async def test_second_receiving_task_is_refused(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of() as cluster,
+        consumer_of(cluster) as consumer,
+        trio.open_nursery() as nursery,
+    ):
         consumer.assign([T0])
         nursery.start_soon(consumer.receive)
         await trio.sleep(1)
@@ -424,7 +462,7 @@ async def test_only_one_task_receives(autojump_clock: Clock) -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_what_was_assigned_before_is_not_handed_out(autojump_clock: Clock) -> None:
+async def test_unassigned_records_are_not_delivered(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0, T1])
         await consumer.receive()
@@ -437,7 +475,9 @@ async def test_what_was_assigned_before_is_not_handed_out(autojump_clock: Clock)
         assert consumer.statistics().buffered_bytes == 0
 
 
-async def test_a_partition_that_does_not_exist_yet_is_read_when_it_does(autojump_clock: Clock) -> None:
+async def test_late_partition_is_read(
+    autojump_clock: Clock,
+) -> None:
     async with ScriptedCluster() as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         await trio.sleep(30)
@@ -447,21 +487,28 @@ async def test_a_partition_that_does_not_exist_yet_is_read_when_it_does(autojump
             assert await values(consumer, 1) == [b"first"]
 
 
-async def test_a_partition_that_never_exists_is_an_error_of_the_receive(autojump_clock: Clock) -> None:
+async def test_missing_partition_is_raised_by_receive(
+    autojump_clock: Clock,
+) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, consumer_of(cluster) as consumer:
-        for missing, least, most in ((TopicPartition("nosuch", 0), 3, 6), (TopicPartition("t", 7), 0, 0.1)):
+        for missing, least, most in (
+            (TopicPartition("nosuch", 0), 3, 6),
+            (TopicPartition("t", 7), 0, 0.1),
+        ):
             consumer.assign([missing])
             began = trio.current_time()
             with pytest.raises(UnknownTopicOrPartitionError, match=missing.topic):
                 await consumer.receive()
-            assert least <= trio.current_time() - began < most  # of a known topic fresh metadata tell at once
+            assert (
+                least <= trio.current_time() - began < most
+            )  # fresh metadata of a known topic suffice
             began = trio.current_time()
             with pytest.raises(UnknownTopicOrPartitionError):
                 await consumer.position(missing)
             assert trio.current_time() - began < 10
 
 
-async def test_the_buffer_is_bounded(autojump_clock: Clock) -> None:
+async def test_buffer_is_bounded(autojump_clock: Clock) -> None:
     async with cluster_of(2) as cluster:
         for number in range(2):
             for _ in range(50):
@@ -477,11 +524,15 @@ async def test_the_buffer_is_bounded(autojump_clock: Clock) -> None:
             assert 40_000 < seen <= 110_000  # one batch comes whole, where it begins before the end
 
 
-async def test_misuse_is_told(autojump_clock: Clock) -> None:
+async def test_receive_misuse_is_refused(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         with pytest.raises(IllegalStateError, match="subscribe"):
             await consumer.receive()
-        for call in (lambda: consumer.seek(T0, 0), lambda: consumer.pause([T0]), lambda: consumer.seek_to_end([T0])):
+        for call in (
+            lambda: consumer.seek(T0, 0),
+            lambda: consumer.pause([T0]),
+            lambda: consumer.seek_to_end([T0]),
+        ):
             with pytest.raises(IllegalStateError, match="t-0 is not assigned"):
                 call()
         consumer.assign([T0])
@@ -493,7 +544,8 @@ async def test_misuse_is_told(autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("call", ["receive", "receive_batch", "iterate"])
-async def test_who_tries_again_and_again_lets_others_run_and_can_be_cancelled(call: str) -> None:
+async def test_failing_receive_loop_lets_others_run(call: str) -> None:
+    """The loop can be cancelled."""
     async with cluster_of(records=1) as cluster, consumer_of(cluster) as consumer:
 
         async def stubborn() -> None:
@@ -515,7 +567,7 @@ async def test_who_tries_again_and_again_lets_others_run_and_can_be_cancelled(ca
 
 
 @pytest.mark.parametrize("size", [4_000, 20_000, 30_000, 40_000])
-async def test_a_pause_makes_room_for_the_others(autojump_clock: Clock, size: int) -> None:
+async def test_pause_makes_room_for_others(autojump_clock: Clock, size: int) -> None:
     async with cluster_of(2) as cluster:
         for _ in range(20):
             cluster.append("t", 0, [bytes(size)])
@@ -531,8 +583,11 @@ async def test_a_pause_makes_room_for_the_others(autojump_clock: Clock, size: in
                 assert (await consumer.receive()).value == b"x"
 
 
-async def test_a_leader_that_moves_while_the_old_one_is_asked(autojump_clock: Clock) -> None:
-    async with cluster_of(nodes=2) as cluster, consumer_of(cluster, fetch_max_wait_ms=3000) as consumer:
+async def test_moved_leader_is_read_during_a_long_poll(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(nodes=2) as cluster,
+        consumer_of(cluster, fetch_max_wait_ms=3000) as consumer,
+    ):
         old = cluster.partition("t", 0).leader
 
         async def nothing_after_its_wait(request: Any, _: Any) -> Any:  # it has not heard yet
@@ -550,28 +605,67 @@ async def test_a_leader_that_moves_while_the_old_one_is_asked(autojump_clock: Cl
             assert (await consumer.receive()).value == b"x"
 
 
-async def test_something_corrupt_is_met_again_after_what_stood_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Decoded in the thread, so that the fetcher has gone to rest when it is found."""
+async def test_corrupt_record_raises_after_a_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It is decoded in the thread, so the fetcher is at rest when it is found."""
     async with cluster_of() as cluster:
         for number in range(12):
             cluster.append("t", 0, [b"%d" % number + bytes(20_000)])
         damaged = bytearray(cluster.partition("t", 0).batches[3].data)
         damaged[-5] ^= 0xFF
         object.__setattr__(cluster.partition("t", 0).batches[3], "data", bytes(damaged))
-        async with consumer_of(cluster, fetch_buffer_bytes=200_000, max_partition_fetch_bytes=20_000) as consumer:
+        async with consumer_of(
+            cluster, fetch_buffer_bytes=200_000, max_partition_fetch_bytes=20_000
+        ) as consumer:
             receiver = consumer._receiver
-            monkeypatch.setattr(Decoder, "_is_quick", lambda self, records: False)
+            monkeypatch.setattr(BatchDecoder, "_is_quick", lambda self, records: False)
             consumer.assign([T0])
             with trio.fail_after(60):
                 await until(lambda: consumer._parts.manager("fetch")._resting > 0)
-                await trio.testing.wait_all_tasks_blocked(2)  # what metadata bring at the start would wake it
+                await trio.testing.wait_all_tasks_blocked(
+                    2
+                )  # what metadata bring at the start would wake it
                 assert len(await receiver.gather(None, None, 10**6, 10**9)) == 3
                 with pytest.raises(CorruptRecordError):
                     await receiver.gather(None, None, 10**6, 10**9)
 
 
+@pytest.mark.parametrize("by_stream", [False, True])
+async def test_gathering_a_table_lets_others_run(autojump_clock: Clock, by_stream: bool) -> None:
+    """Virtual time stands still meanwhile, so turns are counted by bytes."""
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with cluster_of() as cluster:
+        for _ in range(4):
+            cluster.append("t", 0, [bytes(700_000)])
+        async with consumer_of(
+            cluster, max_partition_fetch_bytes=2**20, fetch_max_bytes=2**20
+        ) as consumer:
+            consumer.assign([T0])
+            await until(lambda: consumer._parts.core.buffer.buffered > 2_600_000)
+            taken = 0
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(others)
+                if by_stream:
+                    async for stream in consumer.partitions():
+                        taken = len(await stream.batches().gather(10**6, 10**9))
+                        break
+                else:
+                    taken = len(await consumer._receiver.gather(None, None, 10**6, 10**9))
+                nursery.cancel_scope.cancel()
+            assert taken == 4
+            assert turns >= 3
+
+
 @pytest.mark.parametrize("wrong", [5, T0, [T0]])
-async def test_until_is_a_mapping(wrong: Any) -> None:
+async def test_until_must_be_a_mapping(wrong: Any) -> None:
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
         for make in (consumer.batches, consumer.arrow_batches):
@@ -579,8 +673,11 @@ async def test_until_is_a_mapping(wrong: Any) -> None:
                 make(wrong)
 
 
-async def test_what_is_no_listener_is_refused_before_anything_changes() -> None:
+async def test_wrong_listener_changes_nothing() -> None:
     async with cluster_of() as cluster, consumer_of(cluster, group_id="g") as consumer:
-        with pytest.raises(ConfigurationError, match="has no on_partitions_assigned, on_partitions_lost, on_partitions_revoked"):
+        with pytest.raises(
+            ConfigurationError,
+            match="has no on_partitions_assigned, on_partitions_lost, on_partitions_revoked",
+        ):
             consumer.subscribe(["t"], listener=print)  # type: ignore[arg-type]
         assert not consumer.subscription()

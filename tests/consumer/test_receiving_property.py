@@ -1,4 +1,6 @@
-"""Whatever way a user receives, pauses, seeks and iterates: of each partition every record, once and in order."""
+"""Any sequence of receives, pauses, seeks and iterations: each record of a partition once and in
+order.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,19 @@ from trikafka import TopicPartition
 
 PARTITIONS = (T0, T1, T2)
 Step = tuple[str, int, int]
-WAYS = ["one", "batch", "nowait", "batch_nowait", "pause", "resume", "seek", "until", "append", "cancel", "sleep"]
+WAYS = [
+    "one",
+    "batch",
+    "nowait",
+    "batch_nowait",
+    "pause",
+    "resume",
+    "seek",
+    "until",
+    "append",
+    "cancel",
+    "sleep",
+]
 steps = st.lists(
     st.tuples(
         st.sampled_from(WAYS),
@@ -27,7 +41,11 @@ async def follow(plan: list[Step], most: int | None, buffer: int) -> None:
     async with cluster_of(3, records=4) as cluster:
         for number in range(3):
             cluster.append("t", number, [b"x" * 50] * 5)
-        settings = {"max_poll_records": most, "fetch_buffer_bytes": buffer, "max_partition_fetch_bytes": 200}
+        settings = {
+            "max_poll_records": most,
+            "fetch_buffer_bytes": buffer,
+            "max_partition_fetch_bytes": 200,
+        }
         async with consumer_of(cluster, **settings) as consumer:
             consumer.assign(PARTITIONS)
             expected = dict.fromkeys(PARTITIONS, 0)
@@ -90,5 +108,7 @@ async def follow(plan: list[Step], most: int | None, buffer: int) -> None:
 
 @given(steps, st.sampled_from([None, 1, 3]), st.sampled_from([100, 400, 100_000]))
 @settings(max_examples=60, deadline=None)
-def test_every_record_once_and_in_order(plan: list[Step], most: int | None, buffer: int) -> None:
+def test_any_calls_read_each_record_in_order(
+    plan: list[Step], most: int | None, buffer: int
+) -> None:
     trio.run(follow, plan, most, buffer, clock=trio.testing.MockClock(autojump_threshold=0))

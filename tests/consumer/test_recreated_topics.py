@@ -1,4 +1,7 @@
-"""A topic that is deleted and created anew under a group member (KIP-516): offsets of the old one mean nothing in the new one."""
+"""A topic deleted and recreated under a group member (KIP-516).
+
+Offsets of the old topic do not apply to the new one.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from consuming import T0, T1, cluster_of, consumer_of, member_of, values
 from trio.testing import MockClock
 
 from trikafka import OffsetAndMetadata, TopicPartition
-from trikafka._api.consumer import Consumer
+from trikafka._api.consumer.consumer import Consumer
 from trikafka.errors import UnknownTopicOrPartitionError
 from trikafka.testing import ScriptedCluster
 
@@ -22,11 +25,15 @@ PROTOCOLS = ["classic", "consumer"]
 @pytest.mark.parametrize("later", [3, 40])
 @pytest.mark.parametrize("gone_for", [0.0, 0.2, 3.0])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_the_records_of_the_new_topic_are_read_once(
+async def test_recreated_topic_is_read_once(
     autojump_clock: MockClock, protocol: str, gone_for: float, later: int
 ) -> None:
     async with cluster_of(1, records=30) as cluster:
-        settings = {"metadata_max_age_ms": 1000, "auto_commit_interval_ms": 500, "group_protocol": protocol}
+        settings = {
+            "metadata_max_age_ms": 1000,
+            "auto_commit_interval_ms": 500,
+            "group_protocol": protocol,
+        }
         async with member_of(cluster, **settings) as consumer:
             assert await values(consumer, 30) == [b"%d" % number for number in range(30)]
             await trio.sleep(2)
@@ -45,7 +52,9 @@ async def test_the_records_of_the_new_topic_are_read_once(
 
 @asynccontextmanager
 async def holding_old_records(cluster: ScriptedCluster, **settings: Any) -> AsyncIterator[Consumer]:
-    """A consumer that has read five records of a topic which was made anew since, and does not know it yet."""
+    """Open a consumer that has read five records of a topic recreated since, and does not know it
+    yet.
+    """
     async with member_of(cluster, enable_auto_commit=False, **settings) as consumer:
         await values(consumer, 5)
         cluster.delete_topic("t")
@@ -55,12 +64,22 @@ async def holding_old_records(cluster: ScriptedCluster, **settings: Any) -> Asyn
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-async def test_an_offset_of_the_old_topic_is_not_committed_in_the_new_one(autojump_clock: MockClock, protocol: str) -> None:
-    async with cluster_of(1, records=5) as cluster, holding_old_records(cluster, group_protocol=protocol) as consumer:
+async def test_old_offset_is_not_committed(autojump_clock: MockClock, protocol: str) -> None:
+    async with (
+        cluster_of(1, records=5) as cluster,
+        holding_old_records(cluster, group_protocol=protocol) as consumer,
+    ):
         began = trio.current_time()
-        with trio.fail_after(5), pytest.raises(UnknownTopicOrPartitionError, match=r"'t' was deleted and created anew.* of t-0"):
+        with (
+            trio.fail_after(5),
+            pytest.raises(
+                UnknownTopicOrPartitionError, match=r"'t' was deleted and created anew.* of t-0"
+            ),
+        ):
             await consumer.commit()
-        assert trio.current_time() == began  # the broker refused the id, and the metadata then told why
+        assert (
+            trio.current_time() == began
+        )  # the broker refused the id, and the metadata showed why
         assert cluster.committed("g", T0) is None
         with trio.fail_after(5), pytest.raises(UnknownTopicOrPartitionError):
             await consumer.commit()
@@ -70,24 +89,37 @@ async def test_an_offset_of_the_old_topic_is_not_committed_in_the_new_one(autoju
         assert cluster.committed("g", T0) == OffsetAndMetadata(9, 0)
 
 
-async def test_a_broker_that_takes_no_ids_is_not_sent_what_the_metadata_know_to_be_old(autojump_clock: MockClock) -> None:
+async def test_old_offset_is_not_sent_without_ids(
+    autojump_clock: MockClock,
+) -> None:
+    """The broker takes no topic ids, and metadata show that the topic was recreated."""
     async with cluster_of(1, records=5) as cluster:
         cluster.offer("OffsetCommit", (2, 9))
         cluster.offer("OffsetFetch", (1, 9))
         async with holding_old_records(cluster) as consumer:
             consumer.pause([T0])
             await consumer.partitions_for("u")  # brings news of t too
-            with trio.fail_after(5), pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted and created anew"):
+            with (
+                trio.fail_after(5),
+                pytest.raises(
+                    UnknownTopicOrPartitionError, match="'t' was deleted and created anew"
+                ),
+            ):
                 await consumer.commit({T0: 5})
             assert not cluster.requests("OffsetCommit")
 
 
-async def test_what_a_group_committed_in_the_old_topic_is_not_gone_on_from(autojump_clock: MockClock) -> None:
-    """A broker that forgets such offsets late: it knows of which topic they are, and so is asked by the id."""
+async def test_old_commit_is_not_used(
+    autojump_clock: MockClock,
+) -> None:
+    """The broker forgets old offsets late. It knows their topic id and is asked by the id."""
     async with cluster_of(1, records=5) as cluster:
         async with member_of(cluster) as consumer:
             await values(consumer, 5)
-        assert all(seen.version == 10 for seen in [*cluster.requests("OffsetCommit"), *cluster.requests("OffsetFetch")])
+        assert all(
+            seen.version == 10
+            for seen in [*cluster.requests("OffsetCommit"), *cluster.requests("OffsetFetch")]
+        )
         async with member_of(cluster) as consumer:
             old = cluster.topic_id("t")
             cluster.delete_topic("t")
@@ -95,12 +127,18 @@ async def test_what_a_group_committed_in_the_old_topic_is_not_gone_on_from(autoj
             cluster.append("t", 0, [b"new"])
             with trio.fail_after(10):
                 assert await values(consumer, 1) == [b"new"]
-        asked = [topic.topic_id for seen in cluster.requests("OffsetFetch") for topic in seen.request.groups[0].topics]
+        asked = [
+            topic.topic_id
+            for seen in cluster.requests("OffsetFetch")
+            for topic in seen.request.groups[0].topics
+        ]
         assert set(asked) <= {old, cluster.topic_id("t")}
         assert asked[-1] == cluster.topic_id("t")
 
 
-async def test_what_goes_with_an_offset_of_the_old_topic_is_committed(autojump_clock: MockClock) -> None:
+async def test_other_offsets_of_the_call_are_committed(
+    autojump_clock: MockClock,
+) -> None:
     other = TopicPartition("u", 0)
     async with cluster_of(1, records=5) as cluster:
         cluster.create_topic("u", 1)
@@ -109,14 +147,19 @@ async def test_what_goes_with_an_offset_of_the_old_topic_is_committed(autojump_c
             await values(consumer, 8)
             cluster.delete_topic("t")
             cluster.create_topic("t", 1)
-            with trio.fail_after(5), pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted and created anew"):
+            with (
+                trio.fail_after(5),
+                pytest.raises(
+                    UnknownTopicOrPartitionError, match="'t' was deleted and created anew"
+                ),
+            ):
                 await consumer.commit({T0: 5, other: 3})
             assert cluster.committed("g", other) == OffsetAndMetadata(3)
             assert cluster.committed("g", T0) is None
 
 
 @pytest.mark.parametrize("versions", [(2, 9), (2, 10)])
-async def test_a_partition_that_a_known_topic_does_not_have_is_refused_at_once(
+async def test_commit_of_missing_partition_is_refused(
     autojump_clock: MockClock, versions: tuple[int, int]
 ) -> None:
     async with cluster_of(1) as cluster, consumer_of(cluster, group_id="g") as consumer:
@@ -124,15 +167,25 @@ async def test_a_partition_that_a_known_topic_does_not_have_is_refused_at_once(
         consumer.assign([T0])
         await consumer.position(T0)
         began = trio.current_time()
-        with trio.fail_after(10), pytest.raises(UnknownTopicOrPartitionError, match=r"t-7 \(the topic has 1 partitions\)"):
+        with (
+            trio.fail_after(10),
+            pytest.raises(
+                UnknownTopicOrPartitionError, match=r"t-7 \(the topic has 1 partitions\)"
+            ),
+        ):
             await consumer.commit({TopicPartition("t", 7): 1})
         assert trio.current_time() == began
-        with trio.fail_after(10), pytest.raises(UnknownTopicOrPartitionError, match="x-0"):  # it may be on its way
+        with (
+            trio.fail_after(10),
+            pytest.raises(UnknownTopicOrPartitionError, match="x-0"),
+        ):  # it may be on its way
             await consumer.commit({TopicPartition("x", 0): 1})
         assert 3 <= trio.current_time() - began < 5
 
 
-async def test_a_partition_that_was_added_a_moment_ago_can_be_committed(autojump_clock: MockClock) -> None:
+async def test_new_partition_can_be_committed(
+    autojump_clock: MockClock,
+) -> None:
     async with cluster_of(1) as cluster, consumer_of(cluster, group_id="g") as consumer:
         consumer.assign([T0])
         await consumer.position(T0)

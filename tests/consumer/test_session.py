@@ -1,4 +1,4 @@
-"""A member knows by its own clock that it is out of its group; what stops it reaches the user, in virtual time."""
+"""The session of a member by its own clock, and errors that reach the user. In virtual time."""
 
 from __future__ import annotations
 
@@ -36,17 +36,22 @@ async def hang(request: Any, default: Any) -> Any:
 
 
 async def fail_over(cluster: ScriptedCluster) -> None:
-    """The coordinator's node answers nothing to members from now on."""
+    """Have the coordinator's node answer nothing to members."""
     for api in ("Heartbeat", "JoinGroup", "SyncGroup", "LeaveGroup", "OffsetCommit"):
         cluster.on(api, hang, None)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("how", ["silent", "refused"])
-async def test_whose_heartbeats_reach_nobody_for_a_session_is_out(autojump_clock: Clock, strategy: str, how: str) -> None:
+async def test_unanswered_heartbeats_end_the_session(
+    autojump_clock: Clock, strategy: str, how: str
+) -> None:
     told: list[Any] = []
     settings: Any = FAST | {"group_id": "g", "partition_assignment_strategy": [strategy]}
-    async with cluster_of(2, nodes=2, records=3) as cluster, consumer_of(cluster, **settings) as consumer:
+    async with (
+        cluster_of(2, nodes=2, records=3) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+    ):
         for number in (0, 1):
             cluster.move_leader("t", number, 1)
         consumer.subscribe(["t"], Notes(told))
@@ -71,9 +76,12 @@ async def test_whose_heartbeats_reach_nobody_for_a_session_is_out(autojump_clock
         assert not consumer.assignment()
 
 
-async def test_it_joins_again_once_somebody_answers(autojump_clock: Clock) -> None:
+async def test_member_rejoins_when_the_broker_returns(autojump_clock: Clock) -> None:
     told: list[Any] = []
-    async with cluster_of(nodes=2, records=9) as cluster, consumer_of(cluster, group_id="g", **FAST) as consumer:
+    async with (
+        cluster_of(nodes=2, records=9) as cluster,
+        consumer_of(cluster, group_id="g", **FAST) as consumer,
+    ):
         cluster.move_leader("t", 0, 1)
         consumer.subscribe(["t"], Notes(told))
         await values(consumer, 3)
@@ -87,7 +95,7 @@ async def test_it_joins_again_once_somebody_answers(autojump_clock: Clock) -> No
 
 
 async def receive_nothing_new(consumer: Any, seconds: float) -> list[Any]:
-    """What comes after the first batch that was buffered before."""
+    """Return the batches after the first one, which was buffered before."""
     until_then = trio.current_time() + seconds
     got = []
     while (left := until_then - trio.current_time()) > 0:
@@ -96,12 +104,19 @@ async def receive_nothing_new(consumer: Any, seconds: float) -> list[Any]:
     return [batch for batch in got[1:] if batch]
 
 
-@pytest.mark.parametrize("way", ["receive", "receive_nowait", "receive_batch", "receive_batch_nowait"])
+@pytest.mark.parametrize(
+    "way", ["receive", "receive_nowait", "receive_batch", "receive_batch_nowait"]
+)
 @pytest.mark.parametrize("begun", [False, True])
-async def test_after_a_loop_that_was_blocked_for_longer_nothing_is_delivered(autojump_clock: Clock, way: str, begun: bool) -> None:
-    """Whatever task runs first then: records that are buffered, or in the middle of a batch, may be another member's."""
+async def test_long_blocked_loop_delivers_nothing(
+    autojump_clock: Clock, way: str, begun: bool
+) -> None:
+    """Buffered records, or the rest of a batch, may belong to another member."""
     told: list[Any] = []
-    async with cluster_of(2, records=50) as cluster, consumer_of(cluster, group_id="g", **FAST) as consumer:
+    async with (
+        cluster_of(2, records=50) as cluster,
+        consumer_of(cluster, group_id="g", **FAST) as consumer,
+    ):
         consumer.subscribe(["t"], Notes(told))
         await (values(consumer, 3) if begun else consumer.receive_batch())
         await trio.sleep(0.5)
@@ -112,11 +127,11 @@ async def test_after_a_loop_that_was_blocked_for_longer_nothing_is_delivered(aut
         with trio.fail_after(10):
             got = await (consumer.receive() if "batch" not in way else consumer.receive_batch())
         offset = got.offset if "batch" not in way else got.offsets[0]
-        assert offset == 0  # nothing had been committed: it begins anew
+        assert offset == 0  # nothing had been committed, so it restarts
         assert told == [("assigned", [T0, T1]), ("lost", [T0, T1]), ("assigned", [T0, T1])]
 
 
-async def test_a_loop_blocked_for_less_than_a_session_does_no_harm(autojump_clock: Clock) -> None:
+async def test_short_blocked_loop_does_no_harm(autojump_clock: Clock) -> None:
     async with cluster_of(records=50) as cluster, member_of(cluster, **FAST) as consumer:
         await values(consumer, 3)
         autojump_clock.jump(4)
@@ -125,7 +140,9 @@ async def test_a_loop_blocked_for_less_than_a_session_does_no_harm(autojump_cloc
         assert consumer.statistics().generation == 1
 
 
-async def test_who_took_too_long_is_told_what_to_change(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_poll_interval_error_names_the_setting(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = FAST | {"max_poll_interval_ms": 10_000}
     async with cluster_of(records=5) as cluster, member_of(cluster, **settings) as consumer:
         await consumer.receive()
@@ -134,12 +151,16 @@ async def test_who_took_too_long_is_told_what_to_change(autojump_clock: Clock, c
             await consumer.commit()
         assert isinstance(caught.value, CommitFailedError)
         assert (caught.value.setting, caught.value.interval_ms) == ("max_poll_interval_ms", 10_000)
-    (line,) = [record for record in caplog.records if record.name == "trikafka.membership" and record.levelno == logging.WARNING]
+    (line,) = [
+        record
+        for record in caplog.records
+        if record.name == "trikafka.membership" and record.levelno == logging.WARNING
+    ]
     assert "10000 ms passed without a receive" in line.getMessage()
     assert "raise max_poll_interval_ms" in line.getMessage()
 
 
-async def test_a_receive_that_comes_at_that_very_time_comes_too_late(autojump_clock: Clock) -> None:
+async def test_receive_at_the_exact_limit_is_too_late(autojump_clock: Clock) -> None:
     for _ in range(10):  # whichever task Trio runs first
         settings = FAST | {"max_poll_interval_ms": 10_000}
         async with cluster_of(records=5) as cluster, member_of(cluster, **settings) as consumer:
@@ -147,12 +168,16 @@ async def test_a_receive_that_comes_at_that_very_time_comes_too_late(autojump_cl
             await trio.sleep(10)
             await consumer.receive()
             await trio.sleep(0.01)
-            assert [round(seen.time) for seen in cluster.requests("LeaveGroup")] == [round(trio.current_time())]
+            assert [round(seen.time) for seen in cluster.requests("LeaveGroup")] == [
+                round(trio.current_time())
+            ]
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "JoinGroup", "SyncGroup"])
 @pytest.mark.parametrize("change", [flip, cut, strange_id])
-async def test_a_damaged_response_is_a_lost_connection(autojump_clock: Clock, api: Any, change: Any) -> None:
+async def test_damaged_group_response_is_retried(
+    autojump_clock: Clock, api: Any, change: Any
+) -> None:
     async with cluster_of(records=5) as cluster:
         if api != "Heartbeat":
             cluster.damage(api, 2, change=change)
@@ -167,26 +192,33 @@ async def test_a_damaged_response_is_a_lost_connection(autojump_clock: Clock, ap
 
 
 @pytest.mark.parametrize("api", ["JoinGroup", "SyncGroup"])
-async def test_whatever_byte_of_a_response_is_damaged_the_member_gets_in(autojump_clock: Clock, api: Any) -> None:
+async def test_member_joins_despite_any_damaged_byte(autojump_clock: Clock, api: Any) -> None:
     size = 0
     for place in range(12, 400):  # behind the throttle time
         async with cluster_of(records=1) as cluster:
 
             def damage(frame: bytes, place: int = place) -> bytes:
-                return frame[:place] + bytes([frame[place] ^ 0xFF]) + frame[place + 1 :] if place < len(frame) else frame
+                return (
+                    frame[:place] + bytes([frame[place] ^ 0xFF]) + frame[place + 1 :]
+                    if place < len(frame)
+                    else frame
+                )
 
             rule = cluster.damage(api, None, change=damage)
             async with member_of(cluster, request_timeout_ms=2_000, **FAST) as consumer:
                 try:
                     await consumer.receive_batch(timeout=1)
-                except BrokerResponseError:  # the error code itself, or the number of a partition: nobody can know
+                except (
+                    BrokerResponseError
+                ):  # the error code itself, or the number of a partition: undetectable
                     assert place < 16 or api == "SyncGroup"
                     consumer.subscribe(["t"])
                 rule.remove()
                 size = cluster.requests(api)[-1].response_bytes
                 with trio.fail_after(90):
                     if consumer.assignment() != {T0}:
-                        consumer.enforce_rebalance()  # damage that still reads as an assignment cannot be seen
+                        # damage that still reads as an assignment cannot be seen
+                        consumer.enforce_rebalance()
                         while consumer.assignment() != {T0}:
                             await consumer.receive_batch(timeout=0.1)
         if place > size:
@@ -195,7 +227,7 @@ async def test_whatever_byte_of_a_response_is_damaged_the_member_gets_in(autojum
 
 
 @pytest.mark.parametrize("api", ["Heartbeat", "JoinGroup", "SyncGroup"])
-async def test_who_is_fenced_by_another_of_its_name_hears_it(autojump_clock: Clock, api: str) -> None:
+async def test_fenced_instance_is_raised(autojump_clock: Clock, api: str) -> None:
     async with cluster_of(records=9) as cluster:
         if api != "Heartbeat":
             cluster.fail(api, 82, None)
@@ -213,7 +245,7 @@ async def test_who_is_fenced_by_another_of_its_name_hears_it(autojump_clock: Clo
 
 
 @pytest.mark.parametrize(("code", "error"), [(29, AuthorizationError), (17, InvalidTopicError)])
-async def test_a_topic_that_cannot_be_read_is_an_error_of_the_receive(
+async def test_unreadable_topic_is_raised_by_receive(
     autojump_clock: Clock, code: int, error: type[Exception]
 ) -> None:
     async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
@@ -232,8 +264,8 @@ async def test_a_topic_that_cannot_be_read_is_an_error_of_the_receive(
                 assert await values(consumer, 1) == [b"u0"]
 
 
-async def test_a_topic_that_may_not_be_read_any_more(autojump_clock: Clock) -> None:
-    """The other members need not wait for the session of one that cannot go on."""
+async def test_unauthorized_topic_makes_the_member_leave(autojump_clock: Clock) -> None:
+    """The other members need not wait for its session."""
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         cluster.append("t", 0, [b"0"])
         async with member_of(cluster, metadata_max_age_ms=5_000) as consumer:
@@ -259,14 +291,21 @@ class Plain:
     async def on_partitions_lost(self, partitions: Any) -> None: ...
 
 
-async def test_a_listener_with_plain_methods_is_refused_when_it_is_given(autojump_clock: Clock) -> None:
+async def test_listener_with_plain_methods_is_refused(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of() as cluster:
         async with consumer_of(cluster, group_id="g") as consumer:
-            with pytest.raises(ConfigurationError, match=r"`async def`: on_partitions_assigned of <test_session.Plain"):
+            with pytest.raises(
+                ConfigurationError,
+                match=r"`async def`: on_partitions_assigned of <test_session.Plain",
+            ):
                 consumer.subscribe(["t"], Plain())  # type: ignore[arg-type]
             with pytest.raises(IllegalStateError):
                 await consumer.receive()  # nothing was subscribed to
-        plugin = type("Plug", (), {"trikafka_rebalance_listener": hookimpl(lambda self, context: Plain())})()
+        plugin = type(
+            "Plug", (), {"trikafka_rebalance_listener": hookimpl(lambda self, context: Plain())}
+        )()
         with pytest.raises(PluginError, match=r"on_partitions_assigned must be `async def`"):
             async with consumer_of(cluster, group_id="g", plugins=[plugin]):
                 pass
@@ -275,7 +314,7 @@ async def test_a_listener_with_plain_methods_is_refused_when_it_is_given(autojum
 @pytest.mark.parametrize("what", ["assigned", "revoked", "lost"])
 @pytest.mark.parametrize("ends", ["raises", "hangs"])
 @pytest.mark.parametrize("strategy", STRATEGIES)
-async def test_a_listener_that_fails_leaves_no_member_half_assigned(
+async def test_failing_listener_leaves_no_half_state(
     autojump_clock: Clock, what: str, ends: str, strategy: str
 ) -> None:
     told: list[str] = []
@@ -297,8 +336,15 @@ async def test_a_listener_that_fails_leaves_no_member_half_assigned(
         async def on_partitions_lost(self, partitions: Any) -> None:
             await self._do("lost")
 
-    settings: Any = FAST | {"max_poll_interval_ms": 10_000, "partition_assignment_strategy": [strategy], "group_id": "g"}
-    async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster, consumer_of(cluster, **settings) as consumer:
+    settings: Any = FAST | {
+        "max_poll_interval_ms": 10_000,
+        "partition_assignment_strategy": [strategy],
+        "group_id": "g",
+    }
+    async with (
+        ScriptedCluster(topics={"t": 1, "u": 1}) as cluster,
+        consumer_of(cluster, **settings) as consumer,
+    ):
         for topic in "tu":
             cluster.append(topic, 0, [b"0", b"1", b"2"])
         consumer.subscribe(["t"], Bad())
@@ -322,7 +368,7 @@ async def test_a_listener_that_fails_leaves_no_member_half_assigned(
         assert (record.topic, consumer.assignment()) == (topic, {TopicPartition(topic, 0)})
 
 
-async def test_subscribing_to_nothing_is_unsubscribing(autojump_clock: Clock) -> None:
+async def test_empty_subscription_unsubscribes(autojump_clock: Clock) -> None:
     told: list[Any] = []
     async with cluster_of(records=9) as cluster, consumer_of(cluster, group_id="g") as consumer:
         for end in (lambda: consumer.subscribe([]), lambda: consumer.assign([])):
@@ -342,7 +388,11 @@ async def test_subscribing_to_nothing_is_unsubscribing(autojump_clock: Clock) ->
         assert cluster.committed("g", T0).offset == 2
 
 
-async def test_what_a_listener_raises_then_comes_out_of_the_next_receive(autojump_clock: Clock) -> None:
+async def test_error_of_empty_subscribe_is_raised(
+    autojump_clock: Clock,
+) -> None:
+    """The next receive raises it."""
+
     async def fail(what: str) -> None:
         if what == "revoked":
             raise LookupError(what)
@@ -358,12 +408,14 @@ async def test_what_a_listener_raises_then_comes_out_of_the_next_receive(autojum
         assert await consumer.receive()
 
 
-async def test_assigning_nothing_ends_an_assignment(autojump_clock: Clock) -> None:
+async def test_empty_assignment_ends_the_assignment(autojump_clock: Clock) -> None:
     async with cluster_of(records=9) as cluster, consumer_of(cluster, group_id="g") as consumer:
         consumer.assign([T0])
         await values(consumer, 2)
         consumer.assign([])
         with pytest.raises(IllegalStateError, match="nothing to receive"):
             await consumer.receive()
-        consumer.subscribe(["t"])  # and what is not an assignment any more is none that forbids this
+        consumer.subscribe(
+            ["t"]
+        )  # and what is not an assignment any more is none that forbids this
         assert await consumer.receive()

@@ -1,4 +1,6 @@
-"""What stands still while the rest goes on: a partition that never comes whole, a decoding that takes long, a plugin that hangs."""
+"""A partition that never arrives whole, slow decoding, and a plugin that hangs, while the rest
+continues.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, enc
 from trikafka.testing._leftovers import assert_nothing_left
 
 
-async def test_a_partition_that_never_comes_whole_is_an_error_while_others_go_on(autojump_clock: Clock) -> None:
+async def test_endlessly_cut_partition_is_an_error(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
 
         async def cut_the_second(request: Any, default: Any) -> Any:
@@ -31,7 +35,10 @@ async def test_a_partition_that_never_comes_whole_is_an_error_while_others_go_on
 
         cluster.on("Fetch", cut_the_second)
         consumer.assign([T0, T1])
-        with trio.fail_after(60), pytest.raises(CorruptRecordError, match="no complete record batch") as raised:  # noqa: PT012
+        with (  # noqa: PT012
+            trio.fail_after(60),
+            pytest.raises(CorruptRecordError, match="no complete record batch") as raised,
+        ):
             while True:
                 batch = await consumer.receive_batch()
                 assert batch.partition == 0
@@ -39,8 +46,8 @@ async def test_a_partition_that_never_comes_whole_is_an_error_while_others_go_on
         assert (raised.value.partition, raised.value.offset) == (1, 0)
 
 
-async def test_a_partition_that_has_its_turn_late_is_none(autojump_clock: Clock) -> None:
-    """Responses are full with the first partition some times; then the second comes whole, again and again."""
+async def test_partition_that_is_whole_late_is_no_error(autojump_clock: Clock) -> None:
+    """Responses are full with the first partition some times; then the second one is whole."""
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
         cut = 0
 
@@ -67,15 +74,20 @@ async def test_a_partition_that_has_its_turn_late_is_none(autojump_clock: Clock)
 
 
 def _append(cluster: ScriptedCluster, messages: int) -> None:
-    """Append one compressed message of format v1 that holds many, which Python reads: that takes some tenths of a second."""
+    """Append one compressed message of format v1 with many records.
+
+    Python decodes it in some tenths of a second.
+    """
     builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=2**30)
     for number in range(messages):
         builder.append(number, timestamp=1, key=None, value=b"%d" % number)
     cluster.append_batch("t", 0, encode_batch([b"a place"], timestamp=1), count=messages)
-    object.__setattr__(cluster.partition("t", 0).batches[-1], "data", bytes(builder.build()))  # of which all bytes are as they are
+    object.__setattr__(
+        cluster.partition("t", 0).batches[-1], "data", bytes(builder.build())
+    )  # of which all bytes are as they are
 
 
-async def test_a_cancelled_receive_leaves_the_thread_that_decodes() -> None:
+async def test_cancelled_receive_keeps_the_decoding() -> None:
     count = 20_000
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         _append(cluster, count)
@@ -90,7 +102,7 @@ async def test_a_cancelled_receive_leaves_the_thread_that_decodes() -> None:
             assert scope.cancelled_caught
             assert decoder._limiter.borrowed_tokens == 1  # the thread goes on
             assert consumer.statistics().buffered_bytes > 0  # what it decodes is not lost
-            for _ in range(3):  # whoever comes too early waits for the same thread, and may be cancelled, too
+            for _ in range(3):  # early receives wait for the same thread and may be cancelled
                 with trio.move_on_after(0):
                     await consumer.receive()
             got: list[int] = []
@@ -101,7 +113,7 @@ async def test_a_cancelled_receive_leaves_the_thread_that_decodes() -> None:
         await assert_nothing_left(cluster, consumer)
 
 
-async def test_a_seek_meanwhile_wins_over_what_the_thread_brings() -> None:
+async def test_seek_wins_over_a_decoding_thread() -> None:
     count = 20_000
     async with cluster_of() as cluster, consumer_of(cluster) as consumer:
         _append(cluster, count)
@@ -116,12 +128,16 @@ async def test_a_seek_meanwhile_wins_over_what_the_thread_brings() -> None:
             assert [(await consumer.receive()).offset for _ in range(2)] == [count - 2, count - 1]
 
 
-async def test_a_receive_cancelled_at_each_await_of_a_decoding_in_a_thread_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_thread_decoding_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     @asynccontextmanager
     async def setup() -> Any:
         async with cluster_of() as cluster, consumer_of(cluster) as consumer:
             _append(cluster, 100)
-            monkeypatch.setattr(consumer._parts.readers._decoder, "_is_quick", lambda records: False)
+            monkeypatch.setattr(
+                consumer._parts.readers._decoder, "_is_quick", lambda records: False
+            )
             consumer.assign([T0])
             yield consumer, []
 
@@ -151,9 +167,14 @@ class Plugin:
         return Hangs() if kind == "fetch" else None
 
 
-async def test_the_watchdog_names_the_plugin_that_does_not_fetch(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_watchdog_names_a_hanging_plugin(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.WARNING, "trikafka")
-    async with cluster_of(records=3) as cluster, consumer_of(cluster, plugins=[Plugin()]) as consumer:
+    async with (
+        cluster_of(records=3) as cluster,
+        consumer_of(cluster, plugins=[Plugin()]) as consumer,
+    ):
         consumer.assign([T0])
         with trio.move_on_after(30):
             await consumer.receive()

@@ -1,4 +1,4 @@
-"""The ids of topics, as the cluster has them at the moment of asking."""
+"""Topic ids as the cluster has them at the time of the call."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from consuming import cluster_of, consumer_of
 from trio.testing import MockClock
 
 
-async def test_a_topic_made_anew_has_another_id_and_one_that_is_gone_has_none(autojump_clock: MockClock) -> None:
+async def test_recreated_topic_has_another_id(
+    autojump_clock: MockClock,
+) -> None:
+    """A deleted one has none."""
     async with cluster_of(1) as cluster, consumer_of(cluster) as consumer:
         first = await consumer.topic_ids(["t", "t"])
         assert list(first) == ["t"]

@@ -1,4 +1,4 @@
-"""Logs that lost records which had been read (KIP-320): noticed, and reset by the policy or a typed error."""
+"""Logs that lost records which had been read (KIP-320): a reset by the policy or a typed error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ from trikafka.testing import ScriptedCluster
 
 
 def write(cluster: ScriptedCluster, count: int, partition: int = 0, name: str = "") -> None:
-    """One record a batch, for records are lost by whole batches."""
+    """Append one record a batch, because whole batches are lost."""
     for number in range(count):
         cluster.append("t", partition, [f"{name}{number}".encode()])
 
 
-async def test_a_new_leader_with_the_whole_log_is_validated_and_nothing_is_lost_or_doubled(autojump_clock: Clock) -> None:
+async def test_validated_log_loses_nothing(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
         write(cluster, 10)
         consumer.assign([T0])
@@ -27,11 +29,14 @@ async def test_a_new_leader_with_the_whole_log_is_validated_and_nothing_is_lost_
         cluster.move_leader("t", 0, 1)
         write(cluster, 2, name="new ")
         with trio.fail_after(3):
-            assert await values(consumer, 8) == [b"%d" % number for number in range(4, 10)] + [b"new 0", b"new 1"]
+            assert await values(consumer, 8) == [b"%d" % number for number in range(4, 10)] + [
+                b"new 0",
+                b"new 1",
+            ]
         assert len(cluster.requests("OffsetForLeaderEpoch", node=1)) == 1
 
 
-async def test_after_a_truncation_it_goes_on_where_the_logs_part(autojump_clock: Clock) -> None:
+async def test_truncation_continues_at_divergence(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
         write(cluster, 10)
         consumer.assign([T0])
@@ -43,7 +48,7 @@ async def test_after_a_truncation_it_goes_on_where_the_logs_part(autojump_clock:
         assert await consumer.position(T0) == 8
 
 
-async def test_what_was_buffered_of_the_old_leader_is_not_delivered(autojump_clock: Clock) -> None:
+async def test_diverged_buffer_is_not_delivered(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
         write(cluster, 10)
         consumer.assign([T0])
@@ -54,8 +59,13 @@ async def test_what_was_buffered_of_the_old_leader_is_not_delivered(autojump_clo
         assert await values(consumer, 6) == [b"2", b"3", b"4", b"new 0", b"new 1", b"new 2"]
 
 
-async def test_a_truncation_without_a_policy_is_an_error_that_holds_the_diverging_offset(autojump_clock: Clock) -> None:
-    async with cluster_of(2, nodes=2) as cluster, consumer_of(cluster, auto_offset_reset="none") as consumer:
+async def test_truncation_without_reset_is_an_error(
+    autojump_clock: Clock,
+) -> None:
+    async with (
+        cluster_of(2, nodes=2) as cluster,
+        consumer_of(cluster, auto_offset_reset="none") as consumer,
+    ):
         write(cluster, 10)
         consumer.assign([T0, T1])
         consumer.seek(T0, 0)
@@ -67,13 +77,17 @@ async def test_a_truncation_without_a_policy_is_an_error_that_holds_the_divergin
             with trio.fail_after(3), pytest.raises(LogTruncationError) as raised:
                 await consumer.receive()
             error = raised.value
-            assert (error.partition, error.position, error.diverging) == (T0, 10, OffsetAndMetadata(6, 0))
+            assert (error.partition, error.position, error.diverging) == (
+                T0,
+                10,
+                OffsetAndMetadata(6, 0),
+            )
         assert error.diverging is not None
         consumer.seek(T0, error.diverging.offset)
         assert await values(consumer, 1) == [b"new 0"]
 
 
-async def test_a_seek_wins_over_a_validation_under_way(autojump_clock: Clock) -> None:
+async def test_seek_wins_over_a_validation(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
         write(cluster, 10)
         consumer.assign([T0])
@@ -88,7 +102,7 @@ async def test_a_seek_wins_over_a_validation_under_way(autojump_clock: Clock) ->
         assert await values(consumer, 1) == [b"new 4"]
 
 
-async def test_validation_is_tried_again_until_the_leader_responds(autojump_clock: Clock) -> None:
+async def test_validation_is_retried(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
         write(cluster, 3)
         consumer.assign([T0])
@@ -103,7 +117,7 @@ async def test_validation_is_tried_again_until_the_leader_responds(autojump_cloc
         assert len(cluster.requests("OffsetForLeaderEpoch")) == 6
 
 
-async def test_an_old_broker_is_believed(autojump_clock: Clock) -> None:
+async def test_old_broker_skips_validation(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2) as cluster:
         cluster.offer("OffsetForLeaderEpoch", None)
         async with consumer_of(cluster) as consumer:
@@ -116,7 +130,9 @@ async def test_an_old_broker_is_believed(autojump_clock: Clock) -> None:
                 assert await values(consumer, 1) == [b"new 0"]
 
 
-async def test_a_committed_epoch_that_the_log_has_lost_is_found_out_by_the_first_fetch(autojump_clock: Clock) -> None:
+async def test_lost_committed_epoch_is_found_by_fetch(
+    autojump_clock: Clock,
+) -> None:
     for reset in ("latest", "none"):
         async with cluster_of(nodes=2) as cluster:
             write(cluster, 10)
@@ -138,7 +154,7 @@ async def test_a_committed_epoch_that_the_log_has_lost_is_found_out_by_the_first
             assert not cluster.requests("OffsetForLeaderEpoch"), "the fetch says it by itself"
 
 
-async def test_a_committed_epoch_that_fits_is_no_truncation(autojump_clock: Clock) -> None:
+async def test_matching_committed_epoch_is_no_truncation(autojump_clock: Clock) -> None:
     async with cluster_of(nodes=2) as cluster:
         write(cluster, 4)
         cluster.move_leader("t", 0, 1)
@@ -154,7 +170,9 @@ async def test_a_committed_epoch_that_fits_is_no_truncation(autojump_clock: Cloc
                 assert await values(consumer, 4) == [b"new %d" % number for number in range(4)]
 
 
-async def test_a_topic_that_goes_while_it_is_validated_is_an_error_of_the_receive(autojump_clock: Clock) -> None:
+async def test_deleted_topic_ends_its_validation(
+    autojump_clock: Clock,
+) -> None:
     async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
         write(cluster, 3)
         consumer.assign([T0])

@@ -1,11 +1,14 @@
-"""Writes ``golden/``: record batches as Kafka's own clients write them. Run by hand; needs Java and the broker plugin.
+"""The program that writes ``golden/``: record batches as Kafka's own clients write them.
+
+Run it by hand; it needs Java and the broker plugin.
 
     python tests/data/make_golden.py
 
-A real broker is started; the Java client (its console producer) and librdkafka (confluent-kafka) produce to it, once with
-each codec. ``NAME.bin`` is the segment file as the broker then holds it: what a Fetch answers with. ``NAME.json`` tells what
-librdkafka's consumer reads from that topic (and which offsets of it are left with ``read_committed``), and the broker's index
-of aborted transactions. So no byte of either comes from trikafka.
+It starts a real broker. The Java client (its console producer) and librdkafka (confluent-kafka)
+produce to the broker, once with each codec. ``NAME.bin`` is the broker's segment file, which is
+what a Fetch response contains. ``NAME.json`` has what librdkafka's consumer reads from that topic,
+the offsets that remain with ``read_committed``, and the broker's index of aborted transactions. So
+no byte of either file comes from trikafka.
 """
 
 import base64
@@ -27,7 +30,10 @@ ROWS: list[Row] = [
     (None, b"no key", []),
     (b"tombstone", None, [("why", b"deleted")]),
     ("schlüssel".encode(), b"long " * 100, [("ü", None)]),
-    *((b"%d" % number, b'{"number": %d, "text": "something that compresses"}' % number, []) for number in range(150)),
+    *(
+        (b"%d" % number, b'{"number": %d, "text": "something that compresses"}' % number, [])
+        for number in range(150)
+    ),
 ]
 
 
@@ -37,7 +43,9 @@ def main() -> None:
         for codec in CODECS:
             with_java(cluster, f"java-{codec}", codec)
             with_librdkafka(cluster, f"librdkafka-{codec}", codec)
-        with_java(cluster, "java-log-append-time", "lz4", {"message.timestamp.type": "LogAppendTime"})
+        with_java(
+            cluster, "java-log-append-time", "lz4", {"message.timestamp.type": "LogAppendTime"}
+        )
         with_transactions(cluster, "librdkafka-transactions")
 
 
@@ -47,8 +55,10 @@ def create(cluster: KafkaCluster, topic: str, config: dict[str, str] | None = No
         future.result()
 
 
-def with_java(cluster: KafkaCluster, topic: str, codec: str, config: dict[str, str] | None = None) -> None:
-    """The console producer: headers, key and value on a line; NULL stands for null."""
+def with_java(
+    cluster: KafkaCluster, topic: str, codec: str, config: dict[str, str] | None = None
+) -> None:
+    """Write by the console producer: headers, key and value on a line; NULL stands for null."""
     create(cluster, topic, config)
 
     def text(data: bytes | None) -> str:
@@ -60,7 +70,14 @@ def with_java(cluster: KafkaCluster, topic: str, codec: str, config: dict[str, s
         lines.append(f"{names}\t{text(key)}\t{text(value)}\n")
     cluster.run_tool(
         "org.apache.kafka.tools.ConsoleProducer",
-        *("--bootstrap-server", cluster.bootstrap_servers, "--topic", topic, "--compression-codec", codec),
+        *(
+            "--bootstrap-server",
+            cluster.bootstrap_servers,
+            "--topic",
+            topic,
+            "--compression-codec",
+            codec,
+        ),
         *("--reader-property", "parse.key=true", "--reader-property", "parse.headers=true"),
         *("--reader-property", "null.marker=NULL"),
         input="".join(lines),
@@ -70,7 +87,11 @@ def with_java(cluster: KafkaCluster, topic: str, codec: str, config: dict[str, s
 
 def with_librdkafka(cluster: KafkaCluster, topic: str, codec: str) -> None:
     create(cluster, topic)
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "compression.codec": codec, "linger.ms": 50}
+    settings = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "compression.codec": codec,
+        "linger.ms": 50,
+    }
     producer = confluent_kafka.Producer({**settings, "enable.idempotence": True})
     for key, value, headers in ROWS:
         producer.produce(topic, key=key, value=value, headers=headers)
@@ -79,10 +100,15 @@ def with_librdkafka(cluster: KafkaCluster, topic: str, codec: str) -> None:
 
 
 def with_transactions(cluster: KafkaCluster, topic: str) -> None:
-    """Two transactional producers, interleaved; one aborts, commits, then aborts again; a plain record between them."""
+    """Write by two interleaved transactional producers, with plain records in between.
+
+    The first producer aborts, commits, then aborts again. The second commits.
+    """
     create(cluster, topic)
     address = {"bootstrap.servers": cluster.bootstrap_servers}
-    first, second = (confluent_kafka.Producer({**address, "transactional.id": f"{topic}-{n}"}) for n in (1, 2))
+    first, second = (
+        confluent_kafka.Producer({**address, "transactional.id": f"{topic}-{n}"}) for n in (1, 2)
+    )
     plain = confluent_kafka.Producer(address)
 
     def send(producer: Any, text: str) -> None:
@@ -125,13 +151,22 @@ def save(cluster: KafkaCluster, topic: str, made_by: str) -> None:
 
 
 def consume(cluster: KafkaCluster, topic: str, isolation: str) -> list[Any]:
-    """All records, as [offset, timestamp type, timestamp, key, value, headers]; bytes in base 64."""
+    """Return all records as [offset, timestamp type, timestamp, key, value, headers].
+
+    Bytes are in base64.
+    """
 
     def text(data: bytes | None) -> str | None:
         return None if data is None else base64.b64encode(data).decode()
 
-    settings = {"bootstrap.servers": cluster.bootstrap_servers, "group.id": "golden", "enable.partition.eof": True}
-    consumer = confluent_kafka.Consumer({**settings, "isolation.level": isolation, "check.crcs": True})
+    settings = {
+        "bootstrap.servers": cluster.bootstrap_servers,
+        "group.id": "golden",
+        "enable.partition.eof": True,
+    }
+    consumer = confluent_kafka.Consumer(
+        {**settings, "isolation.level": isolation, "check.crcs": True}
+    )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     rows: list[Any] = []
     while (message := consumer.poll(30)) is not None:
@@ -140,7 +175,16 @@ def consume(cluster: KafkaCluster, topic: str, isolation: str) -> list[Any]:
             return rows
         kind, timestamp = message.timestamp()
         headers = [[name, text(content)] for name, content in message.headers() or ()]
-        rows.append([message.offset(), kind - 1, timestamp, text(message.key()), text(message.value()), headers])
+        rows.append(
+            [
+                message.offset(),
+                kind - 1,
+                timestamp,
+                text(message.key()),
+                text(message.value()),
+                headers,
+            ]
+        )
     raise SystemExit(f"the end of {topic} was not reached")
 
 

@@ -1,4 +1,7 @@
-"""A sink without Spark: it writes each planned file as JSON lines, by a consumer in the same Trio loop."""
+"""A sink without Spark.
+
+It writes each planned file as JSON lines, with a consumer in the same Trio loop.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +14,34 @@ from typing import Any, Self
 import trio
 
 import trikafka
-from trikafka import DirectoryStore, ExportPiece, KafkaTimeoutError, OffsetRange, RangeWork, StagedFile, TrikafkaError
+from trikafka import (
+    DirectoryStore,
+    ExportPiece,
+    KafkaTimeoutError,
+    OffsetRange,
+    RangeWork,
+    StagedFile,
+    TrikafkaError,
+)
 from trikafka.hooks import hookimpl
-from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
+from trikafka.interfaces import (
+    ExportManifest,
+    ExportPlan,
+    ExportState,
+    PlannedRange,
+    RangeResult,
+    SinkReport,
+)
 
-#: A range of which nothing comes for so long (seconds) is given up.
+#: Seconds without a record after which a range fails.
 STALL_LIMIT = 30.0
 
 
 class LinesSink:
-    """``before_file`` is called before each file; what it raises ends the export there."""
+    """A sink of JSON lines.
+
+    ``before_file`` is called before each file. An exception from it ends the export there.
+    """
 
     def __init__(self, root: Path, before_file: Callable[[int], None] = lambda index: None) -> None:
         self.store = DirectoryStore(root)
@@ -31,7 +52,10 @@ class LinesSink:
         return self
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
         self.store.close()
 
@@ -41,27 +65,39 @@ class LinesSink:
     async def store_plan(self, plan: ExportPlan) -> None:
         self.store.store_plan(plan)
 
-    async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def pin(
+        self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         return state.format or {"name": "lines"}
 
     async def publish(self, manifest: ExportManifest) -> None:
         self.store.publish(manifest)
 
-    async def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> Sequence[RangeResult]:
+    async def settle(
+        self, plan: ExportPlan, ranges: Sequence[PlannedRange]
+    ) -> Sequence[RangeResult]:
         return self.store.settle(plan, ranges)
 
     async def write(
-        self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any], report: SinkReport
+        self,
+        plan: ExportPlan,
+        ranges: Sequence[PlannedRange],
+        settings: Mapping[str, Any],
+        report: SinkReport,
     ) -> Mapping[PlannedRange, Exception]:
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
         results: list[RangeResult] = []
         for index, planned in enumerate(ranges):
             self.before_file(index)
-            results.append(await self._write(RangeWork(self.store.root, plan.number, planned), planned, client))
+            results.append(
+                await self._write(RangeWork(self.store.root, plan.number, planned), planned, client)
+            )
             report("writing", index + 1, sum(result.rows for result in results))
         return {result.planned: result.error for result in results if result.error is not None}
 
-    async def _write(self, work: RangeWork, planned: PlannedRange, client: Mapping[str, Any]) -> RangeResult:
+    async def _write(
+        self, work: RangeWork, planned: PlannedRange, client: Mapping[str, Any]
+    ) -> RangeResult:
         pieces = work.pieces()
         start = pieces[-1].end if pieces else planned.start
         if start >= planned.end:
@@ -73,7 +109,10 @@ class LinesSink:
                     consumer.assign([planned.tp])
                     consumer.seek(planned.tp, start)
                     async for batch in consumer.batches(until={planned.tp: planned.end}):
-                        lines += [json.dumps([r.partition, r.offset, (r.value or b"").decode()]) for r in batch]
+                        lines += [
+                            json.dumps([r.partition, r.offset, (r.value or b"").decode()])
+                            for r in batch
+                        ]
             if scope.cancelled_caught:
                 raise KafkaTimeoutError(f"reading {planned}", STALL_LIMIT)
         except TrikafkaError as error:
@@ -88,7 +127,7 @@ class LinesSink:
 
 
 class LinesPlugin:
-    """Answers for ``lines://`` destinations."""
+    """A plugin for ``lines://`` destinations."""
 
     def __init__(self, before_file: Callable[[int], None] = lambda index: None) -> None:
         self.before_file = before_file
@@ -97,11 +136,14 @@ class LinesPlugin:
     def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> LinesSink | None:
         if scheme != "lines":
             return None
-        return LinesSink(DirectoryStore.directory_of(options["destination"].removeprefix("lines://")), self.before_file)
+        return LinesSink(
+            DirectoryStore.directory_of(options["destination"].removeprefix("lines://")),
+            self.before_file,
+        )
 
 
 def read_lines(root: Path) -> Iterator[tuple[int, int, str]]:
-    """All rows that a reader finds who globs the destination."""
+    """Yield all rows that a reader of the destination finds."""
     for path in sorted(root.glob("*.parquet")):
         for line in path.read_text().splitlines():
             partition, offset, value = json.loads(line)
@@ -109,5 +151,9 @@ def read_lines(root: Path) -> Iterator[tuple[int, int, str]]:
 
 
 def names_in(root: Path) -> set[str]:
-    """All files of a destination, hidden ones too, but not the data files."""
-    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.suffix != ".parquet"}
+    """Return all files of a destination, including hidden ones, without the data files."""
+    return {
+        str(path.relative_to(root))
+        for path in root.rglob("*")
+        if path.is_file() and path.suffix != ".parquet"
+    }

@@ -1,4 +1,4 @@
-"""An export that is cancelled at every await, in turn: the next one finishes it, and each record stands there once."""
+"""Cancellation of an export at every await: the next export finishes it, with every record once."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import trio
-from test_export_flow import T0, T1, World
+from test_flow import T0, T1, World
 
 from trikafka.testing import ScriptedCluster
 from trikafka.testing.cancellation import assert_all_awaits_cancellable
 
 
-async def test_cancelled_at_every_await(autojump_clock: object, tmp_path: Path) -> None:
+async def test_export_may_be_cancelled_at_every_await(
+    autojump_clock: object, tmp_path: Path
+) -> None:
     numbers = itertools.count()
 
     @asynccontextmanager

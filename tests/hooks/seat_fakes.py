@@ -1,31 +1,54 @@
-"""A manager for each seat that has exactly what its Protocol names, and does a small real job over the scripted cluster.
+"""A small real manager for each seat, with exactly the members of its Protocol.
 
-Written as a third party would: from ``trikafka.interfaces`` and kafka-python's requests alone.
+The managers work with the scripted cluster. They are written as a third party would write them:
+from ``trikafka.interfaces`` and kafka-python's requests and records alone. None of them delegates
+to trikafka's own manager.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 from kafka.protocol.consumer import FetchRequest
 from kafka.protocol.consumer.group import JoinGroupRequest, LeaveGroupRequest, SyncGroupRequest
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
+from kafka.protocol.producer import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    EndTxnRequest,
+    InitProducerIdRequest,
+    ProduceRequest,
+    TxnOffsetCommitRequest,
+)
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from trikafka import (
+    BrokerLatency,
     GroupMetadata,
     Node,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     PartitionInfo,
     PreparedTransaction,
+    Record,
+    RecordBatch,
+    RecordMetadata,
     TopicPartition,
     TrikafkaError,
     hookimpl,
+    interfaces,
 )
-from trikafka.errors import KafkaConnectionError
+from trikafka.config import ProducerConfig
+from trikafka.errors import (
+    KafkaConnectionError,
+    RecordTooLargeError,
+    TransactionAbortableError,
+    from_code,
+)
 from trikafka.interfaces import (
     Call,
     ClientContext,
@@ -37,12 +60,12 @@ from trikafka.interfaces import (
     ManagerKind,
     ProduceManager,
     ProducerContext,
-    RecordAccumulator,
-    RecordAck,
-    TakenRows,
     TopicInfo,
     TransactionManager,
 )
+from trikafka.types import UnsentRecord
+
+T = TypeVar("T")
 
 
 class StaticMetadata:
@@ -53,7 +76,9 @@ class StaticMetadata:
         host, port = str(context.config.bootstrap_servers).split(",")[0].rsplit(":", 1)
         self._node = Node(0, host, int(port))
         parts = {number: PartitionInfo("t", number, 0, 0, (0,), (0,)) for number in range(2)}
-        self._known = ClusterSnapshot(1, "c", 0, {0: self._node}, {"t": TopicInfo("t", 0, None, False, parts)})
+        self._known = ClusterSnapshot(
+            1, "c", 0, {0: self._node}, {"t": TopicInfo("t", 0, None, False, parts)}
+        )
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -65,7 +90,9 @@ class StaticMetadata:
 
     def request_update(self) -> None: ...
 
-    def learn_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> frozenset[TopicPartition]:
+    def learn_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
+    ) -> frozenset[TopicPartition]:
         return frozenset()
 
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
@@ -92,13 +119,15 @@ class StaticMetadata:
 
 
 class EachTime:
-    """Looks the coordinator up at every use."""
+    """A coordinator manager that looks the coordinator up at every use."""
 
     def __init__(self, context: ClientContext) -> None:
         self._metadata = context.manager("metadata")
 
     async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
-        found = await self._metadata.ask_any(lambda: FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key]))
+        found = await self._metadata.ask_any(
+            lambda: FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
+        )
         found = found.coordinators[0] if found.coordinators else found
         return Node(found.node_id, found.host, found.port)
 
@@ -106,30 +135,43 @@ class EachTime:
 
 
 class OneByOne:
-    """Looks up offsets with a request for each partition."""
+    """An offsets manager that sends one request for each partition."""
 
     def __init__(self, context: ClientContext) -> None:
-        self._brokers, self._metadata = context.brokers, context.manager("metadata")
+        self._brokers = context.brokers
+        self._metadata = context.manager("metadata")
 
-    async def look_up(self, call: Call, wanted: Mapping[TopicPartition, int], found: Found) -> Found:
-        topic, part = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
+    async def look_up(
+        self, call: Call, wanted: Mapping[TopicPartition, int], found: Found
+    ) -> Found:
+        topic, part = (
+            ListOffsetsRequest.ListOffsetsTopic,
+            ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition,
+        )
         for tp, what in wanted.items():
             node = self._metadata.snapshot.leader(tp)
             one = part(partition_index=tp.partition, current_leader_epoch=-1, timestamp=int(what))
             request = ListOffsetsRequest(
-                replica_id=-1, isolation_level=0, topics=[topic(name=tp.topic, partitions=[one])], timeout_ms=1000
+                replica_id=-1,
+                isolation_level=0,
+                topics=[topic(name=tp.topic, partitions=[one])],
+                timeout_ms=1000,
             )
             sending = self._brokers.request(node, request)
             response = await call.step("look up an offset", lambda sending=sending: sending)  # type: ignore[misc]
             answer = response.topics[0].partitions[0]
-            found[tp] = None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp)
+            found[tp] = (
+                None if answer.offset < 0 else OffsetAndTimestamp(answer.offset, answer.timestamp)
+            )
         return found
 
 
 class InMemory:
-    """Commits to a dict."""
+    """A commit manager that commits to a dict."""
 
-    def __init__(self, context: ClientContext, stored: dict[TopicPartition, OffsetAndMetadata] | None = None) -> None:
+    def __init__(
+        self, context: ClientContext, stored: dict[TopicPartition, OffsetAndMetadata] | None = None
+    ) -> None:
         self.stored = {} if stored is None else stored
 
     async def commit(
@@ -145,10 +187,16 @@ class InMemory:
         self.stored.update(offsets)
 
     async def committed(
-        self, partitions: Iterable[TopicPartition] | None, *, timeout: float | None = None, name: str = "committed"
+        self,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        timeout: float | None = None,
+        name: str = "committed",
     ) -> Committed:
         await trio.lowlevel.checkpoint()
-        return {tp: self.stored.get(tp) for tp in (self.stored if partitions is None else partitions)}
+        return {
+            tp: self.stored.get(tp) for tp in (self.stored if partitions is None else partitions)
+        }
 
     async def fetch_once(self, call: Call, partitions: list[TopicPartition] | None) -> Committed:
         return await self.committed(partitions)
@@ -157,10 +205,11 @@ class InMemory:
 
 
 class FromTheStart:
-    """Begins everywhere at what is committed, or at 0."""
+    """A positions manager that begins at the committed offset, or at 0."""
 
     def __init__(self, context: ConsumerContext) -> None:
-        self._core, self._commits = context.core, context.manager("commit")
+        self._core = context.core
+        self._commits = context.manager("commit")
 
     @property
     def last_error(self) -> TrikafkaError | None:
@@ -178,10 +227,12 @@ class FromTheStart:
 
 
 class InTurn:
-    """Fetches one partition after the other, a request each, while there is room for it."""
+    """A fetch manager that fetches one partition after the other while there is room."""
 
     def __init__(self, context: ConsumerContext) -> None:
-        self._core, self._brokers, self._metadata = context.core, context.brokers, context.manager("metadata")
+        self._core = context.core
+        self._brokers = context.brokers
+        self._metadata = context.manager("metadata")
 
     async def run(self) -> None:
         core = self._core
@@ -199,33 +250,54 @@ class InTurn:
     async def _fetch(self, tp: TopicPartition, offset: int) -> bytes:
         topic, part = FetchRequest.FetchTopic, FetchRequest.FetchTopic.FetchPartition
         one = part(
-            partition=tp.partition, current_leader_epoch=-1, fetch_offset=offset, log_start_offset=-1, partition_max_bytes=1 << 20
+            partition=tp.partition,
+            current_leader_epoch=-1,
+            fetch_offset=offset,
+            log_start_offset=-1,
+            partition_max_bytes=1 << 20,
         )
         request = FetchRequest(
-            replica_id=-1, max_wait_ms=50, min_bytes=1, max_bytes=1 << 20, isolation_level=0, session_id=0, session_epoch=-1,
-            topics=[topic(topic=tp.topic, partitions=[one])], forgotten_topics_data=[], rack_id="", max_version=11,
-        )  # fmt: skip
+            replica_id=-1,
+            max_wait_ms=50,
+            min_bytes=1,
+            max_bytes=1 << 20,
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[topic(topic=tp.topic, partitions=[one])],
+            forgotten_topics_data=[],
+            rack_id="",
+            max_version=11,
+        )
         try:
-            response = await self._brokers.request(self._metadata.snapshot.leader(tp), request, purpose="fetch")
+            response = await self._brokers.request(
+                self._metadata.snapshot.leader(tp), request, purpose="fetch"
+            )
         except KafkaConnectionError:
             return b""
         return response.responses[0].partitions[0].records or b""
 
 
 class NoHeart:
-    """Sends nothing: the session has to outlive the test."""
+    """A heartbeat manager that sends nothing: the session must outlive the test."""
 
     def __init__(self, context: ConsumerContext) -> None: ...
 
-    async def run(self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]) -> None:
+    async def run(
+        self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]
+    ) -> None:
         await trio.sleep_forever()
 
 
 class Alone:
-    """The only member of its group: it joins, takes all partitions of its topics, and joins anew for another subscription."""
+    """A membership for the only member of a group.
+
+    It joins, takes all partitions of its topics, and joins again when the subscription changes.
+    """
 
     def __init__(self, context: ConsumerContext) -> None:
-        self._context, self._core = context, context.core
+        self._context = context
+        self._core = context.core
         self._news = trio.Event()
 
     @property
@@ -253,23 +325,37 @@ class Alone:
         while True:
             member_id = self._core.member.identity.member_id
             request = JoinGroupRequest(
-                group_id="g", session_timeout_ms=30_000, rebalance_timeout_ms=30_000, member_id=member_id,
-                group_instance_id=None, protocol_type="consumer", protocols=[protocol],
-            )  # fmt: skip
+                group_id="g",
+                session_timeout_ms=30_000,
+                rebalance_timeout_ms=30_000,
+                member_id=member_id,
+                group_instance_id=None,
+                protocol_type="consumer",
+                protocols=[protocol],
+            )
             joined = await self._ask(request)
             self._core.member.know_as(joined.member_id, joined.generation_id)
             if not joined.error_code:
                 break
-        mine = SyncGroupRequest.SyncGroupRequestAssignment(member_id=joined.member_id, assignment=b"")
+        mine = SyncGroupRequest.SyncGroupRequestAssignment(
+            member_id=joined.member_id, assignment=b""
+        )
         request = SyncGroupRequest(
-            group_id="g", generation_id=joined.generation_id, member_id=joined.member_id, group_instance_id=None,
-            protocol_type="consumer", protocol_name="alone", assignments=[mine],
-        )  # fmt: skip
+            group_id="g",
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            group_instance_id=None,
+            protocol_type="consumer",
+            protocol_name="alone",
+            assignments=[mine],
+        )
         assert not (await self._ask(request)).error_code
 
     async def _take(self) -> None:
         snapshot = self._context.manager("metadata").snapshot
-        wanted = {tp for topic in self._core.subscription.topics for tp in snapshot.partitions_of(topic)}
+        wanted = {
+            tp for topic in self._core.subscription.topics for tp in snapshot.partitions_of(topic)
+        }
         await self._context.reconciler.revoke(self._context.reconciler.to_revoke(wanted))
         await self._context.reconciler.assign(sorted(wanted))
 
@@ -284,113 +370,500 @@ class Alone:
         identity = self._core.member.identity
         self._core.member.forget()
         if identity.joined:
-            me = LeaveGroupRequest.MemberIdentity(member_id=identity.member_id, group_instance_id=None)
-            await self._ask(LeaveGroupRequest(group_id="g", member_id=identity.member_id, members=[me]))
+            me = LeaveGroupRequest.MemberIdentity(
+                member_id=identity.member_id, group_instance_id=None
+            )
+            await self._ask(
+                LeaveGroupRequest(group_id="g", member_id=identity.member_id, members=[me])
+            )
 
     def reset(self) -> None:
         self._core.member.forget()
 
 
-class Passed:
-    """Hands everything to trikafka's own manager."""
+class OwnBatch:
+    """Records for one partition, sent in one request. Also a ``RowsBatch``."""
 
-    def __init__(self, inner: ProduceManager) -> None:
-        self._inner = inner
+    def __init__(self, place: TopicPartition) -> None:
+        self.place = place
+        self.records: list[tuple[bytes | None, bytes | None, int, Any]] = []
+        self.size = 0
+        self.began = trio.current_time()
+        self.sent = False
+        self.maybe_written = False
+        self.error: Exception | None = None
+        self.base_offset: int | None = None
+        self._over = trio.Event()
 
     @property
-    def accumulator(self) -> RecordAccumulator:
-        return self._inner.accumulator
+    def settled(self) -> bool:
+        return self._over.is_set()
+
+    def settle(self, base_offset: int | None, error: Exception | None) -> None:
+        self.base_offset = base_offset
+        self.error = error
+        self._over.set()
+
+    async def wait(self) -> None:
+        await self._over.wait()
+
+    def encoded(self, identity: tuple[int, int] | None, sequence: int) -> bytes:
+        producer, epoch = identity or (-1, -1)
+        builder = DefaultRecordBatchBuilder(
+            magic=2,
+            compression_type=0,
+            is_transactional=int(identity is not None),
+            producer_id=producer,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+            batch_size=1 << 24,
+        )
+        for offset, (key, value, timestamp, headers) in enumerate(self.records):
+            builder.append(offset, timestamp=timestamp, key=key, value=value, headers=headers)
+        return bytes(builder.build())
+
+
+class OwnAck:
+    """The promise for one record of a batch: exactly what ``RecordAck`` names."""
+
+    def __init__(self, batch: OwnBatch) -> None:
+        self._in = batch
+        self._at = len(batch.records) - 1
+
+    @property
+    def done(self) -> bool:
+        return self._in.settled
+
+    async def wait(self) -> RecordMetadata:
+        await self._in.wait()
+        if self._in.error is not None:
+            raise self._in.error
+        offset = None if self._in.base_offset is None else self._in.base_offset + self._at
+        return RecordMetadata(
+            self._in.place.topic, self._in.place.partition, offset, self._in.records[self._at][2]
+        )
+
+
+class Counters:
+    accepted = delivered = failed = batches_retried = batches_split = batches_expired = 0
+
+
+class OwnAccumulator:
+    """The batches without an outcome, oldest first."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._largest = config.max_request_size
+        self._counters = Counters()
+        self.batches: list[OwnBatch] = []
+        self.error: Exception | None = None
+
+    @property
+    def used(self) -> int:
+        return sum(batch.size for batch in self.batches)
+
+    @property
+    def largest(self) -> int:
+        return self._largest
+
+    @property
+    def counters(self) -> Counters:
+        return self._counters
+
+    def unsettled(self) -> list[OwnBatch]:
+        return self.batches
+
+    @property
+    def last_error(self) -> Exception | None:
+        return self.error
+
+    def oldest(self) -> UnsentRecord | None:
+        if not self.batches:
+            return None
+        batch = self.batches[0]
+        return UnsentRecord(batch.place, trio.current_time() - batch.began, "waiting", self.error)
+
+    def by_state(self) -> dict[str, int]:
+        return {"waiting": len(self.batches)}
+
+    def too_large(self, topic: str, size: int, what: str = "a record") -> Exception:
+        return RecordTooLargeError(
+            f"{what} for {topic!r} has {size} bytes, the most is {self._largest}"
+        )
+
+
+class OwnRows:
+    """Rows of a table for one partition."""
+
+    def __init__(self, partition: int, records: list[Record]) -> None:
+        self.partition: int | None = partition
+        self.records = records
+        self.start = 0
+        self.stop = len(records)
+
+
+class OwnTaken:
+    """Rows of a table that are in a batch."""
+
+    def __init__(self, batch: OwnBatch, first: int, after: int) -> None:
+        self.batch = batch
+        self.first = first
+        self.next = after
+
+
+class OneAfterAnother:
+    """A produce manager that sends one batch after the other.
+
+    In a transaction it numbers them itself. Records without a partition go to 0.
+    """
+
+    def __init__(self, context: ProducerContext) -> None:
+        self._config = context.config
+        self._brokers = context.brokers
+        self._metadata = context.manager("metadata")
+        self._transaction = context.transaction
+        self._records = OwnAccumulator(context.config)
+        self._topics: set[str] = set()
+        self._changed = trio.Event()
+        self._turn = trio.Lock()
+        self._identity: tuple[int, int] | None = None
+        self._sequences: dict[TopicPartition, int] = {}
+        self._closed = False
+        self._waiting = self._in_flight = 0
+
+    @property
+    def accumulator(self) -> OwnAccumulator:
+        return self._records
+
+    # Records in.
 
     @property
     def append(self) -> Callable[..., Any]:
-        return self._inner.append
+        return self._append
+
+    def _append(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any,
+        timestamp: int | None,
+        partition: int | None,
+    ) -> OwnAck | None:
+        if self._waiting:
+            return None
+        return self.append_admitted(topic, value, key, headers, timestamp, partition)
 
     def append_admitted(
-        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None
-    ) -> RecordAck | None:
-        return self._inner.append_admitted(topic, value, key, headers, timestamp, partition)
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any,
+        timestamp: int | None,
+        partition: int | None,
+    ) -> OwnAck | None:
+        if not self.knows(topic, partition):
+            return None
+        batch = self._put(TopicPartition(topic, partition or 0), value, key, headers, timestamp)
+        return None if batch is None else OwnAck(batch)
 
-    def split_rows(self, topic: str, columns: Any, explicit: Any, keyed: bool) -> Iterable[Any]:
-        return self._inner.split_rows(topic, columns, explicit, keyed)
+    def _put(
+        self, tp: TopicPartition, value: Any, key: Any, headers: Any, timestamp: int | None
+    ) -> OwnBatch | None:
+        if self._closed:
+            raise trio.ClosedResourceError("closed")
+        size = 100 + len(value or b"") + len(key or b"")
+        if size > self._records.largest:
+            raise self._records.too_large(tp.topic, size)
+        if self._records.used + size > self._config.buffer_memory:
+            return None
+        batch = next(
+            (
+                one
+                for one in self._records.batches
+                if one.place == tp and not one.sent and one.size < 16_384
+            ),
+            None,
+        )
+        if batch is None:
+            batch = OwnBatch(tp)
+            self._records.batches.append(batch)
+        now = int(time.time() * 1000) if timestamp is None else timestamp
+        batch.records.append((key, value, now, list(headers)))
+        batch.size += size
+        self._records.counters.accepted += 1
+        self._notify()
+        return batch
 
-    def extend(self, topic: str, columns: Any, group: Any, start: int, admitted: bool = False) -> TakenRows | None:
-        return self._inner.extend(topic, columns, group, start, admitted)
+    def split_rows(self, topic: str, columns: Any, explicit: Any, keyed: bool) -> list[OwnRows]:
+        rows: dict[int, list[Record]] = {}
+        for number, record in enumerate(RecordBatch(topic, 0, columns, 0)):
+            place = (
+                0
+                if explicit is None
+                else explicit
+                if isinstance(explicit, int)
+                else explicit[number]
+            )
+            rows.setdefault(max(0, place), []).append(record)
+        return [OwnRows(partition, records) for partition, records in rows.items()]
 
-    def hurry(self, batches: Iterable[Any]) -> None:
-        self._inner.hurry(batches)
+    def extend(
+        self, topic: str, columns: Any, group: OwnRows, start: int, admitted: bool = False
+    ) -> OwnTaken | None:
+        if self._waiting and not admitted:
+            return None
+        row = group.records[start]
+        batch = self._put(
+            TopicPartition(topic, group.partition or 0),
+            row.value,
+            row.key,
+            row.headers,
+            row.timestamp,
+        )
+        return None if batch is None else OwnTaken(batch, len(batch.records) - 1, start + 1)
+
+    def hurry(self, batches: Iterable[Any]) -> None: ...
 
     @property
     def requests_in_flight(self) -> int:
-        return self._inner.requests_in_flight
+        return self._in_flight
 
     @property
-    def latency(self) -> Any:
-        return self._inner.latency
+    def latency(self) -> Mapping[int, BrokerLatency]:
+        return {}
 
     @property
     def closed(self) -> bool:
-        return self._inner.closed
+        return self._closed
 
     @property
     def waiting(self) -> int:
-        return self._inner.waiting
+        return self._waiting
+
+    # Records out.
 
     async def run(self) -> None:
-        await self._inner.run()
+        while True:
+            changed = self._changed
+            batch = next((one for one in self._records.batches if self._may_go(one)), None)
+            if batch is None:
+                await changed.wait()
+            else:
+                await self._send(batch)
+
+    def _may_go(self, batch: OwnBatch) -> bool:
+        return self._transaction is None or self._transaction.admits(batch.place)
+
+    async def _send(self, batch: OwnBatch) -> None:
+        batch.sent = True
+        self._in_flight = 1
+        try:
+            offset = await self._request(batch)
+        except TrikafkaError as error:
+            self._records.error = error
+            if error.retriable:
+                self._metadata.request_update()
+                await trio.sleep(0.1)
+            else:
+                self._settle(batch, None, error)
+        else:
+            self._records.error = None
+            self._settle(batch, offset, None)
+        finally:
+            self._in_flight = 0
+            self._notify()
+
+    async def _request(self, batch: OwnBatch) -> int:
+        topic, part = (
+            ProduceRequest.TopicProduceData,
+            ProduceRequest.TopicProduceData.PartitionProduceData,
+        )
+        tp, sequence = batch.place, self._sequences.get(batch.place, 0)
+        one = part(
+            index=tp.partition,
+            records=batch.encoded(self._identity, -1 if self._identity is None else sequence),
+        )
+        request = ProduceRequest(
+            transactional_id=self._config.transactional_id,
+            acks=-1,
+            timeout_ms=30_000,
+            topic_data=[topic(name=tp.topic, partition_data=[one])],
+            max_version=11,
+        )
+        response = await self._brokers.request(
+            self._metadata.snapshot.leader(tp), request, purpose="produce"
+        )
+        answer = response.responses[0].partition_responses[0]
+        if answer.error_code:
+            raise from_code(answer.error_code, str(tp), operation="Write")
+        self._sequences[tp] = sequence + len(batch.records)
+        return int(answer.base_offset)
+
+    def _settle(self, batch: OwnBatch, offset: int | None, error: Exception | None) -> None:
+        if batch.settled:
+            return
+        self._records.batches.remove(batch)
+        batch.settle(offset, error)
+        counters, count = self._records.counters, len(batch.records)
+        if error is None:
+            counters.delivered += count
+        else:
+            counters.failed += count
+            if self._transaction is not None:
+                self._transaction.failed(error)
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
 
     async def learn(self, topic: str, partition: int | None) -> None:
-        await self._inner.learn(topic, partition)
+        info = await self._metadata.topic(topic)
+        if info is None or (partition is not None and partition not in info.partitions):
+            raise from_code(3, topic)
+        self._topics.add(topic)
+        self._metadata.add_topic(topic)
 
     def knows(self, topic: str, partition: int | None) -> bool:
-        return self._inner.knows(topic, partition)
+        tps = self._metadata.snapshot.partitions_of(topic) if topic in self._topics else []
+        return bool(tps) if partition is None else TopicPartition(topic, partition) in tps
 
     def look_up(self, topic: str, partition: int | None) -> None:
-        self._inner.look_up(topic, partition)
+        self._topics.add(topic)
+        self._metadata.add_topic(topic)
+        self._metadata.request_update()
 
-    async def wait_for_room(self, take: Callable[[], Any], topic: str, partition: int | None) -> Any:
-        return await self._inner.wait_for_room(take, topic, partition)
+    async def wait_for_room(
+        self, take: Callable[[], T | None], topic: str, partition: int | None
+    ) -> T:
+        self._waiting += 1
+        try:
+            async with self._turn:
+                while (taken := take()) is None:
+                    await self._changed.wait()
+                return taken
+        finally:
+            self._waiting -= 1
 
     async def drain(self) -> None:
-        await self._inner.drain()
+        for batch in list(self._records.batches):
+            await batch.wait()
 
     def close(self) -> None:
-        self._inner.close()
+        self._closed = True
+        self._notify()
 
-    def drop(self, error: Exception, at_most: float = float("inf"), *, unsent: bool = False) -> bool:
-        return self._inner.drop(error, at_most, unsent=unsent)
+    # Transactions.
 
     def identify(self, identity: tuple[int, int]) -> None:
-        self._inner.identify(identity)
+        self._identity = identity
+        self._sequences.clear()
 
     def admitted(self) -> None:
-        self._inner.admitted()
+        self._notify()
 
     def delayed(self, error: Exception) -> None:
-        self._inner.delayed(error)
+        self._records.error = error
+
+    def drop(
+        self, error: Exception, at_most: float = float("inf"), *, unsent: bool = False
+    ) -> bool:
+        lost = [batch for batch in self._records.batches if not (unsent and batch.sent)]
+        for number, batch in enumerate(lost):
+            if number >= at_most:
+                return True
+            batch.maybe_written = batch.sent
+            self._settle(batch, None, error)
+        return False
 
     async def landed(self) -> None:
-        await self._inner.landed()
+        while self._in_flight:
+            await self._changed.wait()
 
 
-def passed(context: ProducerContext) -> Passed:
-    return Passed(context.builtin("produce"))
+class FirstVersion:
+    """A transactions manager for version 1 of the protocol.
 
+    It sends one request after the other, and repeats each until it succeeds.
+    """
 
-class Counted:
-    """Counts the transactions that were committed; trikafka's own manager does the work."""
-
-    def __init__(self, inner: TransactionManager) -> None:
-        self._inner = inner
-        self._count = 0
+    def __init__(self, context: ProducerContext) -> None:
+        assert context.transaction is not None
+        assert context.config.transactional_id is not None
+        self._id = context.config.transactional_id
+        self._brokers = context.brokers
+        self._find = context.manager("coordinator").find
+        self._produce = context.manager("produce")
+        self._state = context.transaction
+        self._signals = context.transaction_signals
 
     async def initialize(self) -> None:
-        await self._inner.initialize()
+        self._state.initializing()
+        await self._renew(-1, -1)
+
+    async def _renew(self, producer: int, epoch: int) -> None:
+        request = InitProducerIdRequest(
+            transactional_id=self._id,
+            transaction_timeout_ms=60_000,
+            producer_id=producer,
+            producer_epoch=epoch,
+            max_version=5,
+        )
+        response = await self._ask(self._id, request, CoordinatorKind.TRANSACTION)
+        identity = response.producer_id, response.producer_epoch
+        self._state.initialized(identity)
+        self._produce.identify(identity)
+
+    async def _ask(self, key: str, request: Any, kind: CoordinatorKind) -> Any:
+        while True:
+            response = await self._brokers.request(
+                await self._find(key, kind), request, purpose="coordinator"
+            )
+            code = getattr(response, "error_code", 0)
+            if not code:
+                return response
+            error = from_code(code, key, operation="Write")
+            if not error.retriable:
+                self._state.ruined(error)
+                raise error
+            await trio.sleep(0.1)
 
     async def run(self) -> None:
-        await self._inner.run()
+        while True:
+            if missing := self._state.missing:
+                await self._add(missing)
+            else:
+                await self._signals.wanted.wait()
+
+    async def _add(self, missing: list[TopicPartition]) -> None:
+        number, (producer, epoch) = self._state.number, self._state.given
+        topics = [
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(
+                name=tp.topic, partitions=[tp.partition]
+            )
+            for tp in missing
+        ]
+        request = AddPartitionsToTxnRequest(
+            v3_and_below_transactional_id=self._id,
+            v3_and_below_producer_id=producer,
+            v3_and_below_producer_epoch=epoch,
+            v3_and_below_topics=topics,
+            max_version=3,
+        )
+        self._state.adding()
+        response = await self._ask(self._id, request, CoordinatorKind.TRANSACTION)
+        added = response.results_by_topic_v3_and_below
+        if any(part.partition_error_code for topic in added for part in topic.results_by_partition):
+            await trio.sleep(0.1)
+        elif number == self._state.number:
+            self._state.added(missing)
+            self._produce.admitted()
 
     async def begin(self, *, timeout: float | None = None) -> int:
-        return await self._inner.begin(timeout=timeout)
+        await trio.lowlevel.checkpoint()
+        self._state.check("begin")
+        return self._state.begun(1)
 
     async def send_offsets(
         self,
@@ -400,24 +873,99 @@ class Counted:
         *,
         timeout: float | None = None,
     ) -> None:
-        await self._inner.send_offsets(number, offsets, group, timeout=timeout)
+        self._state.check("send_offsets")
+        member, (producer, epoch) = group(), self._state.given
+        self._state.adding()
+        if not self._state.knows_group(member.group_id):
+            add = AddOffsetsToTxnRequest(
+                transactional_id=self._id,
+                producer_id=producer,
+                producer_epoch=epoch,
+                group_id=member.group_id,
+            )
+            await self._ask(self._id, add, CoordinatorKind.TRANSACTION)
+            self._state.group_added(member.group_id)
+        topic = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+        part = topic.TxnOffsetCommitRequestPartition
+        topics = [
+            topic(
+                name=tp.topic,
+                partitions=[
+                    part(
+                        partition_index=tp.partition,
+                        committed_offset=at.offset,
+                        committed_leader_epoch=-1,
+                        committed_metadata=at.metadata,
+                    )
+                ],
+            )
+            for tp, at in offsets.items()
+        ]
+        commit = TxnOffsetCommitRequest(
+            transactional_id=self._id,
+            group_id=member.group_id,
+            producer_id=producer,
+            producer_epoch=epoch,
+            generation_id=member.generation,
+            member_id=member.member_id,
+            group_instance_id=member.group_instance_id,
+            topics=topics,
+            max_version=4,
+        )
+        response = await self._ask(member.group_id, commit, CoordinatorKind.GROUP)
+        for one in response.topics:
+            if code := one.partitions[0].error_code:
+                error = from_code(code, member.group_id)
+                self._state.failed(error)
+                raise error
 
     async def prepare(self, number: int, *, timeout: float | None = None) -> PreparedTransaction:
-        return await self._inner.prepare(number, timeout=timeout)
+        self._state.check("prepare")
+        self._state.closing()
+        try:
+            await self._produce.drain()
+            self._state.check("commit")
+            self._state.prepared()
+        finally:
+            self._state.reopened(number)
+        return PreparedTransaction(*self._state.given)
 
     async def commit(self, number: int, *, timeout: float | None = None) -> None:
-        await self._inner.commit(number, timeout=timeout)
-        self._count += 1
+        self._state.check("commit")
+        self._state.closing()
+        try:
+            await self._produce.drain()
+            self._state.check("commit")
+            self._state.committing()
+        finally:
+            self._state.reopened(number)
+        await self._end(commit=True)
 
     async def abort(self, number: int, *, timeout: float | None = None) -> None:
-        await self._inner.abort(number, timeout=timeout)
+        self._state.check("abort")
+        self._state.aborting()
+        self._produce.drop(TransactionAbortableError("aborted"))
+        await self._produce.landed()
+        await self._end(commit=False)
+
+    async def _end(self, *, commit: bool) -> None:
+        producer, epoch = self._state.given
+        if self._state.started:
+            end = EndTxnRequest(
+                transactional_id=self._id,
+                producer_id=producer,
+                producer_epoch=epoch,
+                committed=commit,
+                max_version=4,
+            )
+            await self._ask(self._id, end, CoordinatorKind.TRANSACTION)
+        self._state.ended(renew=not commit)
+        if not commit:
+            await self._renew(producer, epoch)
 
     async def finish(self) -> None:
-        await self._inner.finish()
-
-
-def counted(context: ProducerContext) -> Counted:
-    return Counted(context.builtin("transactions"))
+        if self._state.state.value in ("in transaction", "abortable error"):
+            await self.abort(self._state.number)
 
 
 #: How the fake for each seat is made.
@@ -430,13 +978,50 @@ FAKES: dict[ManagerKind, Callable[[Any], object]] = {
     "fetch": InTurn,
     "heartbeat": NoHeart,
     "membership": Alone,
-    "produce": passed,
-    "transactions": counted,
+    "produce": OneAfterAnother,
+    "transactions": FirstVersion,
 }
 
 
+if TYPE_CHECKING:
+
+    def _meet(
+        client: ClientContext, consumer: ConsumerContext, producer: ProducerContext
+    ) -> tuple[
+        interfaces.MetadataManager,
+        interfaces.CoordinatorManager,
+        interfaces.OffsetsManager,
+        interfaces.CommitManager,
+        interfaces.PositionsManager,
+        interfaces.FetchManager,
+        interfaces.HeartbeatManager,
+        interfaces.MembershipManager,
+        ProduceManager,
+        TransactionManager,
+        interfaces.RowsBatch,
+        interfaces.TableRows,
+        interfaces.TakenRows,
+    ]:
+        batch, rows = OwnBatch(TopicPartition("t", 0)), OwnRows(0, [])
+        return (
+            StaticMetadata(client),
+            EachTime(client),
+            OneByOne(client),
+            InMemory(client),
+            FromTheStart(consumer),
+            InTurn(consumer),
+            NoHeart(consumer),
+            Alone(consumer),
+            OneAfterAnother(producer),
+            FirstVersion(producer),
+            batch,
+            rows,
+            OwnTaken(batch, 0, 1),
+        )
+
+
 class Takes:
-    """A plugin that fills these seats."""
+    """A plugin that fills the given seats."""
 
     def __init__(self, **seats: Callable[[Any], object]) -> None:
         self._seats = seats

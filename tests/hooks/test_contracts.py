@@ -1,4 +1,4 @@
-"""A Protocol is the whole contract of its seat: a manager that has just what it names works there, and the client around it."""
+"""The Protocol of a seat is its whole contract: a manager with just its members works."""
 
 from __future__ import annotations
 
@@ -12,47 +12,117 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import pytest
+import seat_fakes
 import trio
 from seat_fakes import FAKES, Takes
 from trio.testing import MockClock
 
 import trikafka
 from trikafka import TopicPartition, interfaces
-from trikafka._api import builtin
-from trikafka._api.context import _SHAPES
+from trikafka._api.client.context import _SHAPES
+from trikafka._api.consumer.builtin import ConsumerBuiltin
+from trikafka._api.producer.builtin import ProducerBuiltin
+from trikafka._managers.cluster.builtin import Builtin
+from trikafka._managers.producer import transaction_ends, transaction_failures, transactions
 from trikafka.hooks import HookSpecs, members_of, missing_members
 from trikafka.interfaces import ConsumerContext, ConsumerState, ManagerKind, ProducerContext
+from trikafka.interfaces.transaction import ProducerTransactionState
 from trikafka.testing import ScriptedCluster
 
+FUTURE = "from __future__ import annotations\n"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 CONSUMERS = [kind for kind in get_args(ManagerKind) if kind not in ("produce", "transactions")]
 
 
 def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "plugins": plugins, **more}
+    return {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+        "plugins": plugins,
+        **more,
+    }
 
 
-def test_there_is_a_fake_for_each_seat() -> None:
+def test_each_seat_has_a_fake() -> None:
     assert set(FAKES) == set(get_args(ManagerKind)) == set(_SHAPES)
 
 
+def test_mypy_accepts_the_fakes() -> None:
+    pytest.importorskip("mypy")
+    command = [
+        sys.executable,
+        "-m",
+        "mypy",
+        "--strict",
+        "--no-error-summary",
+        str(Path(seat_fakes.__file__)),
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(trikafka.__file__).parents[1], timeout=300
+    )
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_fakes_use_nothing_private() -> None:
+    for node in ast.walk(ast.parse(Path(seat_fakes.__file__).read_text())):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            names = (
+                [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else [alias.name for alias in node.names]
+            )
+            assert not [name for name in names if "._" in name]
+        if isinstance(node, ast.Attribute) and not (
+            isinstance(node.value, ast.Name) and node.value.id == "self"
+        ):
+            assert not node.attr.startswith("_") or node.attr == "__init__", ast.unparse(node)
+            assert node.attr != "builtin"
+
+
+def test_own_managers_use_only_the_protocol() -> None:
+    """Trikafka's own managers call only members of the transaction's Protocol.
+
+    So a plugin's manager can do the same.
+    """
+    offered = members_of(ProducerTransactionState)
+    for module in (transactions, transaction_ends, transaction_failures):
+        for node in ast.walk(ast.parse(Path(module.__file__ or "").read_text())):
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) in (
+                "self._transaction",
+                "transaction",
+            ):
+                assert node.attr in offered, (module.__name__, node.attr)
+
+
 @pytest.mark.parametrize("kind", get_args(ManagerKind))
-def test_the_fake_has_what_the_protocol_names_and_nothing_else(kind: ManagerKind) -> None:
+def test_fake_has_exactly_the_protocols_members(kind: ManagerKind) -> None:
     made = get_type_hints(FAKES[kind]).get("return", FAKES[kind])
     assert {name for name in vars(made) if not name.startswith("_")} == members_of(_SHAPES[kind])
 
 
-@pytest.mark.parametrize("kinds", [*([kind] for kind in CONSUMERS), CONSUMERS], ids=lambda kinds: "+".join(kinds))
-async def test_a_consumer_works_around_it(kinds: list[ManagerKind], autojump_clock: MockClock) -> None:
+@pytest.mark.parametrize(
+    "kinds", [*([kind] for kind in CONSUMERS), CONSUMERS], ids=lambda kinds: "+".join(kinds)
+)
+async def test_consumer_works_with_fakes(
+    kinds: list[ManagerKind], autojump_clock: MockClock
+) -> None:
     plugin = Takes(**{kind: FAKES[kind] for kind in kinds})
     with trio.fail_after(60):
         async with ScriptedCluster(topics={"t": 2}) as cluster:
             for number in range(2):
                 cluster.append("t", number, [b"%d" % offset for offset in range(5)])
-            given = settings(cluster, plugin, group_id="g", auto_offset_reset="earliest", group_protocol="classic")
+            given = settings(
+                cluster,
+                plugin,
+                group_id="g",
+                auto_offset_reset="earliest",
+                group_protocol="classic",
+            )
             async with trikafka.open_consumer("t", **given) as consumer:
                 got = [await consumer.receive() for _ in range(10)]
-                assert sorted((record.partition, record.offset) for record in got) == [(p, o) for p in range(2) for o in range(5)]
+                assert sorted((record.partition, record.offset) for record in got) == [
+                    (p, o) for p in range(2) for o in range(5)
+                ]
                 await consumer.commit()
                 committed = await consumer.committed([T0, T1])
                 assert {tp: at and at.offset for tp, at in committed.items()} == {T0: 5, T1: 5}
@@ -75,68 +145,105 @@ async def test_a_consumer_works_around_it(kinds: list[ManagerKind], autojump_clo
                 assert cluster.committed("g", ("t", 0)) is not None
 
 
-async def test_a_producer_works_around_it(autojump_clock: MockClock) -> None:
+async def test_producer_works_with_a_fake(autojump_clock: MockClock) -> None:
     pytest.importorskip("pyarrow")
     import pyarrow as pa
 
     plugin = Takes(produce=FAKES["produce"], metadata=FAKES["metadata"])
     with trio.fail_after(60):
         async with ScriptedCluster(topics={"t": 2}) as cluster:
-            async with trikafka.open_producer(**settings(cluster, plugin, buffer_memory=70_000, linger_ms=5)) as producer:
+            async with trikafka.open_producer(
+                **settings(cluster, plugin, buffer_memory=70_000, linger_ms=5)
+            ) as producer:
                 assert (await producer.send("t", b"1", partition=0)).offset == 0
                 ack = producer.send_nowait("t", b"2", partition=0)
                 await producer.flush(timeout=5)
                 assert ack.done
-                acks = [await producer.enqueue("t", b"x" * 10_000, partition=1) for _ in range(20)]  # waits for room
-                assert (await producer.send_arrow("t", pa.table({"value": [b"a", b"b"]}), partition=0)).rows == 2
+                acks = [
+                    await producer.enqueue("t", b"x" * 10_000, partition=1) for _ in range(20)
+                ]  # waits for room
+                assert (
+                    await producer.send_arrow("t", pa.table({"value": [b"a", b"b"]}), partition=0)
+                ).rows == 2
                 assert len(await producer.partitions_for("t")) == 2
                 await producer.flush()
                 assert all(ack.done for ack in acks)
                 assert producer.statistics().records_delivered == 24
+                with pytest.raises(trikafka.RecordTooLargeError):
+                    await producer.send("t", b"x" * 2_000_000)
+                cluster.fail("Produce", 87, times=1)  # not a valid record
+                with pytest.raises(trikafka.TrikafkaError) as refused:
+                    await producer.send("t", b"3", partition=0)
+                assert refused.value.code == 87
+                # The fake takes a row at a time. If other tasks run in between, each row is a
+                # request of its own, so every request is refused.
+                cluster.fail("Produce", 87, times=None)
+                with pytest.raises(trikafka.ArrowDeliveryError) as part:
+                    await producer.send_arrow("t", pa.table({"value": [b"a", b"b"]}), partition=0)
+                assert (part.value.delivered, part.value.rows) == (0, 2)
+                assert producer.health().ok
             assert len(cluster.records("t", 0)) == 4
 
 
-async def test_a_producer_of_transactions_works_around_it(autojump_clock: MockClock) -> None:
-    plugin = Takes(**{kind: FAKES[kind] for kind in ("metadata", "coordinator", "produce", "transactions")})
+async def test_transactions_work_with_fakes(autojump_clock: MockClock) -> None:
+    plugin = Takes(
+        **{kind: FAKES[kind] for kind in ("metadata", "coordinator", "produce", "transactions")}
+    )
     with trio.fail_after(60):
         async with ScriptedCluster(topics={"t": 2}) as cluster:
-            async with trikafka.open_producer(**settings(cluster, plugin, transactional_id="x")) as producer:
+            async with trikafka.open_producer(
+                **settings(cluster, plugin, transactional_id="x")
+            ) as producer:
                 async with producer.transaction() as txn:
                     await producer.send("t", b"1", partition=0)
                     await txn.send_offsets({T1: 3}, trikafka.GroupMetadata("g"))
                 async with producer.transaction() as txn:
                     await producer.send("t", b"2", partition=0)
                     await txn.abort()
-            assert cluster.transactions.by_id["x"].state.value == "CompleteAbort"
+                async with producer.transaction():
+                    ack = producer.send_nowait("t", b"3", partition=0)
+                assert ack.done
+                assert producer.health().transaction == "ready"
             assert cluster.committed("g", ("t", 1)) is not None
+            given = settings(
+                cluster, auto_offset_reset="earliest", isolation_level="read_committed"
+            )
+            async with trikafka.open_consumer(**given) as consumer:
+                consumer.assign([T0])
+                assert [(await consumer.receive()).value for _ in range(2)] == [b"1", b"3"]
 
 
 @pytest.mark.parametrize("kind", ["metadata", "coordinator", "offsets"])
-async def test_an_admin_client_works_around_it(kind: ManagerKind, autojump_clock: MockClock) -> None:
+async def test_admin_client_works_with_fakes(kind: ManagerKind, autojump_clock: MockClock) -> None:
     with trio.fail_after(60):
         async with ScriptedCluster(topics={"t": 2}) as cluster:
-            async with trikafka.open_admin(**settings(cluster, Takes(**{kind: FAKES[kind]}))) as admin:
+            async with trikafka.open_admin(
+                **settings(cluster, Takes(**{kind: FAKES[kind]}))
+            ) as admin:
                 assert set(await admin.list_topics()) == {"t"}
                 assert (await admin.describe_cluster()).controller is not None
                 await admin.list_groups()
                 await admin.list_group_offsets("g")
 
 
-def test_nothing_in_a_contract_is_without_a_type() -> None:
+def test_contracts_are_fully_typed() -> None:
     for shape in (*_SHAPES.values(), ConsumerContext, ProducerContext, ConsumerState):
         for name in members_of(shape) - {"manager"}:  # which has a signature for each kind
             promised = inspect.getattr_static(shape, name)
             promised = promised.fget if isinstance(promised, property) else promised
             signature = inspect.signature(promised)
             parameters = [each for each in signature.parameters.values() if each.name != "self"]
-            untyped = [each.name for each in parameters if each.annotation is inspect.Parameter.empty]
+            untyped = [
+                each.name for each in parameters if each.annotation is inspect.Parameter.empty
+            ]
             assert not untyped, (shape, name)
             assert signature.return_annotation is not inspect.Signature.empty, (shape, name)
 
 
-def test_trikafkas_own_factories_take_nothing_that_others_are_not_offered() -> None:
-    """``client.x`` and ``client.core.x`` in the factories are members of the contexts and of ``ConsumerState``."""
-    tree = ast.parse(Path(builtin.__file__).read_text())
+def test_own_factories_use_only_what_is_offered() -> None:
+    """The factories use only members of the contexts and of ``ConsumerState``."""
+    files = [Path(inspect.getfile(kind)) for kind in (Builtin, ConsumerBuiltin, ProducerBuiltin)]
+    tree = ast.parse("".join(file.read_text() for file in files).replace(FUTURE, ""))
     offered = members_of(ConsumerContext) | members_of(ProducerContext)
     taken, of_core = set(), set()
     for node in ast.walk(tree):
@@ -151,11 +258,12 @@ def test_trikafkas_own_factories_take_nothing_that_others_are_not_offered() -> N
 
 
 @pytest.mark.parametrize("kind", get_args(ManagerKind))
-def test_what_is_missing_is_named_at_open(kind: ManagerKind) -> None:
+def test_missing_members_are_named(kind: ManagerKind) -> None:
     assert missing_members(object(), _SHAPES[kind]) == sorted(members_of(_SHAPES[kind]))
 
 
-def test_listeners_and_observers_can_be_inherited_and_made_in_part(tmp_path: Path) -> None:
+def test_listeners_and_observers_may_be_partial(tmp_path: Path) -> None:
+    """They can be inherited from, or have only some methods."""
     pytest.importorskip("mypy")
     program = """
         from collections.abc import Sequence
@@ -193,12 +301,17 @@ def test_listeners_and_observers_can_be_inherited_and_made_in_part(tmp_path: Pat
     file = tmp_path / "program.py"
     file.write_text(textwrap.dedent(program))
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(trikafka.__file__).parents[1], timeout=300)
+    done = subprocess.run(
+        command, capture_output=True, text=True, cwd=Path(trikafka.__file__).parents[1], timeout=300
+    )
     (said,) = done.stdout.splitlines()
-    assert 'Argument 1 to "failed" of "PartitionView" has incompatible type "str"; expected "Exception"' in said
+    assert (
+        'Argument 1 to "failed" of "PartitionView" has incompatible type "str"; expected '
+        '"Exception"'
+    ) in said
 
 
-async def test_those_that_are_inherited_do_nothing(autojump_clock: MockClock) -> None:
+async def test_inherited_methods_do_nothing(autojump_clock: MockClock) -> None:
     listener = trikafka.RebalanceListener()
     await listener.on_partitions_assigned([T0])
     await listener.on_partitions_revoked([T0])
@@ -208,14 +321,21 @@ async def test_those_that_are_inherited_do_nothing(autojump_clock: MockClock) ->
     observer.closed()
 
 
-def test_the_documentation_has_each_contract_as_it_is() -> None:
+def test_documentation_has_each_contract() -> None:
     text = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
     found = {}
     for row in re.findall(r"^\| `(\w+)` \| `(\w+Manager)` \|.*\| ([^|]+) \|$", text, re.MULTILINE):
         found[row[0]] = (row[1], set(re.findall(r"`(\w+)`", row[2])))
     assert list(found) == list(get_args(ManagerKind))
-    assert found == {kind: (shape.__name__, set(members_of(shape))) for kind, shape in _SHAPES.items()}
-    offered = set(re.findall(r"`(\w+)", "".join(re.findall(r"^\| of the context.*?\n\n", text, re.MULTILINE | re.DOTALL))))
+    assert found == {
+        kind: (shape.__name__, set(members_of(shape))) for kind, shape in _SHAPES.items()
+    }
+    offered = set(
+        re.findall(
+            r"`(\w+)",
+            "".join(re.findall(r"^\| of the context.*?\n\n", text, re.MULTILINE | re.DOTALL)),
+        )
+    )
     assert members_of(ConsumerContext) | members_of(ProducerContext) <= offered
     hooks = {name for name in vars(HookSpecs) if name.startswith("trikafka_")}
     assert set(re.findall(r"^\| `(trikafka_\w+)", text, re.MULTILINE)) == hooks

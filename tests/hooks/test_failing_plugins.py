@@ -1,4 +1,7 @@
-"""A plugin that fails while the client runs: seat by method by kind of failure. The error names it, within the call's limit."""
+"""Plugins that fail while the client runs: every seat, method and kind of failure.
+
+The error names the plugin, within the call's limit.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +24,33 @@ from trio.testing import MockClock
 import trikafka
 import trikafka.interfaces
 from trikafka import KafkaTimeoutError, PluginError, TopicPartition
-from trikafka._api.context import _SHAPES
+from trikafka._api.client.context import _SHAPES
 from trikafka.hooks import members_of
 from trikafka.interfaces import ManagerKind
 from trikafka.testing import ScriptedCluster
 
 T0 = TopicPartition("t", 0)
-#: What the calls of the walk may take (seconds), each by itself.
+#: The limit of each call of the walk, in seconds.
 LIMIT = 3.0
-#: What is not to be seen: work in the background that does nothing is a member that sends no heartbeats, a consumer without
-#: records. Health and the log tell of that (``stall_warning_ms``); no call waits for it.
+#: Faults without an error: a background task that does nothing looks like a member that sends no
+#: heartbeats or a consumer without records. Health and the log report that (``stall_warning_ms``);
+#: no call waits for it.
 SILENT = {(kind, "run", "hangs") for kind in ("metadata", "fetch", "heartbeat", "membership")} | {
     ("metadata", "changed", "hangs"),  # a cluster in which nothing changes
     ("produce", "run", "hangs"),
     ("transactions", "run", "hangs"),
 }
-#: What a transaction manager asks of the produce manager.
+#: The members of the produce manager that a transactions manager calls.
 IN_TRANSACTIONS = ("identify", "admitted", "delayed", "landed")
 
 
 class Faulty:
-    """Trikafka's own manager, but for one member."""
+    """Trikafka's own manager with one faulty member."""
 
     def __init__(self, inner: Any, member: str, fault: str) -> None:
-        self._inner, self._member, self._fault = inner, member, fault
+        self._inner = inner
+        self._member = member
+        self._fault = fault
         self._armed = False
 
     def __getattr__(self, name: str) -> Any:
@@ -90,7 +96,7 @@ class Faulty:
 
 
 class Garbage:
-    """What nobody expects."""
+    """A value of an unexpected type."""
 
 
 async def nothing() -> None: ...
@@ -101,7 +107,9 @@ def rows() -> Iterator[tuple[ManagerKind, str, str]]:
         for member in sorted(members_of(_SHAPES[kind])):
             promised = inspect.getattr_static(_SHAPES[kind], member)
             returns = str(getattr(promised, "__annotations__", {}).get("return"))
-            lies = ["lies"] if returns != "None" or not callable(promised) or member == "run" else []
+            lies = (
+                ["lies"] if returns != "None" or not callable(promised) or member == "run" else []
+            )
             if inspect.iscoroutinefunction(promised):
                 faults = ["raises", "raises a group", "hangs", "is plain", *lies]
             elif callable(promised):
@@ -109,7 +117,10 @@ def rows() -> Iterator[tuple[ManagerKind, str, str]]:
             else:
                 faults = ["raises", *lies]
             for fault in faults:
-                if (member, fault) not in (("ask_any", "lies"), ("wait_for_room", "lies")):  # any type is right
+                if (member, fault) not in (
+                    ("ask_any", "lies"),
+                    ("wait_for_room", "lies"),
+                ):  # any type is right
                     yield kind, member, fault
 
 
@@ -117,8 +128,10 @@ ROWS = [row for row in rows() if row not in SILENT]
 IDS = [f"{kind}.{member} {fault}" for kind, member, fault in ROWS]
 
 
-async def walk(consumer: trikafka.Consumer, cluster: ScriptedCluster, errors: list[BaseException]) -> None:
-    """Call everything, each with its limit; go on past what fails, as long as the client lives."""
+async def walk(
+    consumer: trikafka.Consumer, cluster: ScriptedCluster, errors: list[BaseException]
+) -> None:
+    """Call everything, each with its limit. Go on after a failure while the client lives."""
 
     async def attempt(call: Callable[[], Any]) -> None:
         began = trio.current_time()
@@ -145,7 +158,9 @@ async def walk(consumer: trikafka.Consumer, cluster: ScriptedCluster, errors: li
     await attempt(lambda: consumer.unsubscribe(timeout=LIMIT))
     await attempt(lambda: consumer.subscribe(["t"]))
     await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
-    cluster.move_leader("t", 0, 1 - (cluster.partition("t", 0).leader or 0))  # with a hint in the next response
+    cluster.move_leader(
+        "t", 0, 1 - (cluster.partition("t", 0).leader or 0)
+    )  # with a hint in the next response
     await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
     cluster.fail("ListOffsets", 6, times=None)  # not the leader, for ever
     await attempt(lambda: consumer.seek_to_end([T0]))
@@ -169,8 +184,10 @@ async def produce(producer: trikafka.Producer) -> None:
         await producer.enqueue("t", b"x" * 10_000)
 
 
-async def transact(producer: trikafka.Producer, cluster: ScriptedCluster, errors: list[BaseException]) -> None:
-    """In version 1, where more is asked."""
+async def transact(
+    producer: trikafka.Producer, cluster: ScriptedCluster, errors: list[BaseException]
+) -> None:
+    """Run transactions of version 1, which has more requests."""
     cluster.fail("AddPartitionsToTxn", 15, times=1)  # no coordinator at the moment
     for end in ("commit", "abort", "prepare"):
         try:
@@ -184,16 +201,20 @@ async def transact(producer: trikafka.Producer, cluster: ScriptedCluster, errors
             errors.append(error)
 
 
-def told(errors: list[BaseException], caplog: pytest.LogCaptureFixture) -> str:
-    """All that the user gets to see."""
+def texts_seen(errors: list[BaseException], caplog: pytest.LogCaptureFixture) -> str:
+    """Return all texts that the user sees."""
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     lines += [f"{type(error).__name__}: {error}" for error in errors]
     return "\n".join(lines)
 
 
 @pytest.mark.parametrize(("kind", "member", "fault"), ROWS, ids=IDS)
-async def test_the_error_names_plugin_seat_and_method(
-    kind: ManagerKind, member: str, fault: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+async def test_error_names_plugin_seat_and_method(
+    kind: ManagerKind,
+    member: str,
+    fault: str,
+    caplog: pytest.LogCaptureFixture,
+    autojump_clock: MockClock,
 ) -> None:
     plugin = Takes(**{kind: lambda context: Faulty(context.builtin(kind), member, fault)})
     common = {
@@ -205,43 +226,59 @@ async def test_the_error_names_plugin_seat_and_method(
     }
     errors: list[BaseException] = []
     with trio.fail_after(120):
-        async with ScriptedCluster(nodes=2, topics={"t": 1, "u": 1}, transaction_version=1) as cluster:
+        async with ScriptedCluster(
+            nodes=2, topics={"t": 1, "u": 1}, transaction_version=1
+        ) as cluster:
             cluster.append("t", 0, [b"x"] * 10)
             common |= {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
             try:
                 if kind == "transactions" or member in IN_TRANSACTIONS:
                     cluster.offer("InitProducerId", (0, 6))
                     cluster.transactions.two_phase = True
-                    async with trikafka.open_producer(**common, transactional_id="x", two_phase_commit=True) as producer:
+                    async with trikafka.open_producer(
+                        **common, transactional_id="x", two_phase_commit=True
+                    ) as producer:
                         await producer.partitions_for("t")
                         await transact(producer, cluster, errors)
                 elif kind == "produce":
-                    settings = {"buffer_memory": 70_000, "max_block_ms": LIMIT * 1000, "delivery_timeout_ms": 9000}
+                    settings = {
+                        "buffer_memory": 70_000,
+                        "max_block_ms": LIMIT * 1000,
+                        "delivery_timeout_ms": 9000,
+                    }
                     async with trikafka.open_producer(**common, **settings) as producer:
                         await produce(producer)
                 else:
-                    more = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": "classic"}
+                    more = {
+                        "group_id": "g",
+                        "auto_offset_reset": "earliest",
+                        "group_protocol": "classic",
+                    }
                     more["heartbeat_interval_ms"] = 500
                     async with trikafka.open_consumer("t", **common, **more) as consumer:
                         await walk(consumer, cluster, errors)
             except Exception as error:
                 errors.append(error)
-            text = told(errors, caplog)
+            text = texts_seen(errors, caplog)
             assert f"plugin 'Takes': {kind}.{member}" in text, text
             if fault in ("raises", "raises a group"):
                 assert "oops" in text
             assert all(isinstance(error, trikafka.TrikafkaError) for error in errors), errors
 
 
-async def test_a_run_that_only_returns_ends_the_client(autojump_clock: MockClock) -> None:
+async def test_run_that_returns_ends_the_client(autojump_clock: MockClock) -> None:
     class Idle:
         async def run(self) -> None:
             await trio.sleep(1)
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(trikafka.ClientFailedError, match=r"plugin 'Takes': fetch.run returned, ") as caught:  # noqa: PT012
+        with pytest.raises(  # noqa: PT012
+            trikafka.ClientFailedError, match=r"plugin 'Takes': fetch.run returned, "
+        ) as caught:
             given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
-            async with trikafka.open_consumer(plugins=[Takes(fetch=lambda context: Idle())], **given) as consumer:
+            async with trikafka.open_consumer(
+                plugins=[Takes(fetch=lambda context: Idle())], **given
+            ) as consumer:
                 consumer.assign([T0])
                 began = trio.current_time()
                 await consumer.receive()
@@ -250,10 +287,17 @@ async def test_a_run_that_only_returns_ends_the_client(autojump_clock: MockClock
 
 
 @pytest.mark.parametrize("timeout", [0.0, 0.5, 7.0])
-async def test_a_commit_that_hangs_keeps_the_calls_limit(timeout: float, autojump_clock: MockClock) -> None:
+async def test_hanging_commit_keeps_the_calls_limit(
+    timeout: float, autojump_clock: MockClock
+) -> None:
     plugin = Takes(commit=lambda context: Faulty(context.builtin("commit"), "commit", "hangs"))
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g", "enable_auto_commit": False}
+        given = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+            "group_id": "g",
+            "enable_auto_commit": False,
+        }
         async with trikafka.open_consumer(plugins=[plugin], **given) as consumer:
             consumer.assign([T0])
             began = trio.current_time()
@@ -262,14 +306,17 @@ async def test_a_commit_that_hangs_keeps_the_calls_limit(timeout: float, autojum
             assert trio.current_time() - began == pytest.approx(timeout + 0.05)
             assert str(caught.value) == (
                 f"commit did not finish within {timeout:g} s"
-                " (1 attempt; the last one failed with: plugin 'Takes': commit.commit did not return)"
+                " (1 attempt; the last one failed with: plugin 'Takes': commit.commit did not "
+                "return)"
             )
-            with trio.move_on_after(0.2) as scope:  # the user's own scopes cut in at once, and raise nothing
+            with trio.move_on_after(
+                0.2
+            ) as scope:  # the user's own scopes cancel at once and raise nothing
                 await consumer.commit({T0: 1}, timeout=9)
             assert scope.cancelled_caught
 
 
-async def test_a_listener_of_a_plugin_is_named(autojump_clock: MockClock) -> None:
+async def test_failing_listener_of_a_plugin_is_named(autojump_clock: MockClock) -> None:
     class Listener(trikafka.RebalanceListener):
         async def on_partitions_assigned(self, partitions: Any) -> None:
             raise ValueError("not today")
@@ -280,14 +327,23 @@ async def test_a_listener_of_a_plugin_is_named(autojump_clock: MockClock) -> Non
             return Listener()
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g"}
+        given = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+            "group_id": "g",
+        }
         async with trikafka.open_consumer("t", plugins=[Plugin()], **given) as consumer:
-            with pytest.raises(PluginError, match=r"^plugin 'Plugin': listener.on_partitions_assigned failed: .*today") as caught:
+            with pytest.raises(
+                PluginError,
+                match=r"^plugin 'Plugin': listener.on_partitions_assigned failed: .*today",
+            ) as caught:
                 await consumer.receive()
             assert isinstance(caught.value.__cause__, ValueError)
 
 
-async def test_a_listener_with_plain_methods_is_an_error_at_open() -> None:
+async def test_sync_listener_of_a_plugin_is_refused() -> None:
+    """A listener with plain methods is an error at opening."""
+
     class Listener(trikafka.RebalanceListener):
         def on_partitions_revoked(self, partitions: Any) -> None: ...  # type: ignore[override]
 
@@ -296,24 +352,34 @@ async def test_a_listener_with_plain_methods_is_an_error_at_open() -> None:
         def trikafka_rebalance_listener(self) -> Listener:
             return Listener()
 
-    with pytest.raises(PluginError, match=r"plugin 'Plugin': .*Listener.*, of which on_partitions_revoked must be `async def`"):
+    with pytest.raises(
+        PluginError,
+        match=r"plugin 'Plugin': .*Listener.*, of which on_partitions_revoked must be `async def`",
+    ):
         async with trikafka.open_consumer(bootstrap_servers="h:1", plugins=[Plugin()]):
             pass
 
 
-async def test_a_listener_with_plain_methods_is_an_error_where_it_is_given(autojump_clock: MockClock) -> None:
+async def test_sync_listener_is_refused_by_subscribe(autojump_clock: MockClock) -> None:
     class Listener(trikafka.RebalanceListener):
         def on_partitions_assigned(self, partitions: Any) -> None: ...  # type: ignore[override]
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g"}
+        given = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+            "group_id": "g",
+        }
         async with trikafka.open_consumer(**given) as consumer:
-            with pytest.raises(trikafka.ConfigurationError, match=r"must be `async def`: on_partitions_assigned of "):
+            with pytest.raises(
+                trikafka.ConfigurationError,
+                match=r"must be `async def`: on_partitions_assigned of ",
+            ):
                 consumer.subscribe(["t"], Listener())
             assert not consumer.subscription()
 
 
-async def test_an_observer_that_would_have_to_be_awaited_is_an_error_at_open() -> None:
+async def test_async_observer_is_refused_at_opening() -> None:
     class Watcher(trikafka.interfaces.Observer):
         async def closed(self) -> None: ...  # type: ignore[override]
 
@@ -322,12 +388,14 @@ async def test_an_observer_that_would_have_to_be_awaited_is_an_error_at_open() -
         def trikafka_observer(self) -> Watcher:
             return Watcher()
 
-    with pytest.raises(PluginError, match=r"^plugin 'Plugin': .*Watcher.*, of which closed must be plain functions"):
+    with pytest.raises(
+        PluginError, match=r"^plugin 'Plugin': .*Watcher.*, of which closed must be plain functions"
+    ):
         async with trikafka.open_producer(bootstrap_servers="h:1", plugins=[Plugin()]):
             pass
 
 
-async def test_an_assignor_of_a_plugin_is_named(autojump_clock: MockClock) -> None:
+async def test_failing_assignor_is_named(autojump_clock: MockClock) -> None:
     class Broken:
         name, cooperative = "broken", False
 
@@ -340,23 +408,33 @@ async def test_an_assignor_of_a_plugin_is_named(autojump_clock: MockClock) -> No
             return Broken()
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g", "group_protocol": "classic"}
-        async with trikafka.open_consumer("t", plugins=[Plugin()], partition_assignment_strategy=["broken"], **given) as consumer:
-            with pytest.raises(PluginError, match=r"^plugin 'Plugin': assignor 'broken'.assign failed: ZeroDivisionError"):
+        given = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+            "group_id": "g",
+            "group_protocol": "classic",
+        }
+        async with trikafka.open_consumer(
+            "t", plugins=[Plugin()], partition_assignment_strategy=["broken"], **given
+        ) as consumer:
+            with pytest.raises(
+                PluginError,
+                match=r"^plugin 'Plugin': assignor 'broken'.assign failed: ZeroDivisionError",
+            ):
                 await consumer.receive_batch(timeout=10)
 
 
 @pytest.mark.parametrize("method", ["opened", "failed", "closed"])
-async def test_an_observer_never_breaks_the_client(
+async def test_failing_observer_never_ends_the_client(
     method: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     class Watcher:
         def __getattr__(self, name: str) -> Any:
             if name not in ("opened", "failed", "closed"):
                 raise AttributeError(name)
-            return self.told
+            return self.refuse
 
-        def told(self, *args: object) -> None:
+        def refuse(self, *args: object) -> None:
             if method == "failed" and not (args and isinstance(args[0], Exception)):
                 return
             if method == "closed" and args:
@@ -385,7 +463,7 @@ async def test_an_observer_never_breaks_the_client(
 
 
 @pytest.mark.parametrize("chosen", ["raise", 7, "0", None, True])
-async def test_a_partitioner_of_a_plugin_is_named(chosen: Any, autojump_clock: MockClock) -> None:
+async def test_failing_partitioner_is_named(chosen: Any, autojump_clock: MockClock) -> None:
     def choose(topic: str, key: bytes | None, numbers: Any) -> Any:
         if chosen == "raise":
             raise KeyError(key)
@@ -399,7 +477,9 @@ async def test_a_partitioner_of_a_plugin_is_named(chosen: Any, autojump_clock: M
     what = "failed: KeyError" if chosen == "raise" else f"chose {chosen!r} of 2 partitions of 't'"
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
-        async with trikafka.open_producer(plugins=[Plugin()], partitioner="mine", **given) as producer:
+        async with trikafka.open_producer(
+            plugins=[Plugin()], partitioner="mine", **given
+        ) as producer:
             with pytest.raises(PluginError) as caught:
                 await producer.send("t", b"v", key=b"k")
             assert str(caught.value).startswith(f"plugin 'Plugin': partitioner 'mine' {what}")

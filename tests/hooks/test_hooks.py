@@ -1,4 +1,6 @@
-"""Plugins: found, checked, asked once at open; what is wrong with one is said there, and names it."""
+"""Plugins: found, checked and called once at opening. An error there names the plugin."""
+
+from __future__ import annotations
 
 import types
 from collections.abc import Sequence
@@ -10,10 +12,17 @@ from trio.testing import MockClock
 
 import trikafka
 from trikafka import PluginError, TopicPartition, hookimpl
-from trikafka._managers.heartbeat import Heartbeats
-from trikafka._managers.produce import ProduceManager
-from trikafka.hooks import call_first, load_plugins
-from trikafka.interfaces import ClientContext, Observer, RebalanceListener
+from trikafka._managers.group.heartbeat import Heartbeats
+from trikafka._managers.producer.produce import BatchProducing
+from trikafka.hooks import answers, call_first, load_plugins
+from trikafka.interfaces import (
+    ClientContext,
+    ExportFormat,
+    ExportRunner,
+    Observer,
+    RebalanceListener,
+    Subcommand,
+)
 from trikafka.testing import ScriptedCluster
 
 
@@ -21,34 +30,41 @@ def plugin(**hooks: Any) -> object:
     return types.SimpleNamespace(**{name: hookimpl(function) for name, function in hooks.items()})
 
 
-class Told(RebalanceListener):
-    def __init__(self, name: str, told: list[str]) -> None:
-        self.name, self.told = name, told
+class Recording(RebalanceListener):
+    def __init__(self, name: str, called: list[str]) -> None:
+        self.name = name
+        self.called = called
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        self.told.append(f"{self.name} assigned {len(partitions)}")
+        self.called.append(f"{self.name} assigned {len(partitions)}")
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        self.told.append(f"{self.name} revoked {len(partitions)}")
+        self.called.append(f"{self.name} revoked {len(partitions)}")
 
 
 def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "plugins": plugins, **more}
+    return {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+        "plugins": plugins,
+        **more,
+    }
 
 
-async def test_listeners_of_plugins_in_order_of_registration_reversed_on_revoke(autojump_clock: MockClock) -> None:
-    told: list[str] = []
-    one = plugin(trikafka_rebalance_listener=lambda context: Told("one", told))
-    two = plugin(trikafka_rebalance_listener=lambda: Told("two", told))
+async def test_listeners_run_in_reverse_on_revoke(autojump_clock: MockClock) -> None:
+    """Listeners of plugins run in the order of registration, and reversed on revoke."""
+    called: list[str] = []
+    one = plugin(trikafka_rebalance_listener=lambda context: Recording("one", called))
+    two = plugin(trikafka_rebalance_listener=lambda: Recording("two", called))
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         cluster.append("t", 0, [b"x"])
         given = settings(cluster, one, two, group_id="g", auto_offset_reset="earliest")
         async with trikafka.open_consumer("t", **given) as consumer:
             await consumer.receive()
-    assert told == ["one assigned 2", "two assigned 2", "two revoked 2", "one revoked 2"]
+    assert called == ["one assigned 2", "two assigned 2", "two revoked 2", "one revoked 2"]
 
 
-async def test_a_request_manager_is_replaced_and_used(autojump_clock: MockClock) -> None:
+async def test_heartbeat_manager_is_replaced(autojump_clock: MockClock) -> None:
     beats: list[float] = []
 
     class Counting(Heartbeats):
@@ -60,19 +76,32 @@ async def test_a_request_manager_is_replaced_and_used(autojump_clock: MockClock)
         if kind != "heartbeat":
             return None
         coordinators, core = context.manager("coordinator"), context.core
-        return Counting(context.config, context.config.group_id, context.brokers, coordinators, core.member, core.poll_timer, False)
+        return Counting(
+            context.config,
+            context.config.group_id,
+            context.brokers,
+            coordinators,
+            core.member,
+            core.poll_timer,
+            False,
+        )
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        given = settings(cluster, plugin(trikafka_request_manager=manager), group_id="g", heartbeat_interval_ms=3_000)
+        given = settings(
+            cluster,
+            plugin(trikafka_request_manager=manager),
+            group_id="g",
+            heartbeat_interval_ms=3_000,
+        )
         async with trikafka.open_consumer("t", **given) as consumer:
             await consumer.receive_batch(timeout=10)
         assert len(beats) == len(cluster.requests("Heartbeat")) == 3
 
 
-async def test_the_produce_manager_is_replaced_and_used(autojump_clock: MockClock) -> None:
+async def test_produce_manager_is_replaced(autojump_clock: MockClock) -> None:
     learned: list[str] = []
 
-    class Noting(ProduceManager[trikafka.Ack]):
+    class Noting(BatchProducing[trikafka.Ack]):
         async def learn(self, topic: str, partition: int | None) -> None:
             learned.append(topic)
             await super().learn(topic, partition)
@@ -84,27 +113,39 @@ async def test_the_produce_manager_is_replaced_and_used(autojump_clock: MockCloc
         return Noting(*parts, trikafka.Ack, context.partitioner)
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        async with trikafka.open_producer(**settings(cluster, plugin(trikafka_request_manager=manager))) as producer:
+        async with trikafka.open_producer(
+            **settings(cluster, plugin(trikafka_request_manager=manager))
+        ) as producer:
             assert (await producer.send("t", b"v")).offset == 0
     assert learned == ["t"]
 
 
-async def test_a_manager_without_what_it_must_hold_is_refused(autojump_clock: MockClock) -> None:
-    class Empty(ProduceManager[trikafka.Ack]):
+async def test_manager_without_an_attribute_is_refused(autojump_clock: MockClock) -> None:
+    class Empty(BatchProducing[trikafka.Ack]):
         accumulator: Any = property(lambda self: None, lambda self, value: None)
 
     def manager(kind: str, context: Any) -> object | None:
         if kind != "produce":
             return None
-        return Empty(context.config, context.brokers, context.manager("metadata"), context.start_soon, trikafka.Ack)
+        return Empty(
+            context.config,
+            context.brokers,
+            context.manager("metadata"),
+            context.start_soon,
+            trikafka.Ack,
+        )
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(PluginError, match="returned Empty, which is no ProduceManager: it has no accumulator"):
-            async with trikafka.open_producer(**settings(cluster, plugin(trikafka_request_manager=manager))):
+        with pytest.raises(
+            PluginError, match="returned Empty, which is no ProduceManager: it has no accumulator"
+        ):
+            async with trikafka.open_producer(
+                **settings(cluster, plugin(trikafka_request_manager=manager))
+            ):
                 pass
 
 
-async def test_an_observer_sees_the_client_open_fail_and_close(autojump_clock: MockClock) -> None:
+async def test_observer_sees_opening_failure_and_close(autojump_clock: MockClock) -> None:
     seen: list[str] = []
 
     class Watching(Observer):
@@ -126,27 +167,42 @@ async def test_an_observer_sees_the_client_open_fail_and_close(autojump_clock: M
         with pytest.raises(trikafka.ClientFailedError) as caught:
             async with trikafka.open_consumer(**settings(cluster, watching)):
                 await trio.sleep_forever()
-    assert isinstance(caught.value.__cause__, ValueError)
-    assert seen == ["opened trikafka", "failed broken", "closed"]
+    named = caught.value.__cause__
+    assert isinstance(named, PluginError)
+    assert isinstance(named.__cause__, ValueError)
+    text = (
+        f"plugin 'SimpleNamespace': its background task {Watching.fail.__qualname__} failed: "
+        "ValueError('broken')"
+    )
+    assert str(named) == text
+    assert text in str(caught.value)
+    assert seen == ["opened trikafka", f"failed {text}", "closed"]
 
 
-async def test_an_assignor_of_a_plugin_deals_out(autojump_clock: MockClock) -> None:
+async def test_plugins_assignor_is_used(autojump_clock: MockClock) -> None:
     class LastOnly:
         name = "last-only"
         cooperative = False
 
         def assign(self, members: Any, partitions: Any) -> Any:
-            return {member: [TopicPartition(topic, max(numbers)) for topic, numbers in partitions.items()] for member in members}
+            return {
+                member: [
+                    TopicPartition(topic, max(numbers)) for topic, numbers in partitions.items()
+                ]
+                for member in members
+            }
 
     offered = plugin(trikafka_assignor=lambda name: LastOnly() if name == "last-only" else None)
     async with ScriptedCluster(topics={"t": 3}) as cluster:
-        given = settings(cluster, offered, group_id="g", partition_assignment_strategy=("last-only",))
+        given = settings(
+            cluster, offered, group_id="g", partition_assignment_strategy=("last-only",)
+        )
         async with trikafka.open_consumer("t", **given) as consumer:
             await consumer.receive_batch(timeout=1)
             assert consumer.assignment() == {TopicPartition("t", 2)}
 
 
-async def test_an_unknown_assignor_is_an_error_before_any_request(autojump_clock: MockClock) -> None:
+async def test_unknown_assignor_is_refused_early(autojump_clock: MockClock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         given = settings(cluster, group_id="g", partition_assignment_strategy=("nobody-knows",))
         with pytest.raises(trikafka.ConfigurationError, match="nobody-knows"):
@@ -155,52 +211,61 @@ async def test_an_unknown_assignor_is_an_error_before_any_request(autojump_clock
         assert not cluster.log
 
 
-def test_a_hook_that_does_not_exist_is_named() -> None:
+def test_unknown_hook_is_named() -> None:
     with pytest.raises(PluginError, match="trikafka_reqest_manager"):
         load_plugins([plugin(trikafka_reqest_manager=lambda kind: None)])
 
 
-def test_an_argument_that_the_hook_does_not_have_is_named() -> None:
+def test_unknown_argument_of_a_hook_is_named() -> None:
     with pytest.raises(PluginError, match=r"trikafka_sink.*colour|colour"):
         load_plugins([plugin(trikafka_sink=lambda colour: None)])
 
 
-def test_an_async_hook_is_an_error_at_registration() -> None:
+def test_async_hook_is_refused() -> None:
     async def sink(scheme: str) -> None: ...
 
     with pytest.raises(PluginError, match=r"trikafka_sink is async"):
         load_plugins([plugin(trikafka_sink=sink)])
 
 
-def test_a_hook_that_raises_is_named_with_its_cause() -> None:
+def test_failing_hook_is_named_with_its_cause() -> None:
     def sink(scheme: str) -> object:
         raise KeyError(scheme)
 
-    with pytest.raises(PluginError, match=r"^plugin 'SimpleNamespace': trikafka_sink failed: KeyError") as caught:
-        call_first(load_plugins([plugin(trikafka_sink=sink)]), "trikafka_sink", scheme="s3", options={})
+    with pytest.raises(
+        PluginError, match=r"^plugin 'SimpleNamespace': trikafka_sink failed: KeyError"
+    ) as caught:
+        call_first(
+            load_plugins([plugin(trikafka_sink=sink)]), "trikafka_sink", scheme="s3", options={}
+        )
     assert isinstance(caught.value.__cause__, KeyError)
 
 
-async def test_a_manager_of_the_wrong_shape_is_an_error_at_open(autojump_clock: MockClock) -> None:
+async def test_manager_of_the_wrong_shape_is_refused(autojump_clock: MockClock) -> None:
     class Half:
         async def run(self) -> None: ...
 
     half = plugin(trikafka_request_manager=lambda kind: Half() if kind == "positions" else None)
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(PluginError, match=r"^plugin 'SimpleNamespace': .*Half.*no PositionsManager.*last_error"):
+        with pytest.raises(
+            PluginError, match=r"^plugin 'SimpleNamespace': .*Half.*no PositionsManager.*last_error"
+        ):
             async with trikafka.open_consumer(**settings(cluster, half)):
                 pass
 
 
-def test_a_plugin_without_hooks_is_an_error() -> None:
+def test_plugin_without_hooks_is_refused() -> None:
     class Regions:
         def trikafka_rebalance_listener(self) -> None: ...
 
-    with pytest.raises(PluginError, match=r"^plugin 'Regions' is wrong: it implements no hook; is @trikafka.hookimpl missing\?$"):
+    with pytest.raises(
+        PluginError,
+        match=r"^plugin 'Regions' is wrong: it implements no hook; is @trikafka.hookimpl missing\?$",
+    ):
         load_plugins([Regions()])
 
 
-def test_a_wrapper_is_an_error() -> None:
+def test_hook_wrapper_is_refused() -> None:
     class Around:
         @trikafka.hookimpl(wrapper=True)
         def trikafka_sink(self, scheme: str) -> Any:
@@ -210,7 +275,80 @@ def test_a_wrapper_is_an_error() -> None:
         load_plugins([Around()])
 
 
-def test_the_same_plugin_twice_is_an_error() -> None:
+def test_plugin_given_twice_is_refused() -> None:
     twice = plugin(trikafka_sink=lambda scheme: None)
     with pytest.raises(PluginError, match="wrong"):
         load_plugins([twice, twice])
+
+
+async def test_replaced_listener_skips_no_plugin(autojump_clock: MockClock) -> None:
+    """The user's listener is replaced while a revocation is under way.
+
+    A plugin's listener is still called.
+    """
+    called: list[str] = []
+
+    class Slow(Recording):
+        async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+            if "began" not in called:
+                called.append("began")
+                await trio.sleep(5)
+            await super().on_partitions_revoked(partitions)
+
+    one = plugin(trikafka_rebalance_listener=lambda: Slow("one", called))
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = settings(
+            cluster,
+            one,
+            group_id="g",
+            group_protocol="classic",
+            partition_assignment_strategy=("range",),
+        )
+        async with trikafka.open_consumer(**given) as consumer:
+            consumer.subscribe(["t"], Recording("user", called))
+            with trio.fail_after(60):
+                await consumer.receive_batch(timeout=5)
+                consumer.enforce_rebalance()
+                with trio.move_on_after(1) as scope:
+                    await consumer.receive()
+                assert scope.cancelled_caught
+                consumer.subscribe(["t"])
+                await consumer.receive_batch(timeout=10)
+            assert called == [
+                "one assigned 1",
+                "user assigned 1",
+                "user revoked 1",
+                "began",
+                "one revoked 1",
+                "one assigned 1",
+            ]
+
+
+class HalfARunner:
+    """A runner whose ``run`` is plain."""
+
+    def check(self) -> None: ...
+
+    async def start(self, settings: object) -> None: ...
+
+    def run(self, tasks: object, report: object) -> None: ...
+
+    async def close(self, limit: float) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("hook", "shape", "made", "said"),
+    [
+        ("trikafka_export_runner", ExportRunner, HalfARunner(), "run must be `async def`"),
+        ("trikafka_export_runner", ExportRunner, object(), "it has no check, close, run, start"),
+        ("trikafka_export_format", ExportFormat, object(), "it has no sink"),
+        ("trikafka_command", Subcommand, object(), "it has no help, load, name"),
+    ],
+)
+def test_a_wrong_part_of_an_export_is_named(
+    hook: str, shape: type, made: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trikafka.hooks._entry_points", lambda: ())
+    manager = load_plugins([plugin(**{hook: lambda: made})])
+    with pytest.raises(PluginError, match=said):
+        answers(manager, hook, shape)

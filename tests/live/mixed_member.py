@@ -1,6 +1,7 @@
-"""A member in a process of its own, to be killed: ``mixed_member.py ours|librdkafka BOOTSTRAP TOPIC PROTOCOL STRATEGY``.
+"""A group member in its own process, which a test kills.
 
-It prints what it has handled, one line a batch (``partition first last ...``), and commits after that.
+``mixed_member.py ours|librdkafka BOOTSTRAP TOPIC PROTOCOL STRATEGY``. It prints each batch that it
+has handled as a line (``partition first last ...``), and commits after that.
 """
 
 from __future__ import annotations
@@ -27,7 +28,11 @@ def librdkafka() -> None:
         "group.protocol": PROTOCOL,
     }
     if PROTOCOL == "classic":
-        settings |= {"partition.assignment.strategy": STRATEGY, "session.timeout.ms": 6000, "heartbeat.interval.ms": 300}
+        settings |= {
+            "partition.assignment.strategy": STRATEGY,
+            "session.timeout.ms": 6000,
+            "heartbeat.interval.ms": 300,
+        }
     consumer = confluent_kafka.Consumer(settings)
     consumer.subscribe([TOPIC])
     while True:
@@ -42,7 +47,9 @@ def librdkafka() -> None:
                     consumer.commit(asynchronous=False)
                     break
                 except confluent_kafka.KafkaException as error:
-                    if not error.args[0].retriable():  # it was taken away meanwhile: others handle it again
+                    # A final error means that the partition was revoked. Another member then
+                    # handles the records again.
+                    if not error.args[0].retriable():
                         break
 
 
@@ -54,8 +61,16 @@ def ours() -> None:
     async def main() -> None:
         settings: Any = {"group_protocol": PROTOCOL} if PROTOCOL == "consumer" else {}
         if PROTOCOL == "classic":
-            settings = {"partition_assignment_strategy": [STRATEGY], "session_timeout_ms": 6000, "heartbeat_interval_ms": 300}
-        settings |= {"bootstrap_servers": BOOTSTRAP, "group_id": TOPIC, "auto_offset_reset": "earliest"}
+            settings = {
+                "partition_assignment_strategy": [STRATEGY],
+                "session_timeout_ms": 6000,
+                "heartbeat_interval_ms": 300,
+            }
+        settings |= {
+            "bootstrap_servers": BOOTSTRAP,
+            "group_id": TOPIC,
+            "auto_offset_reset": "earliest",
+        }
         async with trikafka.open_consumer(TOPIC, enable_auto_commit=False, **settings) as consumer:
             async for batch in consumer.batches():
                 tell({batch.partition: list(batch.offsets)})

@@ -1,7 +1,4 @@
-"""Time limits of calls on a machine that has others to do: what this process stood still counts for nobody.
-
-A limit of a tenth of a second says something of a call, and nothing of how long the processor was elsewhere meanwhile.
-"""
+"""Time limits of calls on a busy machine, without the time in which this process stood still."""
 
 from __future__ import annotations
 
@@ -10,29 +7,37 @@ from contextlib import asynccontextmanager
 
 import trio
 
+# A limit of a tenth of a second says something about a call, but the processor may have been with
+# another process meanwhile. A task therefore wakes every few milliseconds. When it wakes too late,
+# the whole loop stood still for that long, and the time is subtracted from a call's duration. A
+# loop that is blocked by the call itself is not noticed by this measure; other tests look for that.
+
 _TICK = 0.005
 
 
 class Standstill:
-    """How long the loop has not turned at its time, in seconds."""
+    """The total time (seconds) by which the loop's turns were late."""
 
     def __init__(self) -> None:
         self._total = 0.0
         self._next = trio.Event()
 
     async def took(self, since: float, before: float) -> float:
-        """How long it is since the time ``since``, when :attr:`total` was ``before``, without what the loop stood still."""
+        """Return the time since ``since``, without the loop's standstill.
+
+        ``before`` is the value of :attr:`total` at the time ``since``.
+        """
         now = trio.current_time()
-        await self._next.wait()  # what stood still just now is counted at the next turn
+        await self._next.wait()  # the next tick counts a standstill of this moment
         return now - since - (self._total - before)
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """The whole standstill so far, in seconds."""
         return self._total
 
     async def watch(self) -> None:
-        """Look on, until it is cancelled."""
+        """Measure until cancelled."""
         while True:
             due = trio.current_time() + _TICK
             await trio.sleep_until(due)
@@ -43,7 +48,7 @@ class Standstill:
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[Standstill]:
-    """Look on within the block."""
+    """Measure within the block."""
     async with trio.open_nursery() as nursery:
         standstill = Standstill()
         nursery.start_soon(standstill.watch)

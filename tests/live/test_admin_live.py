@@ -8,7 +8,7 @@ from typing import Literal
 import confluent_kafka
 import pytest
 import trio
-from telling import told
+from cluster_waits import topic_reported
 
 import trikafka
 from trikafka import ConsumerSettings, NewTopic, OffsetSpec, TopicPartition
@@ -18,7 +18,7 @@ def fresh() -> str:
     return f"admin-{uuid.uuid4().hex[:8]}"
 
 
-async def test_topics_and_offsets(kafka_broker: object) -> None:
+async def test_topics_and_offsets_are_managed(kafka_broker: object) -> None:
     name = fresh()
     servers: str = kafka_broker.bootstrap_servers  # type: ignore[attr-defined]
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
@@ -34,16 +34,18 @@ async def test_topics_and_offsets(kafka_broker: object) -> None:
             await admin.create_topics({"no such name": NewTopic(2)})
         with pytest.raises(trikafka.BrokerResponseError, match="INVALID_REPLICATION_FACTOR"):
             await admin.create_topics({fresh(): NewTopic(1, 7)})
-        await told(admin, name, 2)
+        await topic_reported(admin, name, 2)
         assert await admin.topic_configs([name]) == {name: {"retention.ms": "3600000"}}
         await admin.create_partitions({name: 3})
-        await told(admin, name, 3)
+        await topic_reported(admin, name, 3)
         assert [info.partition for info in (await admin.list_topics())[name]] == [0, 1, 2]
         async with trikafka.open_producer(bootstrap_servers=servers) as producer:
             for n in range(5):
                 await producer.send(name, b"v", partition=0, timestamp=1_000_000_000_000 + n)
         tp = TopicPartition(name, 0)
-        assert (await admin.list_offsets({tp: OffsetSpec.LATEST}))[tp] == trikafka.ListedOffset(5, None, 0)
+        assert (await admin.list_offsets({tp: OffsetSpec.LATEST}))[tp] == trikafka.ListedOffset(
+            5, None, 0
+        )
         found = (await admin.list_offsets({tp: 1_000_000_000_003}))[tp]
         assert found is not None
         assert (found.offset, found.timestamp) == (3, 1_000_000_000_003)
@@ -53,19 +55,28 @@ async def test_topics_and_offsets(kafka_broker: object) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_a_group_with_a_member(kafka_broker: object, protocol: Literal["classic", "consumer"]) -> None:
+async def test_group_with_a_member_is_managed(
+    kafka_broker: object, protocol: Literal["classic", "consumer"]
+) -> None:
     name, group = fresh(), fresh()
     servers: str = kafka_broker.bootstrap_servers  # type: ignore[attr-defined]
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({name: NewTopic(2)})
         places = (TopicPartition(name, 0), TopicPartition(name, 1))
-        settings: ConsumerSettings = {"bootstrap_servers": servers, "group_id": group, "group_protocol": protocol}
+        settings: ConsumerSettings = {
+            "bootstrap_servers": servers,
+            "group_id": group,
+            "group_protocol": protocol,
+        }
         async with trikafka.open_consumer(name, client_id="reader", **settings) as consumer:
             while consumer.assignment() != set(places):
                 await consumer.receive_batch(timeout=0.1)
             await consumer.commit(dict.fromkeys(places, 0))
             described = (await admin.describe_groups([group]))[group]
-            assert (described.state, [m.assignment for m in described.members]) == ("Stable", [places])
+            assert (described.state, [m.assignment for m in described.members]) == (
+                "Stable",
+                [places],
+            )
             assert list(await admin.list_group_offsets(group)) == list(places)
             with pytest.raises(trikafka.BrokerResponseError, match="NON_EMPTY_GROUP"):
                 await admin.delete_groups([group])
@@ -76,16 +87,20 @@ async def test_a_group_with_a_member(kafka_broker: object, protocol: Literal["cl
         await admin.delete_topics([name])
 
 
-async def test_a_group_of_the_newer_protocol_is_listed(kafka_broker: object) -> None:
+async def test_consumer_protocol_group_is_listed(kafka_broker: object) -> None:
     name, group = fresh(), fresh()
     servers: str = kafka_broker.bootstrap_servers  # type: ignore[attr-defined]
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({name: NewTopic(2)})
-        other = confluent_kafka.Consumer({"bootstrap.servers": servers, "group.id": group, "group.protocol": "consumer"})
+        other = confluent_kafka.Consumer(
+            {"bootstrap.servers": servers, "group.id": group, "group.protocol": "consumer"}
+        )
         other.subscribe([name])
         try:
             with trio.fail_after(20):
-                while group not in (listed := {found.group_id: found for found in await admin.list_groups()}):
+                while group not in (
+                    listed := {found.group_id: found for found in await admin.list_groups()}
+                ):
                     await trio.to_thread.run_sync(other.poll, 0.1)
             described = await admin.describe_groups([group, "nosuch"])
             assert listed[group].type == "consumer"

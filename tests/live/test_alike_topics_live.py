@@ -1,4 +1,7 @@
-"""A fresh client that misses a topic is told which one it may have meant, though it has heard of no other. On a real broker."""
+"""The hint in a fresh client's error about a missing topic, on a real broker.
+
+The client does not know any other topic before.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,30 @@ from typing import Any
 
 import pytest
 import trio
-from telling import told
+from cluster_waits import topic_reported
 
 import trikafka
 from trikafka import NewTopic, UnknownTopicOrPartitionError
 
 
-async def test_the_first_error_of_a_fresh_producer_names_the_nearest_topic(kafka_broker: Any) -> None:
-    """Before, it had no near name: topics that nobody has asked for are not known."""
+async def test_first_error_names_the_nearest_topic(
+    kafka_broker: Any,
+) -> None:
+    """The first error of a fresh producer names the nearest topic.
+
+    Previously it had no name, because the producer only knew topics that it had used.
+    """
     servers = kafka_broker.bootstrap_servers
-    topics = {"greetings": NewTopic(3, 1), "greetings-of-last-year": NewTopic(1, 1), "invoices": NewTopic(1, 1)}
+    topics = {
+        "greetings": NewTopic(3, 1),
+        "greetings-of-last-year": NewTopic(1, 1),
+        "invoices": NewTopic(1, 1),
+    }
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics(topics)
         try:
             for name, topic in topics.items():
-                await told(admin, name, topic.partitions)
+                await topic_reported(admin, name, topic.partitions)
             async with trikafka.open_producer(bootstrap_servers=servers) as producer:
                 said: dict[str, str] = {}
 
@@ -36,7 +48,9 @@ async def test_the_first_error_of_a_fresh_producer_names_the_nearest_topic(kafka
                 assert "did you mean 'greetings'?" in said["greetngs"]
                 assert "did you mean 'invoices'?" in said["invoces"]
                 assert "did you mean" not in said["zebras"]
-                place = await producer.send("greetings", b"x")  # what was only heard of is looked up as any other
+                place = await producer.send(
+                    "greetings", b"x"
+                )  # a topic that was only found for the hint is looked up as any other
                 assert place.topic == "greetings"
         finally:
             await admin.delete_topics(list(topics))

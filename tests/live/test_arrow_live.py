@@ -1,4 +1,4 @@
-"""Tables against a real Kafka: read back by ourselves and by another client, with a broker that goes away; docs/columns.md."""
+"""Tables against a real Kafka: read by us and by another client, an outage, docs/columns.md."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
 
 
 async def read(bootstrap: str, topic: str, partitions: int) -> pa.Table:
-    """The whole topic as one table, by our own consumer."""
-    async with trikafka.open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+    """Return the whole topic as one table, read by our own consumer."""
+    async with trikafka.open_consumer(
+        bootstrap_servers=bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         places = [TopicPartition(topic, number) for number in range(partitions)]
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
@@ -50,20 +52,34 @@ def a_table(count: int) -> pa.Table:
     headers = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
     table = pa.table(
         {
-            "key": pa.array([None if number % 5 == 0 else b"key-%d" % (number % 997) for number in numbers], pa.binary()),
-            "value": pa.array([None if n % 7 == 0 else b"%d " % n + b"x" * (n % 300) for n in numbers], pa.large_binary()),
-            "timestamp": pa.array([1_700_000_000_000 + number for number in numbers], pa.timestamp("ms", "UTC")),
-            "headers": pa.array([[{"key": "n", "value": b"%d" % n}] if n % 3 else [] for n in numbers], headers),
+            "key": pa.array(
+                [None if number % 5 == 0 else b"key-%d" % (number % 997) for number in numbers],
+                pa.binary(),
+            ),
+            "value": pa.array(
+                [None if n % 7 == 0 else b"%d " % n + b"x" * (n % 300) for n in numbers],
+                pa.large_binary(),
+            ),
+            "timestamp": pa.array(
+                [1_700_000_000_000 + number for number in numbers], pa.timestamp("ms", "UTC")
+            ),
+            "headers": pa.array(
+                [[{"key": "n", "value": b"%d" % n}] if n % 3 else [] for n in numbers], headers
+            ),
         }
     )
     return pa.concat_tables([table[: count // 3], table[count // 3 :]])
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
-async def test_a_table_is_read_by_us_and_by_librdkafka(kafka_broker: KafkaBroker, compression: str) -> None:
+async def test_table_is_read_by_us_and_librdkafka(
+    kafka_broker: KafkaBroker, compression: str
+) -> None:
     bootstrap, count = kafka_broker.bootstrap_servers, 30_000
     topic, table = await make_topic(bootstrap, 3), a_table(count)
-    async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type=compression) as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=bootstrap, compression_type=compression
+    ) as producer:
         delivery = await producer.send_arrow(topic, table)
     assert delivery.rows == sum(place.rows for place in delivery.partitions.values()) == count
     rows = {row["timestamp"]: row for row in table.to_pylist()}
@@ -79,31 +95,46 @@ async def test_a_table_is_read_by_us_and_by_librdkafka(kafka_broker: KafkaBroker
         keyed = mine.filter(pa.compute.is_valid(mine["key"]))["timestamp"].to_pylist()
         assert keyed == sorted(keyed), "the table's order"
         place = delivery.partitions[TopicPartition(topic, number)]
-        assert (place.first_offset, place.last_offset, place.rows) == (0, mine.num_rows - 1, mine.num_rows)
+        assert (place.first_offset, place.last_offset, place.rows) == (
+            0,
+            mine.num_rows - 1,
+            mine.num_rows,
+        )
 
     messages = await trio.to_thread.run_sync(read_topic, bootstrap, topic)
     assert len(messages) == count
     theirs = sorted((m.timestamp()[1], m.key(), m.value(), m.headers() or []) for m in messages)
-    ours = [(stamp, row["key"], row["value"], row["headers"]) for stamp, row in sorted(rows.items())]
+    ours = [
+        (stamp, row["key"], row["value"], row["headers"]) for stamp, row in sorted(rows.items())
+    ]
     assert theirs == [
         (int(stamp.timestamp() * 1000 + 0.5), key, value, [(h["key"], h["value"]) for h in headers])
         for stamp, key, value, headers in ours
     ]
 
 
-async def test_a_frame_of_pandas(kafka_broker: KafkaBroker) -> None:
+async def test_pandas_frame_is_sent(kafka_broker: KafkaBroker) -> None:
     import pandas
 
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 2)
-    frame = pandas.DataFrame({"id": ["a", None, "c"], "text": ["eins", "zwei", None], "number": [1.5, 2.5, 3.5]})
+    frame = pandas.DataFrame(
+        {"id": ["a", None, "c"], "text": ["eins", "zwei", None], "number": [1.5, 2.5, 3.5]}
+    )
     async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
-        assert (await producer.send_arrow(topic, frame, key="id", value="text", partition=1)).rows == 3
+        assert (
+            await producer.send_arrow(topic, frame, key="id", value="text", partition=1)
+        ).rows == 3
     found = (await read(bootstrap, topic, 2)).select(["partition", "key", "value"]).to_pylist()
-    assert [tuple(row.values()) for row in found] == [(1, b"a", b"eins"), (1, None, b"zwei"), (1, b"c", None)]
+    assert [tuple(row.values()) for row in found] == [
+        (1, b"a", b"eins"),
+        (1, None, b"zwei"),
+        (1, b"c", None),
+    ]
 
 
-async def test_a_topic_that_takes_only_small_batches(kafka_broker: KafkaBroker) -> None:
+async def test_table_fits_a_topic_of_small_batches(kafka_broker: KafkaBroker) -> None:
+    """A table is split into batches that the topic accepts."""
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 1, **{"max.message.bytes": "50000"})
     table = pa.table({"value": [b"%06d" % number + b"x" * 94 for number in range(20_000)]})
@@ -115,7 +146,8 @@ async def test_a_topic_that_takes_only_small_batches(kafka_broker: KafkaBroker) 
 
 
 @pytest.mark.parametrize("trouble", ["restart", "kill"])
-async def test_a_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaCluster, trouble: str) -> None:
+async def test_tables_survive_an_outage(make_kafka_cluster: MakeKafkaCluster, trouble: str) -> None:
+    """Tables are delivered once and in order although the broker restarts or is killed."""
     cluster = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
     (broker,) = cluster.brokers
     bootstrap = cluster.bootstrap_servers
@@ -127,12 +159,16 @@ async def test_a_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaClu
         nonlocal sent
         while not over.is_set():
             values = [b"%d" % number for number in range(sent, sent + 3_000)]
-            table = pa.table({"value": values, "partition": [number % 3 for number in range(3_000)]})
+            table = pa.table(
+                {"value": values, "partition": [number % 3 for number in range(3_000)]}
+            )
             assert (await producer.send_arrow(topic, table)).rows == 3_000
             sent += 3_000
             await trio.sleep(0.01)
 
-    async with trikafka.open_producer(bootstrap_servers=bootstrap, request_timeout_ms=3_000, compression_type="lz4") as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=bootstrap, request_timeout_ms=3_000, compression_type="lz4"
+    ) as producer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
             await trio.sleep(0.5)
@@ -150,18 +186,25 @@ async def test_a_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaClu
         assert [int(value) for value in mine["value"].to_pylist()] == list(range(number, sent, 3))
 
 
-# --- docs/columns.md -------------------------------------------------------------------------------------------------
+# --- docs/columns.md ------------------------------------------------------------------------------
 
 
 def snippets(name: str) -> str:
-    """The marked blocks of the document, as one async function of a producer, a consumer and where to end."""
+    """Return the marked blocks of the document as one async function.
+
+    Its arguments are a producer, a consumer, and the offsets at which to end.
+    """
     text = DOCUMENT.read_text(encoding="utf-8")
     blocks = re.findall(rf"<!-- snippet: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
     assert blocks
-    return "async def snippet(producer, consumer, ends):\n" + textwrap.indent("\n".join(blocks), "    ")
+    return "async def snippet(producer, consumer, ends):\n" + textwrap.indent(
+        "\n".join(blocks), "    "
+    )
 
 
-async def run_snippet(name: str, topics: dict[str, str], producer: Any, consumer: Any, ends: Any) -> None:
+async def run_snippet(
+    name: str, topics: dict[str, str], producer: Any, consumer: Any, ends: Any
+) -> None:
     modules = [name] if name in ("polars", "duckdb", "pandas") else ["pyarrow", "pyarrow.dataset"]
     names: dict[str, Any] = {"trio": trio, "trikafka": trikafka}
     for module in modules:
@@ -175,14 +218,16 @@ async def run_snippet(name: str, topics: dict[str, str], producer: Any, consumer
 
 
 @pytest.mark.parametrize("name", ["pyarrow", "polars", "duckdb", "pandas", "dataset"])
-async def test_the_examples_of_the_document(
+async def test_examples_of_the_page_run(
     kafka_broker: KafkaBroker, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     bootstrap = kafka_broker.bootstrap_servers
     topics = {topic: await make_topic(bootstrap, 3) for topic in ("flights", "copy")}
     places = [TopicPartition(topics["flights"], number) for number in range(3)]
-    flights = pa.table({"key": ["a", None, "b", "c"], "value": ["UA 1545", "DL 461", "UA 1714", "B6 725"]})
+    flights = pa.table(
+        {"key": ["a", None, "b", "c"], "value": ["UA 1545", "DL 461", "UA 1714", "B6 725"]}
+    )
     settings = {"bootstrap_servers": bootstrap}
     async with (
         trikafka.open_producer(**settings) as producer,
@@ -197,9 +242,14 @@ async def test_the_examples_of_the_document(
         found = (await read(bootstrap, topics["flights"], 3)).select(["key", "value"]).to_pylist()
         assert len(found) == 8
         return
-    found = (await read(bootstrap, topics["copy"], 3)).select(["key", "value", "partition"]).to_pylist()
+    found = (
+        (await read(bootstrap, topics["copy"], 3)).select(["key", "value", "partition"]).to_pylist()
+    )
     pairs = sorted((row["key"] or b"", row["value"]) for row in found)
-    everything = sorted((row["key"].encode() if row["key"] else b"", row["value"].encode()) for row in flights.to_pylist())
+    everything = sorted(
+        (row["key"].encode() if row["key"] else b"", row["value"].encode())
+        for row in flights.to_pylist()
+    )
     if name == "polars":
         assert pairs == [(b"a", b"UA 1545"), (b"b", b"UA 1714")]
     elif name == "duckdb":

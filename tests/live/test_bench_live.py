@@ -1,4 +1,4 @@
-"""The benchmarks, small: each way of each peer through real processes and a real broker, and the shape of what comes out."""
+"""The benchmarks at small size: each kind of case and peer against a real broker."""
 
 from __future__ import annotations
 
@@ -15,43 +15,72 @@ import trio
 from benchmarks import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-#: Of these a peer's program is told another number and no more: the first and the last of ours are enough, and one of others.
+#: Series whose cases only differ in a number: the first and the last of ours are enough.
 LADDERS = {"assigned": ("1", "2000"), "many": ("1", "100")}
-#: The functions that do these do others as well, with other numbers.
-ONCE = {("produce", "crowd"), ("latency", "thousand")}
-#: Each port once in each of the two clients that speak TLS and SASL; how one gets in hangs on nothing else.
-SECURED = {("connect", "TLS+SCRAM"), ("latency", "sessions"), ("consume/arrow/ours", "TLS"), ("consume/batch/confluent", "TLS")}
+#: Each port once in each of the two clients with TLS and SASL; the way in depends on nothing else.
+SECURED = {
+    ("connect", "TLS+SCRAM"),
+    ("latency", "sessions"),
+    ("consume/arrow/ours", "TLS"),
+    ("consume/batch/confluent", "TLS"),
+}
+
+
+ALL = [case for case in plan.all_cases(cap=2_000, quick=True) if case.setup.main]
+FIRST = {(case.kind, case.peer): case for case in reversed(ALL)}
 
 
 def like_another(case: plan.Case) -> bool:
-    """Whether it shows nothing that another case does not: it is left out."""
+    """Return whether the case is left out, because it shows little that another case does not.
+
+    One case of each kind and peer is enough here; ``make bench ARGS=--quick`` has all of them.
+    """
     if case.port != plan.PLAIN:
-        return not {(case.kind, case.port), (f"{case.kind}/{case.way}/{case.peer}", case.port)} & SECURED
-    if case.kind in LADDERS:
-        return case.way not in LADDERS[case.kind][: 2 if case.peer == "ours" else 1]
-    return (case.kind, case.way) in ONCE and case.peer in ("confluent", "aio")
+        return (
+            not {(case.kind, case.port), (f"{case.kind}/{case.way}/{case.peer}", case.port)}
+            & SECURED
+        )
+    if case.peer != "ours":
+        return case is not FIRST[case.kind, case.peer]
+    return case.kind in LADDERS and case.way not in LADDERS[case.kind]
 
 
-CASES = {case.name: case for case in plan.all_cases(cap=2_000, quick=True) if case.setup.main and not like_another(case)}
-FIGURES = {"seconds", "records_per_second", "mb_per_second", "cpu_per_million", "idle_mb", "peak_mb"}
+CASES = {case.name: case for case in ALL if not like_another(case)}
+FIGURES = {
+    "seconds",
+    "records_per_second",
+    "mb_per_second",
+    "cpu_per_million",
+    "idle_mb",
+    "peak_mb",
+}
 MORE_FIGURES = {
     "latency": {"p50_ms", "p99_ms", "max_ms"},
     "assigned": {"idle_cpu_percent", "assigned_mb", "idle_bytes_per_second"},
     "group": {"join_ms", "hand_over_ms", "standstill_ms"},
     "connect": {"p50_ms", "p99_ms", "max_ms", "cpu_ms"},
 }
-#: Of trikafka's cases that go at full speed in one task.
+#: Numbers of trikafka's cases that run at full speed in one task.
 WATCHED = {
     *(("consume", way) for way in ("arrow", "batch", "one")),
     *(("produce", way) for way in ("arrow", "tables", "one")),
 }
-#: These may be nothing at all in a quick run: a processor's clock ticks, and one connection may be silent for a moment.
-MAY_BE_NOTHING = {"cpu_per_million", "idle_cpu_percent", "idle_bytes_per_second", "longest_gap_ms", "cpu_ms"}
+#: These may be nothing at all in a quick run: a processor's clock ticks, and one connection may be
+#: silent for a moment.
+MAY_BE_NOTHING = {
+    "cpu_per_million",
+    "idle_cpu_percent",
+    "idle_bytes_per_second",
+    "longest_gap_ms",
+    "cpu_ms",
+}
 
 
 def figures_of(case: dict[str, Any]) -> set[str]:
     watched = case["peer"] == "trikafka" and (case["kind"], case["way"]) in WATCHED
-    return FIGURES | MORE_FIGURES.get(case["kind"], set()) | ({"longest_gap_ms"} if watched else set())
+    return (
+        FIGURES | MORE_FIGURES.get(case["kind"], set()) | ({"longest_gap_ms"} if watched else set())
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,31 +99,42 @@ async def test_every_case_is_measured_and_checked(run: tuple[dict[str, Any], Pat
     assert found["failed"] == {}
     assert found["about"]["quick"] is True
     assert found["about"]["rounds"] == 1
-    # Whether there is a compiler for Go, Java or C, new enough and with a network, is the machine's affair.
-    assert all(name.endswith(("/franz", "/java", "/librdkafka")) for name in found["missing"]), found["missing"]
+    # Compilers for Go, Java and C, new enough and with a network, depend on the machine.
+    assert all(name.endswith(("/franz", "/java", "/librdkafka")) for name in found["missing"]), (
+        found["missing"]
+    )
     measured = {case["name"]: case["peer"] for case in found["cases"]}
-    assert measured == {name: plan.PEERS[case.peer] for name, case in CASES.items() if name not in found["missing"]}
+    assert measured == {
+        name: plan.PEERS[case.peer] for name, case in CASES.items() if name not in found["missing"]
+    }
     for case in found["cases"]:
         assert set(case["median"]) == figures_of(case), case["name"]
         assert [set(each) - {"round", "turn"} for each in case["rounds"]] == [set(case["median"])]
-        assert all(value > 0 for name, value in case["median"].items() if name not in MAY_BE_NOTHING), case
+        assert all(
+            value > 0 for name, value in case["median"].items() if name not in MAY_BE_NOTHING
+        ), case
         assert case["spread"] == [case["median"]["records_per_second"]] * 2
         assert case["records"] >= max(1, CASES[case["name"]].records)
         assert case["call"]
         assert case["settings"] or case["kind"] == "connect"
 
 
-async def test_aims_are_ratios_of_what_was_measured(run: tuple[dict[str, Any], Path]) -> None:
+async def test_aims_are_ratios_of_the_measurements(run: tuple[dict[str, Any], Path]) -> None:
     found, _ = run
     lines = {case["name"]: case["median"] for case in found["cases"]}
     aims = {aim["aim"]: aim for aim in found["aims"]}
-    assert len(aims) == 38
+    assert len(aims) == 41
     ratio = aims["Arrow consume / raw limit"]
-    ours, raw = (lines[f"consume/{name}"]["records_per_second"] for name in ("arrow/100/none/ours", "raw/100/none/raw"))
+    ours, raw = (
+        lines[f"consume/{name}"]["records_per_second"]
+        for name in ("arrow/100/none/ours", "raw/100/none/raw")
+    )
     assert ratio["value"] == pytest.approx(ours / raw)
     assert ratio["met"] is (ratio["value"] >= ratio["least"])
     less_is_more = aims["CPU a record: with 1 partition assigned / with 2,000"]
-    one, many = (lines[f"assigned/{count}/100/none/ours"]["cpu_per_million"] for count in (1, 2_000))
+    one, many = (
+        lines[f"assigned/{count}/100/none/ours"]["cpu_per_million"] for count in (1, 2_000)
+    )
     assert less_is_more["value"] == pytest.approx(one / many)
     unmeasured = aims["Arrow consume / the best peer, 1,000 bytes"]
     assert (unmeasured["value"], unmeasured["met"]) == (None, None)
@@ -102,7 +142,9 @@ async def test_aims_are_ratios_of_what_was_measured(run: tuple[dict[str, Any], P
     names = ("arrow/100/none/ours", "batch/100/none/confluent")
     ours, theirs = (lines[f"consume/{name}/TLS"]["records_per_second"] for name in names)
     assert over_tls["value"] == pytest.approx(ours / theirs)
-    gap = aims["no gap of the loop over 50 ms at full speed over TLS: room left in the worst case of all"]
+    gap = aims[
+        "no gap of the loop over 50 ms at full speed over TLS: room left in the worst case of all"
+    ]
     gaps = [line["longest_gap_ms"] for name, line in lines.items() if name.endswith("ours/TLS")]
     assert gap["value"] == pytest.approx(50 - max(gaps))
     memory = next(aim for name, aim in aims.items() if name.startswith("memory"))
@@ -110,11 +152,20 @@ async def test_aims_are_ratios_of_what_was_measured(run: tuple[dict[str, Any], P
     assert memory["value"] is not None
 
 
-async def test_the_chart_and_the_tables_are_made_from_the_json(run: tuple[dict[str, Any], Path], tmp_path: Path) -> None:
+async def test_chart_and_tables_are_made_from_the_json(
+    run: tuple[dict[str, Any], Path], tmp_path: Path
+) -> None:
     _, document = run
     page, picture = tmp_path / "page.md", tmp_path / "chart.png"
     page.write_text("above\n<!-- results: begin -->\nold\n<!-- results: end -->\nbelow\n")
-    command = [sys.executable, str(ROOT / "benchmarks" / "chart.py"), str(document), str(picture), "--update", str(page)]
+    command = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "chart.py"),
+        str(document),
+        str(picture),
+        "--update",
+        str(page),
+    ]
     await trio.run_process(command)
     assert picture.read_bytes().startswith(b"\x89PNG")
     text = page.read_text()
@@ -126,10 +177,13 @@ async def test_the_chart_and_the_tables_are_made_from_the_json(run: tuple[dict[s
     assert "| aiokafka | `topics, async for` | eager |" in text
     assert "| trikafka | `open_admin()` | TLS+SCRAM |" in text
     assert "| confluent-kafka | `produce(), poll() in a thread` | sessions |" in text
-    assert text.count("| trikafka | `arrow_batches()` |") == 3  # at its size, by size and compression, over TLS
+    assert (
+        text.count("| trikafka | `arrow_batches()` |") == 3
+    )  # at its size, by size and compression, over TLS
 
 
-async def test_a_round_has_the_slow_cases_or_the_other_setups_but_a_single_one_has_all() -> None:
+async def test_rounds_take_turns_with_the_cases() -> None:
+    """A round has the slow cases or the other setups; a single round has all cases."""
     cases = plan.all_cases()
     odd, even = plan.order_of_round(cases, 1, slow=False), plan.order_of_round(cases, 2, main=True)
     assert {case.kind for case in odd} == {"consume", "produce", "streams", "latency", "process"}
@@ -138,12 +192,20 @@ async def test_a_round_has_the_slow_cases_or_the_other_setups_but_a_single_one_h
     assert set(odd) | set(even) == set(plan.order_of_round(cases, 1)) == set(cases)
 
 
-async def test_what_is_written_is_made_before_the_clock_runs() -> None:
+async def test_values_are_made_before_the_clock_starts() -> None:
     for file in (ROOT / "benchmarks" / "peers").glob("*.py"):
-        windows = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.With | ast.AsyncWith)]
+        windows = [
+            node
+            for node in ast.walk(ast.parse(file.read_text()))
+            if isinstance(node, ast.With | ast.AsyncWith)
+        ]
         for node in windows:
-            if any(ast.unparse(item.context_expr) in ("Window()", "watched()") for item in node.items):
-                assert not any("job.values()" in ast.unparse(line) for line in node.body), f"{file.name}, line {node.lineno}"
+            if any(
+                ast.unparse(item.context_expr) in ("Window()", "watched()") for item in node.items
+            ):
+                assert not any("job.values()" in ast.unparse(line) for line in node.body), (
+                    f"{file.name}, line {node.lineno}"
+                )
 
 
 async def test_docs_have_a_place_for_the_results() -> None:

@@ -1,22 +1,25 @@
-"""The main paths against old and new brokers (issue 11, point 8): the oldest that trikafka supports, and the default version.
+"""The main paths against the oldest supported broker, the default version, and the newest.
 
-``--kafka-version`` chooses another; ``make test-brokers`` runs these tests against one release of each line.
+``--kafka-version`` selects another; ``make test-brokers`` runs these tests against one release of
+each line.
 """
 
 from __future__ import annotations
 
 import functools
+import os
 import uuid
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import pytest
 import trio
-from telling import told
+from cluster_waits import topic_reported
 from trikafka_broker.cluster import KafkaCluster
-from trikafka_broker.settings import DEFAULT_VERSION, OLDEST_VERSION
+from trikafka_broker.settings import DEFAULT_VERSION, NEWEST_VERSION, OLDEST_VERSION
 
 import trikafka
 from trikafka import (
@@ -30,11 +33,11 @@ from trikafka import (
     UnsupportedVersionError,
 )
 
-NEWEST = "the default version"
+DEFAULT = "the default version"
 
 
 def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """A test that hangs is a failure, not a hang."""
+    """Fail a test that hangs."""
 
     @functools.wraps(test)
     async def limited(**fixtures: Any) -> None:
@@ -47,7 +50,8 @@ def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = metafunc.config.getoption("--kafka-version")
     if "broker" in metafunc.fixturenames:
-        metafunc.parametrize("broker", [chosen] if chosen else [OLDEST_VERSION, NEWEST], indirect=True, scope="module")
+        versions = [chosen] if chosen else [OLDEST_VERSION, DEFAULT, NEWEST_VERSION]
+        metafunc.parametrize("broker", versions, indirect=True, scope="module")
 
 
 class Broker:
@@ -74,8 +78,8 @@ class Broker:
 
 @pytest.fixture(scope="module")
 def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """One of each version. The newest is the one that other tests share."""
-    if request.param == NEWEST:
+    """Start a broker of each version. The one of the default version is shared with other tests."""
+    if request.param == DEFAULT:
         shared = request.getfixturevalue("kafka_broker")
         yield Broker(shared.bootstrap_servers, DEFAULT_VERSION)
     else:
@@ -89,15 +93,22 @@ async def values(consumer: Consumer, count: int) -> list[bytes]:
 
 @pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
 @in_time
-async def test_what_is_produced_is_read(broker: Broker, compression: str) -> None:
+async def test_produced_records_are_read(broker: Broker, compression: str) -> None:
     topic = await broker.topic()
-    async with trikafka.open_producer(bootstrap_servers=broker.bootstrap, compression_type=compression) as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=broker.bootstrap, compression_type=compression
+    ) as producer:
         acks = [
-            await producer.enqueue(topic, b"%d" % number * 50, key=b"k", headers=[("h", b"v")], partition=0)
+            await producer.enqueue(
+                topic, b"%d" % number * 50, key=b"k", headers=[("h", b"v")], partition=0
+            )
             for number in range(300)
         ]
         assert [(await ack.wait()).offset for ack in acks] == list(range(300))
-    settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "auto_offset_reset": "earliest"}
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap,
+        "auto_offset_reset": "earliest",
+    }
     async with trikafka.open_consumer(**settings) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         records = [await consumer.receive() for _ in range(300)]
@@ -107,25 +118,36 @@ async def test_what_is_produced_is_read(broker: Broker, compression: str) -> Non
 
 @pytest.mark.parametrize("acks", [0, 1])
 @in_time
-async def test_without_idempotence(broker: Broker, acks: Any) -> None:
+async def test_records_are_sent_without_idempotence(broker: Broker, acks: Any) -> None:
     topic = await broker.topic()
-    await broker.fill(topic, 1)  # who wants no acks is not told that a partition has no leader yet
-    async with trikafka.open_producer(bootstrap_servers=broker.bootstrap, acks=acks, enable_idempotence=False) as producer:
+    await broker.fill(topic, 1)  # with acks=0 no error reports that a partition has no leader yet
+    async with trikafka.open_producer(
+        bootstrap_servers=broker.bootstrap, acks=acks, enable_idempotence=False
+    ) as producer:
         for number in range(1, 20):
             written = await producer.send(topic, b"%d" % number, partition=0)
             assert written.offset == (number if acks else None)
-    async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+    async with trikafka.open_consumer(
+        bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert await values(consumer, 20) == [b"%d" % number for number in range(20)]
 
 
 @in_time
-async def test_a_group_of_the_protocol_that_the_broker_has(broker: Broker) -> None:
+async def test_group_uses_the_brokers_newest_protocol(broker: Broker) -> None:
     topic = await broker.topic()
     group = topic
     await broker.fill(topic, 100)
-    settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "group_id": group, "auto_offset_reset": "earliest"}
-    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin, AsyncExitStack() as stack:
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+    }
+    async with (
+        trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin,
+        AsyncExitStack() as stack,
+    ):
         first = await stack.enter_async_context(trikafka.open_consumer(topic, **settings))
         assert sorted(map(int, await values(first, 100))) == list(range(100))
         await first.commit()
@@ -145,7 +167,7 @@ async def test_a_group_of_the_protocol_that_the_broker_has(broker: Broker) -> No
         got = [*await values(first, 5), *await values(second, 5)]
         assert sorted(map(int, got)) == list(range(10))
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
-        committed = await admin.list_group_offsets(group)  # on leaving, all that was processed
+        committed = await admin.list_group_offsets(group)  # on leaving, all processed records
         assert {tp.partition: at.offset for tp, at in committed.items()} == {0: 55, 1: 55}
         await admin.delete_groups([group])
         assert await admin.list_group_offsets(group) == {}
@@ -153,11 +175,19 @@ async def test_a_group_of_the_protocol_that_the_broker_has(broker: Broker) -> No
 
 @pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
 @in_time
-async def test_the_classic_protocol(broker: Broker, assignor: str) -> None:
+async def test_classic_protocol_works(broker: Broker, assignor: str) -> None:
     topic = await broker.topic()
     await broker.fill(topic, 20)
-    settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
-    settings |= {"group_protocol": "classic", "partition_assignment_strategy": [assignor], "group_instance_id": "one"}
+    settings: dict[str, Any] = {
+        "bootstrap_servers": broker.bootstrap,
+        "group_id": topic,
+        "auto_offset_reset": "earliest",
+    }
+    settings |= {
+        "group_protocol": "classic",
+        "partition_assignment_strategy": [assignor],
+        "group_instance_id": "one",
+    }
     async with trikafka.open_consumer(topic, **settings) as consumer:
         assert sorted(map(int, await values(consumer, 20))) == list(range(20))
         await consumer.commit()
@@ -166,7 +196,7 @@ async def test_the_classic_protocol(broker: Broker, assignor: str) -> None:
 
 
 @in_time
-async def test_look_ups(broker: Broker) -> None:
+async def test_look_ups_work(broker: Broker) -> None:
     topic = await broker.topic()
     tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
     async with trikafka.open_producer(bootstrap_servers=broker.bootstrap) as producer:
@@ -183,9 +213,11 @@ async def test_look_ups(broker: Broker) -> None:
 
 
 @in_time
-async def test_a_fetch_session_with_two_partitions(broker: Broker) -> None:
+async def test_fetch_session_has_two_partitions(broker: Broker) -> None:
     topic = await broker.topic()
-    async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+    async with trikafka.open_consumer(
+        bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest"
+    ) as consumer:
         consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
         for _ in range(3):
             await broker.fill(topic, 10)
@@ -198,20 +230,22 @@ async def test_a_fetch_session_with_two_partitions(broker: Broker) -> None:
 
 
 @in_time
-async def test_admin(broker: Broker) -> None:
+async def test_admin_calls_work(broker: Broker) -> None:
     name = broker.fresh()
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
         assert len((await admin.describe_cluster()).nodes) == 1
         await admin.create_topics({name: NewTopic(2, 1, {"retention.ms": 3_600_000})})
         with pytest.raises(trikafka.TopicAlreadyExistsError):
             await admin.create_topics({name: NewTopic(2)})
-        await told(admin, name, 2)
+        await topic_reported(admin, name, 2)
         assert await admin.topic_configs([name]) == {name: {"retention.ms": "3600000"}}
         await admin.create_partitions({name: 3})
-        await told(admin, name, 3)
+        await topic_reported(admin, name, 3)
         assert [info.partition for info in (await admin.list_topics())[name]] == [0, 1, 2]
         tp = TopicPartition(name, 2)
-        assert await admin.list_offsets({tp: OffsetSpec.LATEST}) == {tp: trikafka.ListedOffset(0, None, 0)}
+        assert await admin.list_offsets({tp: OffsetSpec.LATEST}) == {
+            tp: trikafka.ListedOffset(0, None, 0)
+        }
         assert (await admin.describe_groups(["versions-none"]))["versions-none"].state == "Dead"
         with pytest.raises(trikafka.TrikafkaError, match="versions-none"):
             await admin.delete_groups(["versions-none"])
@@ -221,14 +255,18 @@ async def test_admin(broker: Broker) -> None:
 
 
 @in_time
-async def test_transactions_of_others(broker: Broker) -> None:
+async def test_foreign_transactions_are_read(broker: Broker) -> None:
     topic = await broker.topic()
     tp = TopicPartition(topic, 0)
 
     def produce() -> None:
-        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": broker.bootstrap, "transactional.id": topic}
+        )
         producer.init_transactions(30)
-        for number, end in enumerate((producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)):
+        for number, end in enumerate(
+            (producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)
+        ):
             producer.begin_transaction()
             producer.produce(topic, b"%d" % number, partition=0)
             producer.flush(30)
@@ -237,17 +275,25 @@ async def test_transactions_of_others(broker: Broker) -> None:
     await trio.to_thread.run_sync(produce)
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
         assert topic in [found.transactional_id for found in await admin.list_transactions()]
-        assert (await admin.describe_transactions([topic]))[topic].state.startswith(("Complete", "PrepareCommit"))
+        assert (await admin.describe_transactions([topic]))[topic].state.startswith(
+            ("Complete", "PrepareCommit")
+        )
         assert len((await admin.describe_producers([tp]))[tp]) >= 1
-    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    settings: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "isolation_level": "read_committed",
+    }
     async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, **settings) as consumer:
         consumer.assign([tp])
         assert await values(consumer, 2) == [b"0", b"2"]
 
 
 @in_time
-async def test_transactions_that_another_program_ends(broker: Broker) -> None:
-    """In both versions of the protocol the coordinator takes the same end again, and no other; and none after the time-out."""
+async def test_transaction_is_ended_by_another_program(broker: Broker) -> None:
+    """The coordinator accepts a repeated end of a transaction, and not the opposite end.
+
+    It accepts none after the time-out. All of this holds in both versions of the protocol.
+    """
     topic = await broker.topic()
 
     async def detach(value: bytes, timeout_ms: int = 30_000) -> DetachedTransaction:
@@ -272,7 +318,9 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
             with pytest.raises(trikafka.TransactionNotOpenError, match="not open any more"):
                 await admin.end_transaction(transaction, commit=commit)
         await admin.end_transaction(second, commit=True)
-        async with trikafka.open_producer(bootstrap_servers=broker.bootstrap, transactional_id=f"{topic}-own") as producer:
+        async with trikafka.open_producer(
+            bootstrap_servers=broker.bootstrap, transactional_id=f"{topic}-own"
+        ) as producer:
             async with producer.transaction() as txn:
                 await producer.send(topic, b"own", partition=0)
                 ended = await txn.detach()
@@ -280,25 +328,40 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
             async with producer.transaction():
                 await producer.send(topic, b"next", partition=0)
                 with pytest.raises(trikafka.TransactionNotOpenError, match="not open any more"):
-                    await admin.end_transaction(ended, commit=True)  # before, this committed the next one in version 1
+                    await admin.end_transaction(
+                        ended, commit=True
+                    )  # previously this committed the next one in version 1
                 await producer.send(topic, b"and the last", partition=0)
-        while (await admin.describe_transactions([late.transactional_id]))[late.transactional_id].state != "CompleteAbort":  # noqa: ASYNC110
+        while (await admin.describe_transactions([late.transactional_id]))[  # noqa: ASYNC110
+            late.transactional_id
+        ].state != "CompleteAbort":
             await trio.sleep(0.1)
         with pytest.raises(trikafka.TransactionNotOpenError, match="not open any more"):
             await admin.end_transaction(late, commit=True)
         while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
             await trio.sleep(0.02)
-        assert list(await admin.list_group_offsets(kept.transactional_id)) == [TopicPartition(topic, 0)]
+        assert list(await admin.list_group_offsets(kept.transactional_id)) == [
+            TopicPartition(topic, 0)
+        ]
         assert await admin.list_group_offsets(late.transactional_id) == {}
-    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    settings: dict[str, Any] = {
+        "auto_offset_reset": "earliest",
+        "isolation_level": "read_committed",
+    }
     async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, **settings) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
         assert await values(consumer, 5) == [b"kept", b"fenced", b"own", b"next", b"and the last"]
 
 
 async def consumer_protocol(broker: Broker, topic: str) -> None:
-    settings: dict[str, Any] = {"group_id": topic, "group_protocol": "consumer", "auto_offset_reset": "earliest"}
-    async with trikafka.open_consumer(topic, bootstrap_servers=broker.bootstrap, **settings) as consumer:
+    settings: dict[str, Any] = {
+        "group_id": topic,
+        "group_protocol": "consumer",
+        "auto_offset_reset": "earliest",
+    }
+    async with trikafka.open_consumer(
+        topic, bootstrap_servers=broker.bootstrap, **settings
+    ) as consumer:
         await consumer.receive()
 
 
@@ -329,7 +392,7 @@ async def transactions_by_pattern(broker: Broker, topic: str) -> None:
     ],
 )
 @in_time
-async def test_what_an_old_broker_cannot_do_is_said_with_the_release_that_can(
+async def test_unsupported_call_names_the_release(
     broker: Broker, call: Callable[[Broker, str], Awaitable[None]], release: str
 ) -> None:
     topic = await broker.topic()
@@ -342,7 +405,29 @@ async def test_what_an_old_broker_cannot_do_is_said_with_the_release_that_can(
 
 
 @in_time
-async def test_no_client_instance_id_without_telemetry(broker: Broker) -> None:
+async def test_instance_id_needs_telemetry(broker: Broker) -> None:
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
         with pytest.raises(TelemetryNotSupportedError, match=r"Kafka 3\.7 or newer"):
             await admin.client_instance_id()
+
+
+@in_time
+async def test_feature_levels_survive_restarts(tmp_path: Path) -> None:
+    """A broker of 4.4 has the consumer protocol after each kind of start.
+
+    The kinds are a formatted directory, a copy of a template, and an existing directory.
+    """
+    properties = {
+        "queued.max.requests": 1000 + os.getpid()
+    }  # no earlier run has left a template of these
+    for directory in (tmp_path / "formatted", tmp_path / "copied", tmp_path / "copied"):
+        cluster = KafkaCluster(version=NEWEST_VERSION, directory=directory, properties=properties)
+        await trio.to_thread.run_sync(cluster.start)
+        try:
+            broker = Broker(cluster.bootstrap_servers, NEWEST_VERSION)
+            topic = await broker.topic()
+            await broker.fill(topic, 2)
+            await consumer_protocol(broker, topic)
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(cluster.close)

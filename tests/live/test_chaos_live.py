@@ -1,4 +1,7 @@
-"""A short soak: brokers killed, frozen and cut off while all four calls and transactions write (``make chaos`` is the long one)."""
+"""A short soak: all four calls and transactions write while brokers are killed, frozen and cut off.
+
+``make chaos`` is the long one.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +16,12 @@ if TYPE_CHECKING:
     from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
 
-async def test_nothing_is_lost_doubled_or_out_of_order(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES)))
+async def test_no_record_is_lost_doubled_or_reordered(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
+    cluster = Cluster(
+        await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES))
+    )
     figures = await run(Options(seed=7, seconds=12, records=30_000, troubles=3), cluster)
     assert figures.verdict.named == []
     assert figures.acked > 15_000

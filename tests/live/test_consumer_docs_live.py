@@ -1,4 +1,4 @@
-"""The programs in docs/consumer.md, run as they stand there (but for the address) on a real broker."""
+"""The programs in docs/consumer.md, run as written, except for the address, on a real broker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def program(name: str) -> str:
     return "\n".join(blocks)
 
 
-def test_every_program_of_the_page_runs_here() -> None:
+def test_every_program_of_the_page_is_tested() -> None:
     text = (ROOT / "docs/consumer.md").read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
@@ -38,7 +38,7 @@ def test_every_program_of_the_page_runs_here() -> None:
 
 @pytest.fixture
 async def servers(kafka_broker: Any) -> AsyncIterator[str]:
-    """The broker with a topic of the name that the programs use, and records in it."""
+    """Return the broker's address, after filling a topic of the name that the programs use."""
     address: str = kafka_broker.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=address) as admin:
         await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
@@ -50,11 +50,13 @@ async def servers(kafka_broker: Any) -> AsyncIterator[str]:
 
 
 class Running:
-    """A program under way, and what it has said so far."""
+    """A running program, and its output so far."""
 
     def __init__(self, process: trio.Process) -> None:
-        self.process, self.lines = process, list[str]()
-        self._heard, self.silent = trio.Event(), trio.Event()
+        self.process = process
+        self.lines = list[str]()
+        self._heard = trio.Event()
+        self.silent = trio.Event()
 
     async def hear(self) -> None:
         rest = b""
@@ -67,7 +69,7 @@ class Running:
         self.silent.set()
 
     async def ended(self) -> int:
-        """Its exit code, once it has said its last."""
+        """Return the exit code, after the program has ended."""
         with trio.fail_after(60):
             await self.silent.wait()
             return await self.process.wait()
@@ -90,7 +92,11 @@ async def running(name: str, servers: str, tmp_path: Path) -> AsyncIterator[Runn
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     async with trio.open_nursery() as nursery:
         command = [sys.executable, str(file)]
-        options: dict[str, Any] = {"stdout": subprocess.PIPE, "cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}
+        options: dict[str, Any] = {
+            "stdout": subprocess.PIPE,
+            "cwd": tmp_path,
+            "env": {**os.environ, "PYTHONPATH": path},
+        }
         process = await trio.lowlevel.open_process(command, **options)
         try:
             this = Running(process)
@@ -106,28 +112,36 @@ async def running(name: str, servers: str, tmp_path: Path) -> AsyncIterator[Runn
 async def committed(servers: str, group: str) -> int:
     settings: Any = {"bootstrap_servers": servers, "group_id": group}
     async with trikafka.open_consumer(**settings) as consumer:
-        found = await consumer.committed([trikafka.TopicPartition("greetings", number) for number in range(3)])
+        found = await consumer.committed(
+            [trikafka.TopicPartition("greetings", number) for number in range(3)]
+        )
     return sum(position.offset for position in found.values() if position is not None)
 
 
-async def test_one_task_a_partition(servers: str, tmp_path: Path) -> None:
+async def test_program_with_a_task_a_partition_runs(servers: str, tmp_path: Path) -> None:
     async with running("streams", servers, tmp_path) as this:
         await this.until(lambda lines: len(lines) == RECORDS)
-        offsets = [[int(line.split()[1]) for line in this.lines if line.startswith(f"greetings-{n} ")] for n in range(3)]
+        offsets = [
+            [int(line.split()[1]) for line in this.lines if line.startswith(f"greetings-{n} ")]
+            for n in range(3)
+        ]
         assert offsets == [list(range(RECORDS // 3))] * 3
         async with (
             trikafka.open_consumer(
-                "greetings", bootstrap_servers=servers, group_id="streams", partition_assignment_strategy=["range"]
+                "greetings",
+                bootstrap_servers=servers,
+                group_id="streams",
+                partition_assignment_strategy=["range"],
             ) as other,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(other.receive_batch)
-            await this.until(lambda lines: any("somebody else's now" in line for line in lines))
+            await this.until(lambda lines: any("is revoked" in line for line in lines))
             nursery.cancel_scope.cancel()
         assert await this.end(signal.SIGINT) == 0
 
 
-async def test_a_pool_of_workers(servers: str, tmp_path: Path) -> None:
+async def test_program_with_a_pool_of_workers_runs(servers: str, tmp_path: Path) -> None:
     async with running("pool", servers, tmp_path) as this:
         await this.until(lambda lines: len(lines) == RECORDS)
         assert len(set(this.lines)) == RECORDS
@@ -135,7 +149,7 @@ async def test_a_pool_of_workers(servers: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
-async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
+async def test_program_stops_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
     async with running("graceful", servers, tmp_path) as this:
         await this.until(lambda lines: sum(line.startswith("began") for line in lines) >= 8)
         assert await this.end(number) == 0
@@ -147,8 +161,8 @@ async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Si
     assert await committed(servers, "graceful") == len(done)
 
 
-async def test_exactly_once(servers: str, tmp_path: Path) -> None:
-    """Killed in the middle and started again: each record is there once."""
+async def test_program_copies_each_record_once(servers: str, tmp_path: Path) -> None:
+    """The program copies each record once although it is killed and started again."""
     for stored in (1, 3):
         async with running("sqlite", servers, tmp_path) as this:
             await this.until(lambda lines, least=stored: len(lines) >= least or enough(tmp_path))  # type: ignore[misc]
@@ -159,7 +173,9 @@ async def test_exactly_once(servers: str, tmp_path: Path) -> None:
                 await trio.sleep(0.1)
         await this.end(signal.SIGKILL)
     with sqlite3.connect(tmp_path / "results.db") as database:
-        assert database.execute("select count(*), count(distinct value) from results").fetchone() == (RECORDS, RECORDS)
+        assert database.execute(
+            "select count(*), count(distinct value) from results"
+        ).fetchone() == (RECORDS, RECORDS)
 
 
 def enough(tmp_path: Path) -> bool:
@@ -171,13 +187,13 @@ def enough(tmp_path: Path) -> bool:
         return bool(database.execute("select count(*) from results").fetchone()[0] >= RECORDS)
 
 
-async def test_holding_back(servers: str, tmp_path: Path) -> None:
+async def test_program_pauses_and_resumes(servers: str, tmp_path: Path) -> None:
     async with running("pausing", servers, tmp_path) as this:
         assert await this.ended() == 0
     assert this.lines == ["paused True", "resumed True"]
 
 
-async def test_testing_needs_no_broker(tmp_path: Path) -> None:
+async def test_testing_example_needs_no_broker(tmp_path: Path) -> None:
     async with running("testing", "nowhere", tmp_path) as this:
         assert await this.ended() == 0
     assert this.lines == ["tested, 40.0 seconds later"]

@@ -1,4 +1,4 @@
-"""Members by the consumer protocol (KIP-848) in groups of a real Kafka: ours, the Java client's and librdkafka's."""
+"""Members of the consumer protocol (KIP-848) in a real Kafka: ours, Java's, librdkafka's."""
 
 from __future__ import annotations
 
@@ -8,26 +8,34 @@ import sys
 import textwrap
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
 import trio
+from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from test_groups_live import PARTITIONS, Stage, in_time, until
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
-from trikafka import NewTopic, RebalanceListener, SubscriptionPattern, TopicPartition, open_admin, open_consumer, open_producer
-from trikafka.errors import FencedInstanceIdError
+from trikafka import (
+    NewTopic,
+    RebalanceListener,
+    SubscriptionPattern,
+    TopicPartition,
+    open_admin,
+    open_consumer,
+    open_producer,
+)
 
 if TYPE_CHECKING:
-    from trikafka._api.consumer import Consumer
+    from trikafka._api.consumer.consumer import Consumer
 
-#: Sessions and heartbeats that a test can wait for.
+#: Sessions and heartbeats that are short enough for a test.
 QUICK = {
-    "group.consumer.min.session.timeout.ms": "8000",
+    "group.consumer.min.session.timeout.ms": "6000",
     "group.consumer.session.timeout.ms": "8000",
     "group.consumer.min.heartbeat.interval.ms": "300",
     "group.consumer.heartbeat.interval.ms": "300",
@@ -36,22 +44,31 @@ QUICK = {
 
 @pytest.fixture(scope="module")
 def quick_broker() -> Iterator[KafkaCluster]:
-    """One real broker, shared by the tests of this file."""
+    """Return one real broker, shared by the tests of this file."""
     with KafkaCluster(properties=QUICK) as cluster:
         cluster.start()
         yield cluster
 
 
 class History(RebalanceListener):
-    """Who has what: notes the changes of all members in one list, and that nobody gets what another still has."""
+    """A listener that records the changes of all members in one list.
 
-    def __init__(self, owners: dict[int, str], name: str, noted: list[tuple[str, str, list[int]]]) -> None:
-        self.owners, self.name, self.noted = owners, name, noted
+    It checks that no member gets a partition that another member still has.
+    """
+
+    def __init__(
+        self, owners: dict[int, str], name: str, noted: list[tuple[str, str, list[int]]]
+    ) -> None:
+        self.owners = owners
+        self.name = name
+        self.noted = noted
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         self._note("assigned", partitions)
         for tp in partitions:
-            assert tp.partition not in self.owners, f"{self.name} got {tp}, which {self.owners[tp.partition]} still has"
+            assert tp.partition not in self.owners, (
+                f"{self.name} got {tp}, which {self.owners[tp.partition]} still has"
+            )
             self.owners[tp.partition] = self.name
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
@@ -70,7 +87,10 @@ class History(RebalanceListener):
 
 
 class Scene(Stage):
-    """A topic that is written to, and a group that reads it by the consumer protocol, or by the one that a member names."""
+    """A topic with a writer, and a group that reads it.
+
+    Members use the consumer protocol unless they name another one.
+    """
 
     def __init__(self, bootstrap: str, topic: str) -> None:
         super().__init__(bootstrap, topic, "range")
@@ -86,8 +106,14 @@ class Scene(Stage):
             "enable_auto_commit": False,
         } | more
 
-    async def member(self, name: str, leave: Callable[[], bool] = lambda: False, topics: Any = None, **settings: Any) -> None:
-        """A member of ours that commits what it has processed, until it is to leave."""
+    async def member(
+        self,
+        name: str,
+        leave: Callable[[], bool] = lambda: False,
+        topics: Any = None,
+        **settings: Any,
+    ) -> None:
+        """Run a member of ours that commits processed records, until it has to leave."""
         async with open_consumer(**self.settings(**settings)) as consumer:
             consumer.subscribe(topics or [self.topic], History(self.owners, name, self.noted))
             while not leave():
@@ -96,8 +122,13 @@ class Scene(Stage):
                 await consumer_commits(consumer)
 
     async def spread(self, *counts: int) -> None:
-        """Wait until the partitions are spread over so many members."""
-        await until(lambda: sorted(list(self.owners.values()).count(name) for name in set(self.owners.values())) == sorted(counts))
+        """Wait until the partitions are spread over this many members."""
+        await until(
+            lambda: (
+                sorted(list(self.owners.values()).count(name) for name in set(self.owners.values()))
+                == sorted(counts)
+            )
+        )
 
 
 async def consumer_commits(consumer: Consumer) -> None:
@@ -118,7 +149,10 @@ async def scene_of(bootstrap: str) -> AsyncIterator[tuple[Scene, trio.Nursery]]:
 
 
 @in_time
-async def test_three_of_ours_come_and_go_and_everything_is_seen_once(quick_broker: KafkaCluster) -> None:
+async def test_three_members_see_everything_once(
+    quick_broker: KafkaCluster,
+) -> None:
+    """Three members join and leave, and each record is seen once."""
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
         leave = [trio.Event() for _ in range(3)]
         nursery.start_soon(scene.member, "a", leave[0].is_set)
@@ -129,7 +163,11 @@ async def test_three_of_ours_come_and_go_and_everything_is_seen_once(quick_broke
         await scene.spread(2, 2, 2)
         await scene.more("c")
         kept = {number for number, owner in scene.owners.items() if owner == "a"}
-        assert all(kept.isdisjoint(numbers) for name, what, numbers in scene.noted if (name, what) == ("a", "revoked"))
+        assert all(
+            kept.isdisjoint(numbers)
+            for name, what, numbers in scene.noted
+            if (name, what) == ("a", "revoked")
+        )
         leave[1].set()
         await scene.spread(3, 3)
         leave[2].set()
@@ -144,14 +182,30 @@ async def test_three_of_ours_come_and_go_and_everything_is_seen_once(quick_broke
 
 @asynccontextmanager
 async def java_member(cluster: Cluster, scene: Scene, protocol: str) -> AsyncIterator[None]:
-    """Kafka's console consumer; on the way out it is asked to end, and leaves the group."""
-    properties = {"group.protocol": protocol, "auto.offset.reset": "earliest", "auto.commit.interval.ms": "200"}
+    """Run Kafka's console consumer; SIGTERM at the end makes it leave the group."""
+    properties = {
+        "group.protocol": protocol,
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": "200",
+    }
     if protocol == "classic":
         properties["heartbeat.interval.ms"] = "300"
-    given = [part for key, value in properties.items() for part in ("--command-property", f"{key}={value}")]
+    given = [
+        part
+        for key, value in properties.items()
+        for part in ("--command-property", f"{key}={value}")
+    ]
     command = cluster.java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", scene.bootstrap, "--topic", scene.topic, "--group", scene.topic, *given),
+        *(
+            "--bootstrap-server",
+            scene.bootstrap,
+            "--topic",
+            scene.topic,
+            "--group",
+            scene.topic,
+            *given,
+        ),
         jvm_options=DEFAULT_JVM_OPTIONS,
     )
 
@@ -164,7 +218,11 @@ async def java_member(cluster: Cluster, scene: Scene, protocol: str) -> AsyncIte
                 scene.note("java", line)
 
     async with trio.open_nursery() as nursery:
-        process = await nursery.start(functools.partial(trio.run_process, command, capture_stdout=False, stdout=-1, check=False))
+        process = await nursery.start(
+            functools.partial(
+                trio.run_process, command, capture_stdout=False, stdout=-1, check=False
+            )
+        )
         nursery.start_soon(listen, process)
         try:
             yield
@@ -175,18 +233,27 @@ async def java_member(cluster: Cluster, scene: Scene, protocol: str) -> AsyncIte
 @pytest.mark.parametrize("theirs", ["consumer", "classic"])
 @pytest.mark.parametrize("ours", ["consumer", "classic"])
 @in_time
-async def test_a_group_with_a_java_member(quick_broker: KafkaCluster, ours: str, theirs: str) -> None:
-    """Also of both protocols: the broker turns the group from one kind into the other and back while it runs."""
+async def test_group_is_shared_with_java(
+    quick_broker: KafkaCluster, ours: str, theirs: str
+) -> None:
+    """Our members and Java's share a group.
+
+    With members of both protocols the broker converts the running group to one kind and back.
+    """
     cluster = Cluster(quick_broker)
     async with scene_of(cluster.bootstrap_servers) as (scene, nursery):
         java_is_there = trio.Event()
-        settings = {"group_protocol": ours} | ({"heartbeat_interval_ms": 300} if ours == "classic" else {})
-        nursery.start_soon(functools.partial(scene.member, "first", java_is_there.is_set, **settings))
+        settings = {"group_protocol": ours} | (
+            {"heartbeat_interval_ms": 300} if ours == "classic" else {}
+        )
+        nursery.start_soon(
+            functools.partial(scene.member, "first", java_is_there.is_set, **settings)
+        )
         await scene.more("first")
         async with java_member(cluster, scene, theirs):
             await scene.more("java", 50)
             java_is_there.set()
-            await scene.more("java", 150)  # it has taken over what was ours
+            await scene.more("java", 150)  # it has taken over our partitions
             nursery.start_soon(functools.partial(scene.member, "second", **settings))
             await scene.more("second", 50)
             await scene.more("java", 50)
@@ -219,7 +286,7 @@ async def librdkafka_member(scene: Scene, leave: Callable[[], bool]) -> None:
 
 
 @in_time
-async def test_a_group_with_a_librdkafka_member(quick_broker: KafkaCluster) -> None:
+async def test_group_is_shared_with_librdkafka(quick_broker: KafkaCluster) -> None:
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
         leave_first, leave_theirs = trio.Event(), trio.Event()
         nursery.start_soon(scene.member, "first", leave_first.is_set)
@@ -240,16 +307,31 @@ async def test_a_group_with_a_librdkafka_member(quick_broker: KafkaCluster) -> N
 
 
 @in_time
-async def test_a_running_group_goes_to_the_new_protocol_and_back(quick_broker: KafkaCluster) -> None:
-    """Two of ours by the classic protocol are replaced one after the other by two of the new, and these again by two of the old."""
+async def test_group_is_converted_and_back(
+    quick_broker: KafkaCluster,
+) -> None:
+    """A running group is converted to the new protocol and back.
+
+    Two classic members are replaced one after the other by two of the new protocol, and these by
+    two classic ones.
+    """
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
         leave: dict[str, trio.Event] = {}
         classic: dict[str, Any] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
         classic["partition_assignment_strategy"] = ["cooperative-sticky"]
         names = []
-        for name, settings in [("c1", classic), ("c2", classic), ("n1", {}), ("n2", {}), ("c3", classic), ("c4", classic)]:
+        for name, settings in [
+            ("c1", classic),
+            ("c2", classic),
+            ("n1", {}),
+            ("n2", {}),
+            ("c3", classic),
+            ("c4", classic),
+        ]:
             leave[name] = trio.Event()
-            nursery.start_soon(functools.partial(scene.member, name, leave[name].is_set, **settings))
+            nursery.start_soon(
+                functools.partial(scene.member, name, leave[name].is_set, **settings)
+            )
             names.append(name)
             if len(names) > 2:
                 await scene.more(name, 50)
@@ -262,8 +344,13 @@ async def test_a_running_group_goes_to_the_new_protocol_and_back(quick_broker: K
 
 
 @in_time
-async def test_a_running_group_with_a_java_member_goes_to_the_new_protocol_and_back(quick_broker: KafkaCluster) -> None:
-    """Java's member stays with the classic protocol; ours beside it is replaced by one of the new, and that by one of the old."""
+async def test_group_with_java_is_converted_and_back(
+    quick_broker: KafkaCluster,
+) -> None:
+    """A group with Java's classic member is converted to the new protocol and back.
+
+    Our classic member beside it is replaced by one of the new protocol, and that by a classic one.
+    """
     cluster = Cluster(quick_broker)
     async with scene_of(cluster.bootstrap_servers) as (scene, nursery):
         leave: dict[str, trio.Event] = {}
@@ -310,10 +397,21 @@ _VICTIM = """
 """
 
 
-async def start_victim(scene: Scene, nursery: trio.Nursery, *arguments: str) -> tuple[trio.Process, list[int]]:
-    """Start a process with a member, and wait until it has printed some."""
-    command = [sys.executable, "-c", textwrap.dedent(_VICTIM), scene.bootstrap, scene.topic, *arguments]
-    victim = await nursery.start(functools.partial(trio.run_process, command, stdout=-1, check=False))
+async def start_victim(
+    scene: Scene, nursery: trio.Nursery, *arguments: str
+) -> tuple[trio.Process, list[int]]:
+    """Start a process with a member, and wait until it has printed some records."""
+    command = [
+        sys.executable,
+        "-c",
+        textwrap.dedent(_VICTIM),
+        scene.bootstrap,
+        scene.topic,
+        *arguments,
+    ]
+    victim = await nursery.start(
+        functools.partial(trio.run_process, command, stdout=-1, check=False)
+    )
     printed = b""
     while printed.count(b"\n") < 50:
         printed += await victim.stdout.receive_some()
@@ -321,7 +419,9 @@ async def start_victim(scene: Scene, nursery: trio.Nursery, *arguments: str) -> 
 
 
 @in_time
-async def test_a_member_that_is_killed_is_replaced_after_its_session(quick_broker: KafkaCluster) -> None:
+async def test_killed_member_is_replaced(
+    quick_broker: KafkaCluster,
+) -> None:
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
         nursery.start_soon(scene.member, "stays")
         await scene.more("stays")
@@ -335,45 +435,137 @@ async def test_a_member_that_is_killed_is_replaced_after_its_session(quick_broke
 
 
 @in_time
-async def test_a_static_member_restarts_and_gets_back_what_it_had(quick_broker: KafkaCluster) -> None:
+async def test_static_member_keeps_its_partitions(
+    quick_broker: KafkaCluster,
+) -> None:
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
         nursery.start_soon(functools.partial(scene.member, "stays", group_instance_id="one"))
         await scene.more("stays")
         had: list[list[int]] = []
         for _ in range(2):
             leave = trio.Event()
-            nursery.start_soon(functools.partial(scene.member, "restarts", leave.is_set, group_instance_id="two"))
+            nursery.start_soon(
+                functools.partial(scene.member, "restarts", leave.is_set, group_instance_id="two")
+            )
             await scene.spread(3, 3)
             await scene.more("restarts")
-            had.append(sorted(number for number, owner in scene.owners.items() if owner == "restarts"))
+            had.append(
+                sorted(number for number, owner in scene.owners.items() if owner == "restarts")
+            )
             leave.set()
             await until(lambda: "restarts" not in scene.owners.values())
         assert had[0] == had[1]
         assert [what for name, what, _ in scene.noted if name == "stays"] == ["assigned", "revoked"]
-        await until(lambda: len(scene.owners) == 6)  # its session is over
+        await until(lambda: len(scene.owners) == 6)  # its session has expired
         await scene.all_seen()
         assert set(scene.counts.values()) == {1}
 
 
 @in_time
-async def test_a_static_member_that_was_killed_holds_its_name_until_its_session_ends(quick_broker: KafkaCluster) -> None:
+async def test_killed_static_member_waits(
+    quick_broker: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A killed static member that starts again waits until its earlier session has ended.
+
+    The coordinator waits for that session. The program gets no error.
+    """
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
         victim, _ = await start_victim(scene, nursery, "one")
         victim.kill()
-        async with open_consumer(**scene.settings(group_instance_id="one")) as consumer:
-            consumer.subscribe([scene.topic])
-            with pytest.raises(FencedInstanceIdError, match="UNRELEASED_INSTANCE_ID"):
-                await consumer.receive()
-            while True:
-                consumer.subscribe([scene.topic])
-                with suppress(FencedInstanceIdError):
-                    await consumer.receive()
-                    break
-                await trio.sleep(0.5)
+        killed = trio.current_time()
+        async with open_consumer(
+            scene.topic, **scene.settings(group_instance_id="one")
+        ) as consumer:
+            await consumer.receive()
+            assert trio.current_time() - killed < 8 + 5
+            assert consumer.health().ok
+        (line,) = [
+            each.getMessage()
+            for each in caplog.records
+            if "still holds group_instance_id" in each.getMessage()
+        ]
+        assert "up to 8 s" in line, "the session of the group, not the default"
+
+
+class Deaf(trio.abc.Stream):
+    """A connection without heartbeats of the consumer protocol once ``deaf`` is set.
+
+    After one such heartbeat it sends nothing at all.
+    """
+
+    def __init__(self, inner: trio.abc.Stream, deaf: trio.Event) -> None:
+        self._inner = inner
+        self._deaf = deaf
+        self._swallows = False
+
+    async def send_all(self, data: Any) -> None:
+        self._swallows |= self._deaf.is_set() and bytes(data[4:6]) == b"\0\x44"
+        if self._swallows:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._inner.receive_some(max_bytes)
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+async def set_session(bootstrap: str, group: str, milliseconds: int) -> None:
+    """Give one group a session timeout of its own, as kafka-configs.sh does."""
+    request = IncrementalAlterConfigsRequest
+    config = request.AlterConfigsResource.AlterableConfig(
+        name="consumer.session.timeout.ms", config_operation=0, value=str(milliseconds)
+    )
+    resource = request.AlterConfigsResource(resource_type=32, resource_name=group, configs=[config])
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        response = await admin._context.manager("metadata").ask_any(
+            lambda: request(resources=[resource], validate_only=False)
+        )
+        assert [result.error_code for result in response.responses] == [0]
 
 
 @in_time
-async def test_a_pattern_of_the_brokers_and_a_topic_that_comes(quick_broker: KafkaCluster) -> None:
+async def test_cut_off_member_stops_in_time(quick_broker: KafkaCluster) -> None:
+    """A member that lost the coordinator stops before another member gets its partitions.
+
+    The group is configured with a session of 6 s. The member that is cut off handles no record that
+    the other member handles.
+    """
+    deaf = trio.Event()
+    handled: dict[str, list[tuple[float, bytes]]] = {"cut": [], "other": []}
+
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        return Deaf(await trio.open_tcp_stream(host, port), deaf)
+
+    async def work(name: str, **more: Any) -> None:
+        async with open_consumer(scene.topic, **scene.settings(**more)) as consumer:
+            async for record in consumer:
+                handled[name].append((trio.current_time(), record.value or b""))
+
+    async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
+        await set_session(quick_broker.bootstrap_servers, scene.topic, 6_000)
+        nursery.start_soon(functools.partial(work, "cut", dial=dial))
+        await until(lambda: len(handled["cut"]) > 100)
+        deaf.set()
+        cut = trio.current_time()
+        nursery.start_soon(work, "other")
+        await until(lambda: len(handled["other"]) > 100)
+        await trio.sleep_until(handled["other"][0][0] + 2)
+        first = handled["other"][0][0]
+        late = [value for at, value in handled["cut"] if at >= first]
+        assert not set(late) & {value for _, value in handled["other"]}
+        assert not late, "records that were written after the other member had taken over"
+        assert handled["cut"][-1][0] <= cut + 6 + 1
+        nursery.cancel_scope.cancel()
+
+
+@in_time
+async def test_pattern_of_the_broker_finds_new_topics(quick_broker: KafkaCluster) -> None:
     prefix = f"re-{uuid.uuid4().hex[:6]}"
     bootstrap = quick_broker.bootstrap_servers
 
@@ -385,7 +577,9 @@ async def test_a_pattern_of_the_brokers_and_a_topic_that_comes(quick_broker: Kaf
 
     await make(f"{prefix}-one")
     await make(f"not-{prefix}")
-    async with open_consumer(bootstrap_servers=bootstrap, group_id=prefix, auto_offset_reset="earliest") as consumer:
+    async with open_consumer(
+        bootstrap_servers=bootstrap, group_id=prefix, auto_offset_reset="earliest"
+    ) as consumer:
         consumer.subscribe(SubscriptionPattern(f"{prefix}-.*"))
         assert (await consumer.receive()).value == f"{prefix}-one".encode()
         await make(f"{prefix}-two")

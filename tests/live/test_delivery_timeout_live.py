@@ -1,4 +1,4 @@
-"""``delivery_timeout_ms`` against a real broker that is frozen, and behind a proxy that loses, holds and cuts (KIP-91)."""
+"""``delivery_timeout_ms`` (KIP-91) against a frozen broker, and a proxy with faults."""
 
 from __future__ import annotations
 
@@ -12,17 +12,25 @@ import trio
 from standstill import Standstill, watched
 from trikafka_broker import Cluster, Fault, FaultProxy, KafkaCluster, Rule
 
-from trikafka import DeliveryTimeoutError, NewTopic, Producer, TopicPartition, open_admin, open_consumer, open_producer
+from trikafka import (
+    DeliveryTimeoutError,
+    NewTopic,
+    Producer,
+    TopicPartition,
+    open_admin,
+    open_consumer,
+    open_producer,
+)
 
 pytestmark = pytest.mark.alone  # the limits are tight
 LIMIT = 1.5
-#: How late the outcome may be, in seconds, without what the machine did elsewhere meanwhile.
+#: How late the outcome may be, in seconds, without the time that the machine spent elsewhere.
 LATE = 0.15
 
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One broker, which the tests of this file freeze; topic ``t`` has two partitions."""
+    """Run one broker, which the tests of this file freeze; topic ``t`` has two partitions."""
     version = request.config.getoption("--kafka-version")
     with KafkaCluster(**({"version": version} if version else {})) as started:
         started.start()
@@ -36,7 +44,7 @@ async def _make_topic(bootstrap: str) -> None:
 
 
 async def delivered(producer: Producer, value: bytes, partition: int) -> bytes:
-    """Send a record until one is delivered, however long the machine stands still; returns the value of that one."""
+    """Send a record until one is delivered, despite any standstill; return its value."""
     with trio.fail_after(60):
         for attempt in itertools.count():
             with suppress(DeliveryTimeoutError):
@@ -47,16 +55,23 @@ async def delivered(producer: Producer, value: bytes, partition: int) -> bytes:
 
 @asynccontextmanager
 async def writing(cluster: Cluster, **settings: Any) -> AsyncIterator[Producer]:
-    """A producer that has delivered a record and gives the next ones ``LIMIT`` seconds."""
-    given = {"delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 1_000, "linger_ms": 0, "batch_size": 0} | settings
+    """Open a producer that has delivered a record and gives the next ones ``LIMIT`` seconds."""
+    given = {
+        "delivery_timeout_ms": LIMIT * 1000,
+        "request_timeout_ms": 1_000,
+        "linger_ms": 0,
+        "batch_size": 0,
+    } | settings
     async with open_producer(bootstrap_servers=cluster.bootstrap_servers, **given) as producer:
         await delivered(producer, b"first", 0)
         await delivered(producer, b"first", 1)
         yield producer
 
 
-async def expires(producer: Producer, standstill: Standstill, value: bytes, partition: int, what: str) -> None:
-    """Send a record that is not delivered; check when it says so."""
+async def expires(
+    producer: Producer, standstill: Standstill, value: bytes, partition: int, what: str
+) -> None:
+    """Send a record that is not delivered; check the time of its error."""
     before, stood = trio.current_time(), standstill.total
     with pytest.raises(DeliveryTimeoutError):
         await producer.send("t", value, partition=partition)
@@ -65,7 +80,7 @@ async def expires(producer: Producer, standstill: Standstill, value: bytes, part
 
 
 async def all_expire(producer: Producer, count: int, what: str = "") -> None:
-    """Several at once in two partitions, each a batch of its own: those that are in flight, and those that wait."""
+    """Expire several records in two partitions, each in its own batch, in flight and waiting."""
     async with watched() as standstill, trio.open_nursery() as nursery:
         for number in range(count):
             nursery.start_soon(expires, producer, standstill, b"%d" % number, number % 2, what)
@@ -73,7 +88,9 @@ async def all_expire(producer: Producer, count: int, what: str = "") -> None:
 
 
 async def log_of(cluster: Cluster, partition: int) -> list[bytes | None]:
-    async with open_consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+    async with open_consumer(
+        bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
         place = TopicPartition("t", partition)
         consumer.assign([place])
         end = (await consumer.end_offsets([place]))[place]
@@ -84,7 +101,7 @@ async def log_of(cluster: Cluster, partition: int) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("in_flight", [1, 5])
-async def test_a_frozen_broker(cluster: Cluster, in_flight: int) -> None:
+async def test_records_expire_at_a_frozen_broker(cluster: Cluster, in_flight: int) -> None:
     broker = cluster.brokers[0]
     async with writing(cluster, max_in_flight_requests_per_connection=in_flight) as producer:
         await broker.freeze()
@@ -100,8 +117,11 @@ async def test_a_frozen_broker(cluster: Cluster, in_flight: int) -> None:
 TROUBLES = ("silence", "no connection", "every connection cut", "responses lost", "requests lost")
 
 
-async def test_behind_a_proxy(cluster: Cluster) -> None:
-    """Each trouble has a proxy and a producer of its own: all at once take no longer than one."""
+async def test_records_expire_behind_a_faulty_proxy(cluster: Cluster) -> None:
+    """Records expire in time behind a proxy with each kind of fault.
+
+    Each fault has a proxy and a producer of its own: all at once take no longer than one.
+    """
     async with trio.open_nursery() as nursery:
         for what in TROUBLES:
             nursery.start_soon(behind_a_proxy, cluster, what, name=what)

@@ -1,4 +1,7 @@
-"""The demo at small size: the same way through the same code, on the shared broker. What it checks is what is asserted."""
+"""The demo at small size, by the same code, on the shared broker.
+
+The demo's own checks are the assertions.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,9 @@ def screen() -> Screen:
     return Screen(Console(file=sys.stdout, force_terminal=False))
 
 
-async def test_every_comparison_of_the_demo_is_equal(kafka_broker: Any, tmp_path: Path, screen: Screen) -> None:
+async def test_every_comparison_of_the_demo_is_equal(
+    kafka_broker: Any, tmp_path: Path, screen: Screen
+) -> None:
     await demo.run(options(kafka_broker.bootstrap_servers, tmp_path), screen)
     assert [check for check in screen.checks if not check.ok] == []
     assert screen.ok
@@ -49,10 +54,13 @@ async def test_every_comparison_of_the_demo_is_equal(kafka_broker: Any, tmp_path
     assert (tmp_path / "flights.png").read_bytes().startswith(b"\x89PNG")
 
 
-async def test_a_record_that_is_changed_after_writing_is_told(
+async def test_changed_record_is_reported(
     kafka_broker: Any, tmp_path: Path, screen: Screen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checks can fail: here one value of what is compared with is not the one that was written."""
+    """The checks of the demo can fail.
+
+    Here one value of the expected records differs from the written one.
+    """
     chosen = options(kafka_broker.bootstrap_servers, tmp_path)
     write = demo.writing.write
 
@@ -70,10 +78,13 @@ async def test_a_record_that_is_changed_after_writing_is_told(
     assert not screen.ok
 
 
-async def test_a_second_demo_leaves_the_first_ones_files_alone(tmp_path: Path, screen: Screen) -> None:
+async def test_second_demo_keeps_the_first_ones_files(tmp_path: Path, screen: Screen) -> None:
     (tmp_path / "flights").mkdir()
     (tmp_path / "flights" / "part").write_text("the first one's")
-    with demo._ours(tmp_path), pytest.raises(demo.OutputInUseError, match=r"another demo is writing to .*--output"):
+    with (
+        demo._ours(tmp_path),
+        pytest.raises(demo.OutputInUseError, match=r"another demo is writing to .*--output"),
+    ):
         await demo.run(options("localhost:1", tmp_path), screen)
     assert (tmp_path / "flights" / "part").exists()
 
@@ -82,7 +93,7 @@ async def trio_nothing(*_: object) -> None:
     await trio.lowlevel.checkpoint()
 
 
-def test_a_missing_field_is_null_and_numbers_are_whole() -> None:
+def test_missing_fields_are_null() -> None:
     flights = source.load(1_000)
     assert len(flights) == 1_000
     assert b'"dep_time":null' in b"".join(flights.values)

@@ -1,4 +1,7 @@
-"""The programs in README.md and docs/plugins.md, run as they stand there (but for the address) on a real broker."""
+"""The programs in README.md and docs/plugins.md, run as written, except for the address.
+
+They run on a real broker.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def program(document: str, name: str) -> str:
-    """The Python blocks that are marked with this name, one after the other."""
+    """Return the Python blocks with this mark, one after the other."""
     text = (ROOT / document).read_text(encoding="utf-8")
     blocks = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
     assert blocks
@@ -26,14 +29,16 @@ def program(document: str, name: str) -> str:
 def run(text: str, servers: str, tmp_path: Path) -> list[str]:
     file = tmp_path / "program.py"
     file.write_text(text.replace("localhost:9092", servers), encoding="utf-8")
-    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=90, cwd=ROOT)
+    done = subprocess.run(
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=90, cwd=ROOT
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 
 
 @pytest.fixture
 async def servers(kafka_broker: Any) -> Any:
-    """The broker with an empty topic of the name that the programs use."""
+    """Create the empty topic that the programs use; return the broker's address."""
     async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
         await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
         yield kafka_broker.bootstrap_servers
@@ -41,11 +46,12 @@ async def servers(kafka_broker: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", ["producer", "consumer"])
-def test_the_first_programs_have_at_most_15_lines(name: str) -> None:
+def test_first_programs_are_short(name: str) -> None:
+    """The first programs of README.md have at most 15 lines."""
     assert len([line for line in program("README.md", name).splitlines() if line.strip()]) <= 15
 
 
-async def test_the_first_producer_and_the_first_consumer(servers: str, tmp_path: Path) -> None:
+async def test_first_producer_and_consumer_run(servers: str, tmp_path: Path) -> None:
     (said,) = run(program("README.md", "producer"), servers, tmp_path)
     assert re.fullmatch(r"partition \d, offset 0", said)
     lines = run(program("README.md", "consumer"), servers, tmp_path)
@@ -54,7 +60,7 @@ async def test_the_first_producer_and_the_first_consumer(servers: str, tmp_path:
     assert sum("b'hello 999'" in line for line in lines) == 1
 
 
-async def test_the_toy_plugin(servers: str, tmp_path: Path) -> None:
+async def test_toy_plugin_runs(servers: str, tmp_path: Path) -> None:
     eu, us, got, value, gave = run(program("docs/plugins.md", "plugin"), servers, tmp_path)
     assert eu == "0"
     assert us in ("1", "2")
@@ -63,14 +69,26 @@ async def test_the_toy_plugin(servers: str, tmp_path: Path) -> None:
     assert gave == "gave greetings-0 greetings-1 greetings-2"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/consumer.md", "docs/plugins.md", "CHANGELOG.md"])
-def test_links_lead_somewhere(document: str) -> None:
-    prose = re.sub(r"^```.*?^```$|`[^`\n]+`", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+@pytest.mark.parametrize(
+    "document",
+    [
+        "README.md",
+        "CHANGELOG.md",
+        *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+    ],
+)
+def test_links_have_a_target(document: str) -> None:
+    prose = re.sub(
+        r"^```.*?^```$|`[^`\n]+`",
+        "",
+        (ROOT / document).read_text(encoding="utf-8"),
+        flags=re.DOTALL | re.MULTILINE,
+    )
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", prose)
     assert [link for link in links if not ((ROOT / document).parent / link).exists()] == []
 
 
-async def test_the_programs_about_transactions(servers: str, tmp_path: Path) -> None:
+async def test_programs_about_transactions_run(servers: str, tmp_path: Path) -> None:
     said = run(program("docs/transactions.md", "commit"), servers, tmp_path)
     assert said[0] == "aborted: the program's own"
     assert sorted(said[1:]) == ["0 b'one'", "1 b'two'"]
@@ -78,7 +96,11 @@ async def test_the_programs_about_transactions(servers: str, tmp_path: Path) -> 
         await admin.create_topics({"shouts": trikafka.NewTopic(2, 1)})
     (line,) = run(program("docs/transactions.md", "process"), servers, tmp_path)
     assert int(line.removeprefix("processed ")) >= 100
-    settings: Any = {"bootstrap_servers": servers, "isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    settings: Any = {
+        "bootstrap_servers": servers,
+        "isolation_level": "read_committed",
+        "auto_offset_reset": "earliest",
+    }
     async with trikafka.open_consumer(**settings) as consumer:
         places = [trikafka.TopicPartition("shouts", number) for number in range(2)]
         consumer.assign(places)

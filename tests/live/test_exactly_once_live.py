@@ -1,4 +1,7 @@
-"""Read, process, write with workers and brokers killed (``make exactly-once`` is long): exactly once, by librdkafka's count."""
+"""Read, process, write while workers and brokers are killed: exactly once, by librdkafka's count.
+
+``make exactly-once`` is the long run.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +21,19 @@ def _logs(directory: Path) -> dict[str, str]:
     return {path.name: path.read_text()[-2_000:] for path in directory.iterdir()}
 
 
-async def test_each_record_once(make_kafka_cluster: MakeKafkaCluster, tmp_path: Path) -> None:
+async def test_each_record_is_written_once(
+    make_kafka_cluster: MakeKafkaCluster, tmp_path: Path
+) -> None:
     groups = (Group("classic", "process"), Group("consumer", "process"), Group("consumer", "tasks"))
-    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES)))
+    cluster = Cluster(
+        await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES))
+    )
     with trio.fail_after(240):
-        figures = await run(Options(seed=5, kills=8, broker_kills=1, groups=groups, rate=150, pause=2.0), cluster, tmp_path)
+        figures = await run(
+            Options(seed=5, kills=8, broker_kills=1, groups=groups, rate=150, pause=2.0),
+            cluster,
+            tmp_path,
+        )
     logs = _logs(tmp_path)
     assert figures.exact, (figures, logs)
     assert (figures.kills, figures.broker_kills) == (8, 1)

@@ -1,4 +1,4 @@
-"""Fetching from real brokers: in racks (KIP-392), restarted one by one and all at once, with many partitions in a session."""
+"""Fetches from real brokers: in racks (KIP-392), during restarts, with many partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """A test that hangs is a failure, not a hang."""
+    """Fail a test that hangs."""
 
     @functools.wraps(test)
     async def limited(**fixtures: Any) -> None:
@@ -28,7 +28,9 @@ def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
     return limited
 
 
-async def topic_of(bootstrap: str, partitions: int, replicas: int) -> tuple[str, list[TopicPartition]]:
+async def topic_of(
+    bootstrap: str, partitions: int, replicas: int
+) -> tuple[str, list[TopicPartition]]:
     topic = f"fetching-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({topic: NewTopic(partitions, replicas)})
@@ -36,14 +38,19 @@ async def topic_of(bootstrap: str, partitions: int, replicas: int) -> tuple[str,
 
 
 def nodes_asked(consumer: Any) -> set[int]:
-    """The brokers from which something is wanted now."""
+    """Return the brokers that the consumer currently fetches from."""
     plan = consumer._parts.manager("fetch")._plan
     return {node for node, session in plan.sessions.items() if session.wanted}
 
 
 @in_time
-async def test_the_replica_in_the_rack_is_read_from_and_the_leader_when_it_is_killed(make_kafka_cluster: MakeKafkaCluster) -> None:
-    selector = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+async def test_replica_in_the_rack_is_read(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
+    """The replica in the rack is read, and another one after its broker was killed."""
+    selector = {
+        "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+    }
     cluster = Cluster(make_kafka_cluster(brokers=3, racks=("a", "b", "c"), properties=selector))
     bootstrap = cluster.bootstrap_servers
     topic, tps = await topic_of(bootstrap, 3, 3)
@@ -54,7 +61,9 @@ async def test_the_replica_in_the_rack_is_read_from_and_the_leader_when_it_is_ki
                 await producer.send(topic, f"{name} {number}".encode(), partition=number % 3)
 
         await write("first")
-        async with open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", client_rack="b") as consumer:
+        async with open_consumer(
+            bootstrap_servers=bootstrap, auto_offset_reset="earliest", client_rack="b"
+        ) as consumer:
             consumer.assign(tps)
             with trio.fail_after(60):
                 got = sorted([(await consumer.receive()).value for _ in range(30)])
@@ -69,7 +78,10 @@ async def test_the_replica_in_the_rack_is_read_from_and_the_leader_when_it_is_ki
 
 
 @in_time
-async def test_brokers_that_are_restarted_one_by_one_and_all_at_once(make_kafka_cluster: MakeKafkaCluster) -> None:
+async def test_fetches_survive_restarts(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
+    """Fetches survive restarts of the brokers, one by one and all at once."""
     cluster = Cluster(make_kafka_cluster(brokers=3))
     bootstrap = cluster.bootstrap_servers
     topic, tps = await topic_of(bootstrap, 3, 3)
@@ -77,7 +89,9 @@ async def test_brokers_that_are_restarted_one_by_one_and_all_at_once(make_kafka_
     seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
 
     async def write(silent: trio.Event) -> None:
-        async with open_producer(bootstrap_servers=bootstrap, delivery_timeout_ms=60_000) as producer:
+        async with open_producer(
+            bootstrap_servers=bootstrap, delivery_timeout_ms=60_000
+        ) as producer:
             while not silent.is_set():
                 for number in range(3):
                     await producer.send(topic, b"%d" % written[number], partition=number)
@@ -90,7 +104,7 @@ async def test_brokers_that_are_restarted_one_by_one_and_all_at_once(make_kafka_
             seen[record.partition].append(int(record.value))
 
     async def more() -> None:
-        """Wait until each partition has brought something new."""
+        """Wait until each partition has delivered a new record."""
         before = [len(seen[number]) for number in range(3)]
         with trio.fail_after(90):
             while any(len(seen[number]) < before[number] + 10 for number in range(3)):  # noqa: ASYNC110
@@ -113,7 +127,7 @@ async def test_brokers_that_are_restarted_one_by_one_and_all_at_once(make_kafka_
         await more()
         silent.set()
         with trio.fail_after(60):
-            await over.wait()  # a record may be read before its writer has heard of it
+            await over.wait()  # a record may be read before its writer has the ack
             while any(len(seen[number]) < written[number] for number in range(3)):  # noqa: ASYNC110
                 await trio.sleep(0.02)
         nursery.cancel_scope.cancel()
@@ -123,7 +137,8 @@ async def test_brokers_that_are_restarted_one_by_one_and_all_at_once(make_kafka_
 
 
 @in_time
-async def test_with_500_partitions_a_fetch_costs_what_it_brings(kafka_broker: KafkaBroker) -> None:
+async def test_fetch_of_500_partitions_is_incremental(kafka_broker: KafkaBroker) -> None:
+    """With 500 partitions a fetch session reports only changes."""
     bootstrap = kafka_broker.bootstrap_servers
     topic, tps = await topic_of(bootstrap, 500, 1)
     async with (
@@ -137,6 +152,8 @@ async def test_with_500_partitions_a_fetch_costs_what_it_brings(kafka_broker: Ka
         session = consumer._parts.manager("fetch")._plan.sessions[0]
         assert session._id > 0, "the broker gave a session"
         await consumer.receive_batch(timeout=1)
-        with trio.fail_after(60):  # nothing is left to be told, once the broker leads all of so many partitions
+        with trio.fail_after(
+            60
+        ):  # no change is left to report once the broker leads all of these partitions
             while session._changed:
                 await consumer.receive_batch(timeout=0.5)

@@ -1,6 +1,7 @@
 """The loop stays free while tables are sent and read at full speed, against a real Kafka.
 
-In a file of its own: it comes when the tests of the other processes are quick ones, for it waits until they are over.
+The tests have a file of their own. They run while the tests of the other processes are quick ones,
+since they wait for the end of the others.
 """
 
 from __future__ import annotations
@@ -25,31 +26,54 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.alone
-async def test_the_loop_stays_free_under_a_large_table(kafka_broker: KafkaBroker) -> None:
+async def test_loop_stays_free_while_a_table_is_sent(kafka_broker: KafkaBroker) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 4)
     noise = os.urandom(1 << 20)
     values = [noise[at : at + 1000] for at in range(0, 1_000_000, 10)]
-    table = pa.table({"value": pa.array(values * 2, pa.binary()).cast(pa.binary_view()), "key": [str(n) for n in range(200_000)]})
+    table = pa.table(
+        {
+            "value": pa.array(values * 2, pa.binary()).cast(pa.binary_view()),
+            "key": [str(n) for n in range(200_000)],
+        }
+    )
     assert table.nbytes > 200_000_000
 
-    async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type="zstd") as producer:
-        await holds_up_nobody(lambda: producer.send_arrow(topic, table))
+    async with trikafka.open_producer(
+        bootstrap_servers=bootstrap, compression_type="zstd"
+    ) as producer:
+        await keeps_the_loop_free(lambda: producer.send_arrow(topic, table))
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("way", ["arrow_batches", "batches", "one by one"])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
-async def test_the_loop_stays_free_under_a_consume_at_full_speed(kafka_broker: KafkaBroker, way: str, compression: str) -> None:
-    """So no heartbeat is later than that because of it. Batches of a megabyte are the longest piece of work there is."""
+async def test_loop_stays_free_while_consuming(
+    kafka_broker: KafkaBroker, way: str, compression: str
+) -> None:
+    """The loop stays free during a consume at full speed, so no heartbeat is late because of it.
+
+    Batches of a megabyte are the longest piece of work.
+    """
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 4)
-    table = pa.table({"value": [b'{"number":%09d,"text":"' % number + b"abcdefgh" * 9 + b'"}' for number in range(100_000)]})
-    async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type=compression) as producer:
+    table = pa.table(
+        {
+            "value": [
+                b'{"number":%09d,"text":"' % number + b"abcdefgh" * 9 + b'"}'
+                for number in range(100_000)
+            ]
+        }
+    )
+    async with trikafka.open_producer(
+        bootstrap_servers=bootstrap, compression_type=compression
+    ) as producer:
         for _ in range(1 if way == "one by one" else 5):
             await producer.send_arrow(topic, table)
     places = [TopicPartition(topic, number) for number in range(4)]
-    async with trikafka.open_consumer(bootstrap_servers=bootstrap, max_partition_fetch_bytes=2**23) as consumer:
+    async with trikafka.open_consumer(
+        bootstrap_servers=bootstrap, max_partition_fetch_bytes=2**23
+    ) as consumer:
         ends = await consumer.end_offsets(places)
 
         async def consume() -> None:
@@ -70,12 +94,15 @@ async def test_the_loop_stays_free_under_a_consume_at_full_speed(kafka_broker: K
                         break
             assert count == sum(ends.values())
 
-        await consume()  # what is imported for the first table is an import like others
-        await holds_up_nobody(consume)
+        await consume()  # the imports for the first table do not count
+        await keeps_the_loop_free(consume)
 
 
-async def holds_up_nobody(work: Callable[[], Awaitable[object]]) -> None:
-    """The loop turns at least every 50 ms while ``work`` is done; the best of ten, for the machine may be busy with others."""
+async def keeps_the_loop_free(work: Callable[[], Awaitable[object]]) -> None:
+    """Check that the loop turns at least every 50 ms during ``work``.
+
+    The best of ten counts, since the machine may be busy with other processes.
+    """
     shortest = math.inf
     for _ in range(10):
         longest = 0.0

@@ -1,4 +1,4 @@
-"""A real broker that is stopped (SIGSTOP), or restarted, in the middle of every call of the consumer (seed 000, issue point 7)."""
+"""A real broker is stopped (SIGSTOP) or restarted during every call of the consumer (seed 000)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
 
 LIMIT = 0.4
-#: How late a call may be, without what the machine did elsewhere meanwhile. The virtual-time tests hold the exact bound.
+#: How late a call may be, without the time that the machine spent elsewhere. The virtual-time tests
+#: check the exact bound.
 TOLERANCE = 0.6
 T = TopicPartition("t", 0)
 VALUES = [b"%d" % number for number in range(10)]
@@ -41,7 +42,7 @@ CALLS: dict[str, Call] = {
 
 
 class Dials:
-    """Counts the connections that a client makes."""
+    """A dial function that counts the connections of a client."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -61,7 +62,10 @@ async def fill(bootstrap: str, topic: str = "t") -> None:
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """One broker for the tests of this file, which freeze and restart it; topic ``t`` is filled."""
+    """Run one broker for the tests of this file, which freeze and restart it.
+
+    Topic ``t`` is filled.
+    """
     version = request.config.getoption("--kafka-version")
     with KafkaCluster(**({"version": version} if version else {})) as started:
         started.start()
@@ -71,8 +75,12 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 
 @asynccontextmanager
 async def reading(bootstrap: str, **settings: Any) -> AsyncIterator[Consumer]:
-    """A consumer that has read the topic to its end and talked to everybody once."""
-    settings = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False} | settings
+    """Open a consumer that has read the topic to its end and has all its connections."""
+    settings = {
+        "group_id": "g",
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+    } | settings
     async with trikafka.open_consumer(bootstrap_servers=bootstrap, **settings) as consumer:
         consumer.assign([T])
         consumer.seek_to_beginning([T])
@@ -86,7 +94,7 @@ async def reading(bootstrap: str, **settings: Any) -> AsyncIterator[Consumer]:
 
 
 async def timed(name: str, consumer: Consumer, standstill: Standstill) -> float:
-    """Make a call whose broker is frozen; how long it took."""
+    """Make a call whose broker is frozen; return its duration."""
     before, stood = trio.current_time(), standstill.total
     if name == "receive_batch":
         assert len(await CALLS[name](consumer)) == 0
@@ -104,30 +112,35 @@ def living_tasks() -> int:
 
 
 @pytest.mark.alone  # the limits are tight
-async def test_each_call_keeps_its_limit_and_the_consumer_goes_on(cluster: Cluster) -> None:
+async def test_each_call_keeps_its_limit(cluster: Cluster) -> None:
+    """Each call ends at its limit while the broker is frozen, and the consumer continues."""
     broker, dials = cluster.brokers[0], Dials()
     async with reading(cluster.bootstrap_servers, dial=dials) as consumer, watched() as standstill:
         for names in (list(CALLS), []):
             connections = dials.count
             await broker.freeze()
             try:
-                consumer.seek_to_end([T])  # its position has to be asked for again
+                consumer.seek_to_end([T])  # its position has to be looked up again
                 for name in names:
                     assert await timed(name, consumer, standstill) < LIMIT + TOLERANCE, name
                 await trio.testing.wait_all_tasks_blocked()
                 tasks = living_tasks()
                 took = await two_hundred_at_once(consumer, standstill)
-                assert {name: max(times) for name, times in took.items() if max(times) > LIMIT + TOLERANCE + 1} == {}
+                assert {
+                    name: max(times)
+                    for name, times in took.items()
+                    if max(times) > LIMIT + TOLERANCE + 1
+                } == {}
                 await trio.testing.wait_all_tasks_blocked()
-                assert living_tasks() <= tasks + 2  # a look-up that all share, and a dial
+                assert living_tasks() <= tasks + 2  # a shared look-up, and a dial
             finally:
                 await broker.thaw()
             await goes_on(consumer)
-            assert dials.count - connections <= 1  # a frozen broker costs no connection that is there
+            assert dials.count - connections <= 1  # existing connections survive a frozen broker
 
 
 async def two_hundred_at_once(consumer: Consumer, standstill: Standstill) -> dict[str, list[float]]:
-    """200 of the calls at a time (one task receives), all kinds mixed."""
+    """Make 200 of the calls at a time, of all kinds (one task receives)."""
     took: dict[str, list[float]] = {name: [] for name in CALLS}
     names = [name for name in CALLS if name != "receive_batch"]
 
@@ -143,7 +156,7 @@ async def two_hundred_at_once(consumer: Consumer, standstill: Standstill) -> dic
 
 
 async def goes_on(consumer: Consumer) -> None:
-    """All slots are free again: hundreds of calls are answered, and records are read."""
+    """Check that all slots are free again: hundreds of calls succeed, and records are read."""
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             for _ in range(150):
@@ -166,8 +179,15 @@ async def goes_on(consumer: Consumer) -> None:
 @pytest.mark.parametrize("subscribed", [True, False])
 async def test_closing_keeps_its_limit(cluster: Cluster, subscribed: bool) -> None:
     tasks, broker = living_tasks(), cluster.brokers[0]
-    settings = {"group_id": f"g{subscribed}", "auto_offset_reset": "earliest", "bootstrap_servers": cluster.bootstrap_servers}
-    async with watched() as standstill, trikafka.open_consumer(*(["t"] if subscribed else []), **settings) as consumer:
+    settings = {
+        "group_id": f"g{subscribed}",
+        "auto_offset_reset": "earliest",
+        "bootstrap_servers": cluster.bootstrap_servers,
+    }
+    async with (
+        watched() as standstill,
+        trikafka.open_consumer(*(["t"] if subscribed else []), **settings) as consumer,
+    ):
         if not subscribed:
             consumer.assign([T])
         assert (await consumer.receive()).value == VALUES[0]
@@ -181,13 +201,17 @@ async def test_closing_keeps_its_limit(cluster: Cluster, subscribed: bool) -> No
     assert living_tasks() == tasks
 
 
-async def test_no_time_at_all_is_one_real_attempt(kafka_broker: KafkaBroker) -> None:
+async def test_zero_time_is_one_real_attempt(kafka_broker: KafkaBroker) -> None:
     topic = f"zero-{uuid.uuid4().hex[:8]}"
     place = TopicPartition(topic, 0)
     await fill(kafka_broker.bootstrap_servers, topic)
-    settings = {"group_id": topic, "auto_offset_reset": "earliest", "bootstrap_servers": kafka_broker.bootstrap_servers}
+    settings = {
+        "group_id": topic,
+        "auto_offset_reset": "earliest",
+        "bootstrap_servers": kafka_broker.bootstrap_servers,
+    }
     async with trikafka.open_consumer(**settings) as consumer:
-        await consumer.committed([place])  # there are connections, and what was compiled is warm
+        await consumer.committed([place])  # open the connections, and warm up the code
         await consumer.end_offsets([place])
         calls: list[Callable[[], Awaitable[Any]]] = [
             lambda: consumer.end_offsets([place], timeout=0),
@@ -200,12 +224,14 @@ async def test_no_time_at_all_is_one_real_attempt(kafka_broker: KafkaBroker) -> 
                 try:
                     await call()
                     answered += 1
-                except KafkaTimeoutError as error:  # a busy machine may take longer than the grace of 25 ms
+                except (
+                    KafkaTimeoutError
+                ) as error:  # a busy machine may take longer than the grace of 25 ms
                     assert error.attempts == 1  # noqa: PT017
             assert answered >= 1
 
 
-async def test_a_broker_restarted_in_the_middle_of_calls(cluster: Cluster) -> None:
+async def test_calls_survive_a_restart(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap_servers
     answered = dict.fromkeys(CALLS, 0)
     restarted = trio.Event()
@@ -240,7 +266,10 @@ async def test_a_broker_restarted_in_the_middle_of_calls(cluster: Cluster) -> No
         assert (await consumer.receive()).value == b"after"
 
 
-async def test_a_frozen_broker_is_told_once_and_that_it_is_back(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_frozen_broker_is_logged_once(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A frozen broker is logged once, and once more when it responds again."""
     caplog.set_level("INFO", "trikafka.brokers")
     broker = cluster.brokers[0]
     async with reading(cluster.bootstrap_servers) as consumer:
@@ -258,6 +287,8 @@ async def test_a_frozen_broker_is_told_once_and_that_it_is_back(cluster: Cluster
             while not consumer.health().ok:
                 await consumer.receive_batch(timeout=0.1)
         await goes_on(consumer)
-        first, last = [record.getMessage() for record in caplog.records if record.name == "trikafka.brokers"]
+        first, last = [
+            record.getMessage() for record in caplog.records if record.name == "trikafka.brokers"
+        ]
         assert " does not respond: " in first
         assert " is back at " in last

@@ -1,4 +1,4 @@
-"""Our consumers in groups of a real Kafka: with each other, with the Java client and with librdkafka; one that is killed."""
+"""Our consumers in groups of a real Kafka, with Java's and librdkafka's members, and with kills."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STRATEGIES = ["range", "cooperative-sticky"]
 
 
 def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """A test that hangs is a failure, not a hang."""
+    """Fail a test that hangs."""
 
     @functools.wraps(test)
     async def limited(**fixtures: Any) -> None:
@@ -40,16 +40,18 @@ def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
 
 
 async def until(true: Callable[[], bool]) -> None:
-    """Look again and again: some of what is waited for happens in other processes."""
+    """Poll until the condition holds: some of the events happen in other processes."""
     while not true():  # noqa: ASYNC110
         await trio.sleep(0.02)
 
 
 class Stage:
-    """A topic that is written to all the time, a group that reads it, and who has seen what."""
+    """A topic with a steady writer, a group that reads it, and the records seen by each member."""
 
     def __init__(self, bootstrap: str, topic: str, strategy: str) -> None:
-        self.bootstrap, self.topic, self.strategy = bootstrap, topic, strategy
+        self.bootstrap = bootstrap
+        self.topic = topic
+        self.strategy = strategy
         self.written = 0
         self.seen: dict[str, list[int]] = {}
         self.silent = trio.Event()
@@ -59,11 +61,15 @@ class Stage:
             while not self.silent.is_set():
                 ack = None
                 for _ in range(PARTITIONS):
-                    ack = await producer.enqueue(self.topic, b"%d" % self.written, partition=self.written % PARTITIONS)
+                    ack = await producer.enqueue(
+                        self.topic, b"%d" % self.written, partition=self.written % PARTITIONS
+                    )
                     self.written += 1
                 if ack is not None:
                     await ack.wait()
-                await trio.sleep(0.02)  # each record costs brokers and members; a few hundred a second are enough
+                await trio.sleep(
+                    0.02
+                )  # each record costs brokers and members; a few hundred a second are enough
 
     def note(self, name: str, value: bytes | None) -> None:
         self.seen.setdefault(name, []).append(int(value or b""))
@@ -84,19 +90,19 @@ class Stage:
         } | more
 
     async def read(self, name: str, enough: Callable[[], bool] = lambda: False) -> None:
-        """A member of ours, until it has seen enough."""
+        """Run a member of ours until it has seen enough."""
         async with open_consumer(self.topic, **self.settings()) as consumer:
             while not enough():
                 for record in await consumer.receive_batch(timeout=0.2):
                     self.note(name, record.value)
 
     async def more(self, name: str, count: int = 50) -> None:
-        """Wait until ``name`` has seen so many more."""
+        """Wait until ``name`` has seen this many more records."""
         before = len(self.seen.get(name, ()))
         await until(lambda: len(self.seen.get(name, ())) >= before + count)
 
     async def all_seen(self) -> None:
-        """Stop writing, and wait until somebody has seen each record."""
+        """Stop writing, and wait until each record was seen."""
         self.silent.set()
         await until(lambda: len(self.counts) >= self.written)
 
@@ -115,7 +121,9 @@ async def stage_of(bootstrap: str, strategy: str) -> AsyncIterator[tuple[Stage, 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @in_time
-async def test_two_of_ours_one_leaves_half_way(kafka_broker: KafkaBroker, strategy: str) -> None:
+async def test_member_takes_over_from_one_that_leaves(
+    kafka_broker: KafkaBroker, strategy: str
+) -> None:
     async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
         nursery.start_soon(stage.read, "stays")
         await stage.more("stays")
@@ -127,12 +135,14 @@ async def test_two_of_ours_one_leaves_half_way(kafka_broker: KafkaBroker, strate
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @in_time
-async def test_five_of_ours_come_and_go(kafka_broker: KafkaBroker, strategy: str) -> None:
+async def test_five_members_see_everything_once(kafka_broker: KafkaBroker, strategy: str) -> None:
     async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
         nursery.start_soon(stage.read, "stays")
         for number in range(4):
             name = f"guest {number}"
-            nursery.start_soon(stage.read, name, lambda name=name: len(stage.seen.get(name, ())) > 50)
+            nursery.start_soon(
+                stage.read, name, lambda name=name: len(stage.seen.get(name, ())) > 50
+            )
             await trio.sleep(0.3)
         for number in range(4):
             await until(lambda name=f"guest {number}": len(stage.seen.get(name, ())) > 50)  # type: ignore[misc]
@@ -149,7 +159,7 @@ _JAVA = {
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """A broker that knows how Java's clients are started."""
+    """Run a broker, with what starts Java's clients."""
     with KafkaCluster() as started:
         started.start()
         yield Cluster(started)
@@ -157,17 +167,29 @@ def cluster() -> Iterator[Cluster]:
 
 @asynccontextmanager
 async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
-    """Kafka's console consumer; on the way out it is asked to end, and leaves the group."""
+    """Run Kafka's console consumer; SIGTERM at the end makes it leave the group."""
     properties = {
         "partition.assignment.strategy": _JAVA[stage.strategy],
         "heartbeat.interval.ms": "300",
         "auto.offset.reset": "earliest",
         "auto.commit.interval.ms": "200",
     }
-    given = [part for key, value in properties.items() for part in ("--command-property", f"{key}={value}")]
+    given = [
+        part
+        for key, value in properties.items()
+        for part in ("--command-property", f"{key}={value}")
+    ]
     command = cluster.java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", stage.bootstrap, "--topic", stage.topic, "--group", stage.topic, *given),
+        *(
+            "--bootstrap-server",
+            stage.bootstrap,
+            "--topic",
+            stage.topic,
+            "--group",
+            stage.topic,
+            *given,
+        ),
         jvm_options=DEFAULT_JVM_OPTIONS,
     )
 
@@ -180,18 +202,24 @@ async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
                 stage.note("java", line)
 
     async with trio.open_nursery() as nursery:
-        process = await nursery.start(functools.partial(trio.run_process, command, capture_stdout=False, stdout=-1, check=False))
+        process = await nursery.start(
+            functools.partial(
+                trio.run_process, command, capture_stdout=False, stdout=-1, check=False
+            )
+        )
         nursery.start_soon(listen, process)
         try:
             yield
         finally:
-            process.send_signal(signal.SIGTERM)  # SIGINT would be ignored where the tests run in the background
+            process.send_signal(
+                signal.SIGTERM
+            )  # SIGINT would be ignored where the tests run in the background
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @in_time
-async def test_a_group_with_a_java_member(cluster: Cluster, strategy: str) -> None:
-    """It comes as the second, sees us come, outlives us, and leaves while we read on."""
+async def test_group_is_shared_with_java(cluster: Cluster, strategy: str) -> None:
+    """Java's member joins second, sees ours join, outlives them, and leaves while others read."""
     async with stage_of(cluster.bootstrap_servers, strategy) as (stage, nursery):
         until_java_is_there = trio.Event()
         nursery.start_soon(stage.read, "first", until_java_is_there.is_set)
@@ -199,7 +227,7 @@ async def test_a_group_with_a_java_member(cluster: Cluster, strategy: str) -> No
         async with java_member(cluster, stage):
             await stage.more("java", 50)
             until_java_is_there.set()
-            await stage.more("java", 150)  # it has taken over what was ours
+            await stage.more("java", 150)  # it has taken over our partitions
             nursery.start_soon(stage.read, "second")
             await stage.more("second", 50)
             await stage.more("java", 50)
@@ -207,8 +235,9 @@ async def test_a_group_with_a_java_member(cluster: Cluster, strategy: str) -> No
         await stage.all_seen()
         doubled = {number for number, count in stage.counts.items() if count > 1}
         if strategy == "cooperative-sticky":
-            # The Java client commits before it joins again, and reads on meanwhile: what it has read by the time that it
-            # gives partitions up is read again by the next owner. What we gave up is not.
+            # The Java client commits before it joins again, and continues to read. Records that it
+            # reads until it releases the partitions are read again by the next owner. Records of
+            # partitions that our members release are not.
             doubled -= set(stage.seen["java"]) - set(stage.seen["first"])
         assert not doubled
 
@@ -238,7 +267,7 @@ async def librdkafka_member(stage: Stage, leave: Callable[[], bool]) -> None:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @in_time
-async def test_a_group_with_a_librdkafka_member(kafka_broker: KafkaBroker, strategy: str) -> None:
+async def test_group_is_shared_with_librdkafka(kafka_broker: KafkaBroker, strategy: str) -> None:
     async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
         leave_first, leave_theirs = trio.Event(), trio.Event()
         nursery.start_soon(stage.read, "first", leave_first.is_set)
@@ -274,12 +303,21 @@ _VICTIM = """
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @in_time
-async def test_a_member_that_is_killed_is_replaced_after_its_session(kafka_broker: KafkaBroker, strategy: str) -> None:
+async def test_killed_member_is_replaced(kafka_broker: KafkaBroker, strategy: str) -> None:
     async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
         nursery.start_soon(stage.read, "stays")
         await stage.more("stays")
-        command = [sys.executable, "-c", textwrap.dedent(_VICTIM), stage.bootstrap, stage.topic, strategy]
-        victim = await nursery.start(functools.partial(trio.run_process, command, stdout=-1, check=False))
+        command = [
+            sys.executable,
+            "-c",
+            textwrap.dedent(_VICTIM),
+            stage.bootstrap,
+            stage.topic,
+            strategy,
+        ]
+        victim = await nursery.start(
+            functools.partial(trio.run_process, command, stdout=-1, check=False)
+        )
         assert victim.stdout is not None
         printed = b""
         while printed.count(b"\n") < 50:

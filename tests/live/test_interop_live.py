@@ -1,6 +1,6 @@
-"""Live: what we write, in every way and with every codec, is read by Java's consumer and by librdkafka: by their tools.
+"""The tools of Java and librdkafka read our records, of every way of writing and every codec.
 
-Also in transactions: with ``read_committed`` they see what was committed, and nothing of what was aborted.
+With ``read_committed`` both see the committed transactions, and nothing of the aborted ones.
 """
 
 from __future__ import annotations
@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 WAYS = ("send", "enqueue", "send_nowait", "send_arrow")
-HEADERS: tuple[tuple[str, bytes | None], ...] = (("a", b"1"), ("empty", b""), ("none", None), ("a", b"2"))
+HEADERS: tuple[tuple[str, bytes | None], ...] = (
+    ("a", b"1"),
+    ("empty", b""),
+    ("none", None),
+    ("a", b"2"),
+)
 TIME = 1_700_000_000_000
 COUNT = 20
 
 
 class Row(NamedTuple):
-    """A record as all clients tell of it."""
+    """A record in the form that all clients print."""
 
     key: bytes | None
     value: bytes | None
@@ -35,11 +40,15 @@ class Row(NamedTuple):
 
 
 def rows(way: str, codec: str) -> list[Row]:
-    """Records of every kind: null and empty keys and values, none or several headers, one value of some length."""
+    """Return records with null and empty keys and values, headers or none, and a long value."""
     return [
         Row(
             None if number % 5 == 0 else b"" if number % 5 == 1 else b"key-%d" % number,
-            None if number % 7 == 3 else b"" if number % 7 == 4 else f"{way} {codec} {number} ä".encode() * (1 + 40 * (number % 3)),
+            None
+            if number % 7 == 3
+            else b""
+            if number % 7 == 4
+            else f"{way} {codec} {number} ä".encode() * (1 + 40 * (number % 3)),
             HEADERS if number % 4 == 1 else (),
             TIME + number,
         )
@@ -48,20 +57,27 @@ def rows(way: str, codec: str) -> list[Row]:
 
 
 async def write(producer: trikafka.Producer, topic: str, way: str, todo: list[Row]) -> None:
-    """All of ``todo`` by one of the ways to write, in order, into partition 0."""
+    """Write all of ``todo`` by one of the ways, in order, into partition 0."""
     if way == "send_arrow":
         pairs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
         columns = {
             "key": pa.array([row.key for row in todo], pa.binary()),
             "value": pa.array([row.value for row in todo], pa.binary()),
-            "headers": pa.array([[{"key": k, "value": v} for k, v in row.headers] for row in todo], pairs),
+            "headers": pa.array(
+                [[{"key": k, "value": v} for k, v in row.headers] for row in todo], pairs
+            ),
             "timestamp": pa.array([row.timestamp for row in todo], pa.timestamp("ms", "UTC")),
             "partition": pa.array([0] * len(todo), pa.int32()),
         }
         await producer.send_arrow(topic, pa.table(columns), partition="partition")
         return
     for row in todo:
-        more: dict[str, Any] = {"key": row.key, "headers": row.headers, "timestamp": row.timestamp, "partition": 0}
+        more: dict[str, Any] = {
+            "key": row.key,
+            "headers": row.headers,
+            "timestamp": row.timestamp,
+            "partition": 0,
+        }
         if way == "send":
             await producer.send(topic, row.value, **more)
         elif way == "enqueue":
@@ -72,10 +88,16 @@ async def write(producer: trikafka.Producer, topic: str, way: str, todo: list[Ro
 
 
 async def write_in_transactions(bootstrap: str, topic: str) -> list[Row]:
-    """Three transactions of each codec, of which the second is committed and the others are aborted; returns what counts."""
+    """Write three transactions of each codec, of which only the second is committed.
+
+    Returns the committed records.
+    """
     committed = []
     for codec in CODECS:
-        settings: dict[str, Any] = {"compression_type": codec, "transactional_id": f"interop-{codec}"}
+        settings: dict[str, Any] = {
+            "compression_type": codec,
+            "transactional_id": f"interop-{codec}",
+        }
         async with trikafka.open_producer(bootstrap_servers=bootstrap, **settings) as producer:
             await producer.partitions_for(topic)
             for number, abort in enumerate((True, False, True)):
@@ -88,7 +110,9 @@ async def write_in_transactions(bootstrap: str, topic: str) -> list[Row]:
     return committed
 
 
-def read_by_librdkafka(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> list[Row]:
+def read_by_librdkafka(
+    bootstrap: str, topic: str, isolation: str = "read_uncommitted"
+) -> list[Row]:
     messages = read_topic(bootstrap, topic, isolation)
     return [Row(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]) for m in messages]
 
@@ -102,28 +126,50 @@ def as_java_prints(row: Row) -> str:
 
 
 def read_by_java(cluster: KafkaCluster, topic: str, count: int, *options: str) -> list[str]:
-    """What Kafka's own console consumer prints of partition 0."""
+    """Return what Kafka's own console consumer prints of partition 0."""
     properties = {
         **{f"print.{what}": "true" for what in ("key", "headers", "timestamp")},
         "key.separator": "|",
         "null.literal": "NULL",
     }
-    given = [part for name, value in properties.items() for part in ("--formatter-property", f"{name}={value}")]
-    where = ["--bootstrap-server", cluster.bootstrap_servers, "--topic", topic, "--partition", "0", "--offset", "earliest"]
+    given = [
+        part
+        for name, value in properties.items()
+        for part in ("--formatter-property", f"{name}={value}")
+    ]
+    where = [
+        "--bootstrap-server",
+        cluster.bootstrap_servers,
+        "--topic",
+        topic,
+        "--partition",
+        "0",
+        "--offset",
+        "earliest",
+    ]
     done = cluster.run_tool(
-        "org.apache.kafka.tools.consumer.ConsoleConsumer", *where, "--max-messages", str(count), *options, *given
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *where,
+        "--max-messages",
+        str(count),
+        *options,
+        *given,
     )
     return str(done.stdout).splitlines()
 
 
-async def test_java_and_librdkafka_read_what_we_write(make_kafka_cluster: MakeKafkaCluster) -> None:
+async def test_java_and_librdkafka_read_our_records(make_kafka_cluster: MakeKafkaCluster) -> None:
     topic, in_transactions, expected = "interop", "interop-in-transactions", []
     with make_kafka_cluster() as cluster, trio.fail_after(60):
         bootstrap = cluster.bootstrap_servers
         async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
-            await admin.create_topics(dict.fromkeys((topic, in_transactions), NewTopic(1, 1, {"retention.ms": -1})))
+            await admin.create_topics(
+                dict.fromkeys((topic, in_transactions), NewTopic(1, 1, {"retention.ms": -1}))
+            )
         for codec in CODECS:
-            async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type=codec) as producer:
+            async with trikafka.open_producer(
+                bootstrap_servers=bootstrap, compression_type=codec
+            ) as producer:
                 await producer.partitions_for(topic)
                 for way in WAYS:
                     expected += (todo := rows(way, codec))
@@ -133,9 +179,15 @@ async def test_java_and_librdkafka_read_what_we_write(make_kafka_cluster: MakeKa
         printed = await trio.to_thread.run_sync(read_by_java, cluster, topic, count)
         assert printed == [as_java_prints(row) for row in expected]
         committed = await write_in_transactions(bootstrap, in_transactions)
-        found = await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, in_transactions, "read_committed")
+        found = await trio.to_thread.run_sync(
+            read_by_librdkafka, bootstrap, in_transactions, "read_committed"
+        )
         assert found == committed
-        assert len(await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, in_transactions)) == 3 * len(committed)
+        assert len(
+            await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, in_transactions)
+        ) == 3 * len(committed)
         isolated = ("--isolation-level", "read_committed")
-        printed = await trio.to_thread.run_sync(read_by_java, cluster, in_transactions, len(committed), *isolated)
+        printed = await trio.to_thread.run_sync(
+            read_by_java, cluster, in_transactions, len(committed), *isolated
+        )
         assert printed == [as_java_prints(row) for row in committed]

@@ -1,4 +1,7 @@
-"""GSSAPI against a real key distribution centre (MIT's krb5kdc) and a real broker. Where there is none, that is said aloud."""
+"""GSSAPI against a real key distribution centre (MIT's krb5kdc) and a real broker.
+
+Without such a centre the tests are skipped with a visible reason.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,13 @@ from trikafka import AuthenticationError
 
 SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 REALM = "TRIKAFKA.TEST"
-#: Where Debian has the tools, which is not on everybody's path.
+#: Debian's folder of the tools, which is not on every user's path.
 PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-NEEDED = [name for name in ("krb5kdc", "kdb5_util", "kadmin.local") if shutil.which(name, path=PATH) is None]
+NEEDED = [
+    name
+    for name in ("krb5kdc", "kdb5_util", "kadmin.local")
+    if shutil.which(name, path=PATH) is None
+]
 NEEDED += [] if importlib.util.find_spec("gssapi") else ["the package gssapi"]
 
 
@@ -34,22 +41,33 @@ class Kdc:
 
     def __init__(self, directory: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as free:
-            self.directory, self.port = directory, free.getsockname()[1]
+            self.directory = directory
+            self.port = free.getsockname()[1]
         self.config = directory / "krb5.conf"
         self.config.write_text(
-            f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_canonicalize_hostname = false\n rdns = false\n"
-            f" udp_preference_limit = 1\n[realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{self.port}\n }}\n"
+            f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n "
+            "dns_canonicalize_hostname = false\n rdns = false\n"
+            f" udp_preference_limit = 1\n[realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{self.port}\n "
+            f"}}\n"
         )
         (directory / "kdc.conf").write_text(
-            f"[kdcdefaults]\n kdc_listen = 127.0.0.1:{self.port}\n kdc_tcp_listen = 127.0.0.1:{self.port}\n"
-            f"[realms]\n {REALM} = {{\n  database_name = {directory}/principal\n  key_stash_file = {directory}/stash\n }}\n"
+            f"[kdcdefaults]\n kdc_listen = 127.0.0.1:{self.port}\n kdc_tcp_listen = "
+            f"127.0.0.1:{self.port}\n"
+            f"[realms]\n {REALM} = {{\n  database_name = {directory}/principal\n  key_stash_file "
+            f"= {directory}/stash\n }}\n"
         )
-        self.environment = {"PATH": PATH, "KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(directory / "kdc.conf")}
+        self.environment = {
+            "PATH": PATH,
+            "KRB5_CONFIG": str(self.config),
+            "KRB5_KDC_PROFILE": str(directory / "kdc.conf"),
+        }
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
         for principal in ("kafka/127.0.0.1", "alice", "carol"):
             self.administer(f"addprinc -randkey {principal}")
             self.administer(f"ktadd -k {self.keytab(principal)} {principal}")
-        self.process = subprocess.Popen(["krb5kdc", "-n"], env={**os.environ, **self.environment}, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(
+            ["krb5kdc", "-n"], env={**os.environ, **self.environment}, stderr=subprocess.DEVNULL
+        )
         self._await_port()
 
     def keytab(self, principal: str) -> Path:
@@ -59,7 +77,9 @@ class Kdc:
         self._run("kadmin.local", "-q", query)
 
     def _run(self, *command: str) -> None:
-        subprocess.run(command, env={**os.environ, **self.environment}, check=True, capture_output=True)
+        subprocess.run(
+            command, env={**os.environ, **self.environment}, check=True, capture_output=True
+        )
 
     def _await_port(self) -> None:
         for _ in range(100):
@@ -74,7 +94,10 @@ class Kdc:
 @pytest.fixture(scope="module")
 def kdc(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
     if NEEDED:
-        text = f"GSSAPI IS NOT TESTED: there is no {', no '.join(NEEDED)} (Debian: krb5-kdc krb5-admin-server libkrb5-dev)"
+        text = (
+            f"GSSAPI IS NOT TESTED: there is no {', no '.join(NEEDED)} (Debian: krb5-kdc "
+            "krb5-admin-server libkrb5-dev)"
+        )
         _say(request.config, f"\n*** {text}")
         pytest.skip(text)
     made = Kdc(tmp_path_factory.mktemp("kdc"))
@@ -86,7 +109,8 @@ def kdc(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 @pytest.fixture(scope="module")
 def broker(request: pytest.FixtureRequest, kdc: Kdc) -> Iterator[KafkaCluster]:
     login = (
-        "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true doNotPrompt=true"
+        "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true "
+        "doNotPrompt=true"
         f' keyTab="{kdc.keytab("kafka")}" principal="kafka/127.0.0.1@{REALM}";'
     )
     options: Any = {
@@ -105,16 +129,26 @@ def broker(request: pytest.FixtureRequest, kdc: Kdc) -> Iterator[KafkaCluster]:
 
 
 @pytest.fixture
-def settings(broker: KafkaCluster, kdc: Kdc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+def settings(
+    broker: KafkaCluster, kdc: Kdc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> dict[str, Any]:
     monkeypatch.setenv("KRB5_CONFIG", str(kdc.config))
     monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/tickets")
     monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(kdc.keytab("alice")))
     servers = broker.bootstrap_servers_of("KRB")
-    return {"bootstrap_servers": servers, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
+    return {
+        "bootstrap_servers": servers,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "GSSAPI",
+    }
 
 
-async def test_the_example_of_the_documentation(settings: dict[str, Any]) -> None:
-    (text,) = re.findall(r"<!-- run: kerberos -->\n```python\n(.*?)```", SECURITY.read_text(encoding="utf-8"), re.DOTALL)
+async def test_example_of_the_page_connects(settings: dict[str, Any]) -> None:
+    (text,) = re.findall(
+        r"<!-- run: kerberos -->\n```python\n(.*?)```",
+        SECURITY.read_text(encoding="utf-8"),
+        re.DOTALL,
+    )
     told: dict[str, Any] = {}
     exec(text, told)
     with trio.fail_after(90):
@@ -122,34 +156,48 @@ async def test_the_example_of_the_documentation(settings: dict[str, Any]) -> Non
             assert await admin.describe_cluster()
 
 
-async def test_records_by_a_ticket_and_a_session_that_is_renewed(settings: dict[str, Any]) -> None:
+async def test_session_by_a_ticket_is_renewed(settings: dict[str, Any]) -> None:
+    """Records are sent and read by a ticket, while the session is authenticated again."""
     with trio.fail_after(90):
         async with trikafka.open_admin(**settings) as admin:
             await admin.create_topics({"krb": trikafka.NewTopic(1, 1)})
         async with (
             trikafka.open_producer(linger_ms=0, **settings) as producer,
-            trikafka.open_consumer("krb", group_id="krb", auto_offset_reset="earliest", **settings) as consumer,
+            trikafka.open_consumer(
+                "krb", group_id="krb", auto_offset_reset="earliest", **settings
+            ) as consumer,
         ):
             until, sent, again = trio.current_time() + 5, 0, 0.0
             while trio.current_time() < until or not again:
                 await producer.send("krb", b"%d" % sent)
                 assert (await anext(aiter(consumer))).value == b"%d" % sent
                 sent += 1
-                ready = [each for each in producer.statistics().connections if each.state == "ready"]
-                again = max((each.seconds.get("reauthenticating", 0.0) for each in ready), default=0.0)
+                ready = [
+                    each for each in producer.statistics().connections if each.state == "ready"
+                ]
+                again = max(
+                    (each.seconds.get("reauthenticating", 0.0) for each in ready), default=0.0
+                )
 
 
-async def test_a_key_table_and_a_name_of_this_client_alone(
+async def test_key_table_is_for_one_client(
     settings: dict[str, Any], kdc: Kdc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """The environment has no ticket, and gets none; two clients of a process can be two users."""
+    """A key table and a principal in the settings concern this client alone.
+
+    The environment has no ticket and gets none. Two clients of a process can be two users.
+    """
     monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(tmp_path / "none"))
     login = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true"
     alice = f'{login} keyTab="{kdc.keytab("alice")}" principal="alice";'
     with trio.fail_after(90):
-        async with trikafka.open_admin(**settings, **trikafka.from_properties({"sasl.jaas.config": alice})) as admin:
+        async with trikafka.open_admin(
+            **settings, **trikafka.from_properties({"sasl.jaas.config": alice})
+        ) as admin:
             assert await admin.describe_cluster()
-        async with trikafka.open_admin(**settings, sasl_kerberos_keytab=str(kdc.keytab("kafka"))) as admin:
+        async with trikafka.open_admin(
+            **settings, sasl_kerberos_keytab=str(kdc.keytab("kafka"))
+        ) as admin:
             assert await admin.describe_cluster()
         with pytest.raises(AuthenticationError, match="GSSAPI"):
             async with trikafka.open_admin(**settings, sasl_kerberos_keytab=str(tmp_path / "none")):
@@ -160,14 +208,16 @@ async def test_a_key_table_and_a_name_of_this_client_alone(
     assert not (tmp_path / "tickets").exists()
 
 
-async def test_without_a_ticket(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_missing_ticket_is_an_error(
+    settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(tmp_path / "none"))
     with trio.fail_after(90), pytest.raises(AuthenticationError, match="GSSAPI"):
         async with trikafka.open_admin(**settings):
             pass
 
 
-async def test_a_service_that_the_realm_does_not_know(settings: dict[str, Any]) -> None:
+async def test_unknown_service_is_an_error(settings: dict[str, Any]) -> None:
     with trio.fail_after(90), pytest.raises(AuthenticationError, match="GSSAPI"):
         async with trikafka.open_admin(**settings, sasl_kerberos_service_name="other"):
             pass
@@ -179,8 +229,11 @@ async def for_ever(again: Callable[[], Awaitable[object]]) -> None:
         await trio.sleep(0.2)
 
 
-async def test_a_key_that_was_changed_is_told_with_the_key_table_and_whose_it_is(settings: dict[str, Any], kdc: Kdc) -> None:
-    """Before, it was "Ticket expired" as soon as the last ticket by the old key had."""
+async def test_changed_key_names_its_key_table(settings: dict[str, Any], kdc: Kdc) -> None:
+    """The error about a changed key names the key table and the principal.
+
+    Previously the error was "Ticket expired", after the last ticket by the old key had expired.
+    """
     keytab = kdc.keytab("carol")
     kdc.administer("modprinc -maxlife 2sec carol")
     carol = {"sasl_kerberos_keytab": str(keytab), "sasl_kerberos_principal": "carol"}
@@ -195,26 +248,34 @@ async def test_a_key_that_was_changed_is_told_with_the_key_table_and_whose_it_is
         with pytest.raises(AuthenticationError) as caught:
             await for_ever(known)  # as long as the ticket lasts
         assert str(caught.value) == (
-            f"GSSAPI: there is no ticket for 'carol' (sasl_kerberos_principal) by the key table '{keytab}' (sasl_kerberos_keytab):"
-            " Decrypt integrity check failed (the key was changed at the key distribution centre: a new key table is needed)"
+            "GSSAPI: there is no ticket for 'carol' (sasl_kerberos_principal) by the key table "
+            f"'{keytab}' (sasl_kerberos_keytab):"
+            " Decrypt integrity check failed (the key was changed at the key distribution centre: "
+            "a new key table is needed)"
         )
         keytab.unlink()
         kdc.administer(f"ktadd -k {keytab} carol")
         await known()
 
 
-async def test_what_the_environment_has_is_named(settings: dict[str, Any], kdc: Kdc) -> None:
+async def test_error_names_the_environments_tickets(settings: dict[str, Any], kdc: Kdc) -> None:
     with trio.fail_after(90):
         with pytest.raises(AuthenticationError) as caught:
             async with trikafka.open_admin(**settings, sasl_kerberos_service_name="other"):
                 pass
         cache, table = os.environ["KRB5CCNAME"], kdc.keytab("alice")
         assert str(caught.value).startswith(
-            f"GSSAPI: no ticket for the service 'other@127.0.0.1' by the credentials cache '{cache}' (KRB5CCNAME) of"
-            f" 'alice@{REALM}' or the key table '{table}' (KRB5_CLIENT_KTNAME): Server other/127.0.0.1@{REALM} not found"
+            "GSSAPI: no ticket for the service 'other@127.0.0.1' by the credentials cache "
+            f"'{cache}' (KRB5CCNAME) of"
+            f" 'alice@{REALM}' or the key table '{table}' (KRB5_CLIENT_KTNAME): Server "
+            f"other/127.0.0.1@{REALM} not found"
         )
-        assert str(caught.value).endswith("(the key distribution centre does not know the brokers by this name: see"
-                                          " sasl_kerberos_service_name)")  # fmt: skip
-        with pytest.raises(AuthenticationError, match=r"(?s)cache .* of 'bob' \(sasl_kerberos_principal\)"):
+        assert str(caught.value).endswith(
+            "(the key distribution centre does not know the brokers by this name: see"
+            " sasl_kerberos_service_name)"
+        )
+        with pytest.raises(
+            AuthenticationError, match=r"(?s)cache .* of 'bob' \(sasl_kerberos_principal\)"
+        ):
             async with trikafka.open_admin(**settings, sasl_kerberos_principal="bob"):
                 pass

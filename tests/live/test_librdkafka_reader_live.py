@@ -1,4 +1,4 @@
-"""The reader by librdkafka that other live tests judge by."""
+"""The librdkafka reader that other live tests judge by."""
 
 from __future__ import annotations
 
@@ -15,8 +15,14 @@ if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
 
 
-async def test_it_ends_where_the_topic_ends_and_waits_for_no_more(kafka_broker: KafkaBroker) -> None:
-    """It once waited for the whole of its patience at the end of each topic, which made the live tests ten minutes longer."""
+async def test_reader_returns_at_the_end(
+    kafka_broker: KafkaBroker,
+) -> None:
+    """The reader returns at the end of the topic.
+
+    It once waited for the whole of its patience there, which made the live tests ten minutes
+    longer.
+    """
     bootstrap, topic = kafka_broker.bootstrap_servers, f"reader-{uuid.uuid4().hex[:8]}"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({topic: NewTopic(3, 1)})
@@ -26,4 +32,6 @@ async def test_it_ends_where_the_topic_ends_and_waits_for_no_more(kafka_broker: 
     began = time.monotonic()
     found = await trio.to_thread.run_sync(lambda: read_topic(bootstrap, topic, patience=60))
     assert time.monotonic() - began < 30
-    assert sorted(message.value() for message in found) == [b"%02d" % number for number in range(20)]
+    assert sorted(message.value() for message in found) == [
+        b"%02d" % number for number in range(20)
+    ]

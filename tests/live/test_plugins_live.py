@@ -1,4 +1,7 @@
-"""The example plugins on a real broker: members of a group come, go and die, and each record is in the results once."""
+"""The example plugins on a real broker: each record is in the results once, despite rebalances.
+
+Members of a group join, leave and die.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,22 @@ from typing import Any
 import pytest
 import trio
 
-from trikafka import CommitFailedError, NewTopic, RecordBatch, open_admin, open_consumer, open_producer
+from trikafka import (
+    CommitFailedError,
+    NewTopic,
+    RecordBatch,
+    open_admin,
+    open_consumer,
+    open_producer,
+)
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
 PARTITIONS, RECORDS = 4, 8000
 
 
-async def test_exactly_once_hand_over(kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_plugins_store_each_record_once(
+    kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for package in EXAMPLES.iterdir():
         monkeypatch.syspath_prepend(str(package))
     import trikafka_group_log
@@ -40,9 +52,15 @@ async def test_exactly_once_hand_over(kafka_broker: Any, tmp_path: Path, monkeyp
     refused = 0
 
     def write(batch: RecordBatch) -> None:
-        with closing(sqlite3.connect(path, timeout=20, isolation_level="immediate")) as database, database:
+        with (
+            closing(sqlite3.connect(path, timeout=20, isolation_level="immediate")) as database,
+            database,
+        ):
             offsets.advance(database, group, batch)
-            database.executemany("insert into results values (?, ?)", [(batch.partition, offset) for offset in batch.offsets])
+            database.executemany(
+                "insert into results values (?, ?)",
+                [(batch.partition, offset) for offset in batch.offsets],
+            )
 
     def count() -> int:
         with closing(sqlite3.connect(path, timeout=20)) as database:
@@ -55,7 +73,7 @@ async def test_exactly_once_hand_over(kafka_broker: Any, tmp_path: Path, monkeyp
                 async for batch in consumer.batches():
                     try:
                         await trio.to_thread.run_sync(write, batch)
-                    except CommitFailedError:  # another member has it: that batch is not ours any more
+                    except CommitFailedError:  # another member owns the partition now
                         refused += 1
 
     async with open_admin(bootstrap_servers=servers) as admin:
@@ -77,11 +95,15 @@ async def test_exactly_once_hand_over(kafka_broker: Any, tmp_path: Path, monkeyp
                 await trio.sleep(0.02)
             nursery.cancel_scope.cancel()
     with closing(sqlite3.connect(path)) as database:
-        doubled = database.execute("select part, at from results group by part, at having count(*) > 1").fetchall()
+        doubled = database.execute(
+            "select part, at from results group by part, at having count(*) > 1"
+        ).fetchall()
         assert not doubled
-        assert database.execute("select count(*), count(distinct part) from results").fetchone() == (RECORDS, PARTITIONS)
+        assert database.execute(
+            "select count(*), count(distinct part) from results"
+        ).fetchone() == (RECORDS, PARTITIONS)
     assert log.counts["opened"] == log.counts["closed"] == 4
     assert log.counts["assigned"] > PARTITIONS
     async with open_admin(bootstrap_servers=servers) as admin:
-        assert not await admin.list_group_offsets(group)  # Kafka knows of none
+        assert not await admin.list_group_offsets(group)  # Kafka has no offsets
         await admin.delete_topics([topic])

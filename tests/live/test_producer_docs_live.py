@@ -1,4 +1,4 @@
-"""The programs in docs/producer.md, run as they stand there (but for the address) on a real broker."""
+"""The programs in docs/producer.md, run as written, except for the address, on a real broker."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ PARTITIONS = [trikafka.TopicPartition("greetings", number) for number in range(3
 
 
 def program(name: str, servers: str, tmp_path: Path) -> list[str]:
-    """The command that runs the program of this name."""
-    blocks = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    """Return the command that runs the program of this name."""
+    blocks = re.findall(
+        rf"<!-- run: {name} -->\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
     assert len(blocks) == 1
     file = tmp_path / f"{name}.py"
     file.write_text(blocks[0].replace("localhost:9092", servers), encoding="utf-8")
@@ -37,22 +39,32 @@ def options(tmp_path: Path) -> dict[str, Any]:
 
 
 async def run(name: str, servers: str, tmp_path: Path) -> list[str]:
-    """What the program prints."""
+    """Run the program, and return its output."""
     with trio.fail_after(60):
-        done = await trio.run_process(program(name, servers, tmp_path), capture_stdout=True, **options(tmp_path))
+        done = await trio.run_process(
+            program(name, servers, tmp_path), capture_stdout=True, **options(tmp_path)
+        )
     return done.stdout.decode().splitlines()
 
 
-def test_every_program_of_the_page_runs_here() -> None:
+def test_every_program_of_the_page_is_tested() -> None:
     text = PAGE.read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {"acks", "nowait", "partitioner", "graceful", "health", "watching", "testing"}
+    assert set(names) == {
+        "acks",
+        "nowait",
+        "partitioner",
+        "graceful",
+        "health",
+        "watching",
+        "testing",
+    }
 
 
 @pytest.fixture
 async def servers(kafka_broker: Any) -> AsyncIterator[str]:
-    """The broker with an empty topic of the name that the programs use."""
+    """Create the empty topic that the programs use; return the broker's address."""
     async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
         await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
         yield kafka_broker.bootstrap_servers
@@ -60,29 +72,30 @@ async def servers(kafka_broker: Any) -> AsyncIterator[str]:
 
 
 async def written(servers: str) -> int:
-    """How many records are in the log."""
+    """Return the number of records in the log."""
     async with trikafka.open_consumer(bootstrap_servers=servers) as consumer:
         return sum((await consumer.end_offsets(PARTITIONS)).values())
 
 
-async def test_acks_taken_by_another_task(servers: str, tmp_path: Path) -> None:
+async def test_program_with_acks_in_a_task_runs(servers: str, tmp_path: Path) -> None:
     assert await run("acks", servers, tmp_path) == ["delivered 20000 failed 0"]
     assert await written(servers) == 20_000
 
 
-async def test_not_now_and_never(servers: str, tmp_path: Path) -> None:
+async def test_program_without_waiting_runs(servers: str, tmp_path: Path) -> None:
+    """A full buffer drops records for now, and a record that is too large never fits."""
     dropped, room, never = await run("nowait", servers, tmp_path)
     assert (dropped, room) == ("some were dropped: True", "there is room again: True")
     assert re.fullmatch(r"never: a record .* larger than buffer_memory \(\d+\) allows", never)
 
 
-async def test_a_partitioner_of_ones_own(servers: str, tmp_path: Path) -> None:
+async def test_program_with_a_partitioner_runs(servers: str, tmp_path: Path) -> None:
     assert await run("partitioner", servers, tmp_path) == ["0 True", "2"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
-    """What was accepted is delivered, though it lingers for half a second."""
+async def test_program_stops_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
+    """Accepted records are delivered on an orderly stop, although they linger for half a second."""
     said = b""
     async with trio.open_nursery() as nursery:
         with trio.fail_after(60):
@@ -104,19 +117,25 @@ async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Si
     assert await written(servers) == int(found[1])
 
 
-async def test_health(servers: str, tmp_path: Path) -> None:
-    assert await run("health", servers, tmp_path) == ["well with 1 connected", "('the producer is closed',)"]
+async def test_program_about_health_runs(servers: str, tmp_path: Path) -> None:
+    assert await run("health", servers, tmp_path) == [
+        "well with 1 connected",
+        "('the producer is closed',)",
+    ]
 
 
-async def test_watching(servers: str, tmp_path: Path) -> None:
+async def test_program_with_an_observer_runs(servers: str, tmp_path: Path) -> None:
     *batches, last = await run("watching", servers, tmp_path)
     assert last == "delivered 30 used 0 brokers 1"
-    told = [re.fullmatch(r"(\d+) records to partition (\d) in attempt (\d+), \d\.\d{3} s old", line) for line in batches]
+    told = [
+        re.fullmatch(r"(\d+) records to partition (\d) in attempt (\d+), \d\.\d{3} s old", line)
+        for line in batches
+    ]
     assert all(told)
     assert sum(int(found[1]) for found in told if found) == 30
     assert {found[2] for found in told if found} == {"0", "1", "2"}
 
 
-async def test_testing_needs_no_broker(tmp_path: Path) -> None:
+async def test_testing_example_needs_no_broker(tmp_path: Path) -> None:
     (said,) = await run("testing", "nowhere", tmp_path)
     assert re.fullmatch(r"tested, \d minutes later", said)

@@ -1,4 +1,4 @@
-"""The producer against a real Kafka: read by other clients, and a broker that goes away in the middle."""
+"""The producer against a real Kafka, read by other clients, with an outage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trikafka_broker.trio_api import Cluster
 
 from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic, open_admin, open_producer
-from trikafka._api.producer import Ack
+from trikafka._api.producer.producer import Ack
 from trikafka._wire.partitioning import partition_for_key
 
 if TYPE_CHECKING:
@@ -29,13 +29,15 @@ async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
 
 
 async def read(bootstrap: str, topic: str, partitions: int) -> list[list[bytes | None]]:
-    """The values of each partition, by a client that is not ours."""
+    """Return the values of each partition, read by a client that is not ours."""
     return await trio.to_thread.run_sync(_read_by_kafka_python, bootstrap, topic, partitions)
 
 
 def _read_by_kafka_python(bootstrap: str, topic: str, partitions: int) -> list[list[bytes | None]]:
     places = [kafka.TopicPartition(topic, number) for number in range(partitions)]
-    consumer = kafka.KafkaConsumer(bootstrap_servers=bootstrap.split(","), auto_offset_reset="earliest")
+    consumer = kafka.KafkaConsumer(
+        bootstrap_servers=bootstrap.split(","), auto_offset_reset="earliest"
+    )
     try:
         consumer.assign(places)
         ends = consumer.end_offsets(places)
@@ -49,7 +51,7 @@ def _read_by_kafka_python(bootstrap: str, topic: str, partitions: int) -> list[l
 
 
 @pytest.mark.parametrize("compression", ["none", "lz4", "gzip", "snappy", "zstd"])
-async def test_librdkafka_reads_what_we_wrote(kafka_broker: KafkaBroker, compression: str) -> None:
+async def test_librdkafka_reads_our_records(kafka_broker: KafkaBroker, compression: str) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 3)
     expected = {}
@@ -58,41 +60,73 @@ async def test_librdkafka_reads_what_we_wrote(kafka_broker: KafkaBroker, compres
         for number in range(500):
             key = None if number % 5 == 0 else b"key-%d" % (number % 17)
             value = None if number % 7 == 0 else b"value %d " % number + b"x" * (number % 300)
-            headers = [("number", b"%d" % number), ("empty", b""), ("none", None)] if number % 3 else []
+            headers = (
+                [("number", b"%d" % number), ("empty", b""), ("none", None)] if number % 3 else []
+            )
             timestamp = 1_700_000_000_000 + number
-            acks.append(await producer.enqueue(topic, value, key=key, headers=headers, timestamp=timestamp))
+            acks.append(
+                await producer.enqueue(topic, value, key=key, headers=headers, timestamp=timestamp)
+            )
             expected[number] = (key, value, headers or None, timestamp)
         places = [await ack.wait() for ack in acks]
     messages = await trio.to_thread.run_sync(read_topic, bootstrap, topic)
     assert len(messages) == 500
-    found = {(m.partition(), m.offset()): (m.key(), m.value(), m.headers(), m.timestamp()[1]) for m in messages}
-    assert {number: found[place.partition, place.offset or 0] for number, place in enumerate(places)} == expected
+    found = {
+        (m.partition(), m.offset()): (m.key(), m.value(), m.headers(), m.timestamp()[1])
+        for m in messages
+    }
+    assert {
+        number: found[place.partition, place.offset or 0] for number, place in enumerate(places)
+    } == expected
     for number, place in enumerate(places):
         key = expected[number][0]
         assert key is None or place.partition == partition_for_key(key, 3)
 
 
-async def test_kafkas_console_consumer_reads_what_we_wrote(make_kafka_cluster: MakeKafkaCluster) -> None:
+async def test_console_consumer_reads_our_records(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
     cluster = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
     bootstrap = cluster.bootstrap_servers
     topic = await make_topic(bootstrap, 1)
     async with open_producer(bootstrap_servers=bootstrap, compression_type="lz4") as producer:
         for number in range(10):
-            await producer.enqueue(topic, f"wert {number} ä".encode(), key=b"k", headers=[("h", b"1")], timestamp=number)
+            await producer.enqueue(
+                topic,
+                f"wert {number} ä".encode(),
+                key=b"k",
+                headers=[("h", b"1")],
+                timestamp=number,
+            )
     printed = [f"formatter-property=print.{what}=true" for what in ("key", "headers", "timestamp")]
-    options = [part for each in printed for part in ("--" + each.split("=", 1)[0], each.split("=", 1)[1])]
+    options = [
+        part for each in printed for part in ("--" + each.split("=", 1)[0], each.split("=", 1)[1])
+    ]
     result = await cluster.run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", bootstrap, "--topic", topic, "--from-beginning", "--max-messages", "10", *options),
+        *(
+            "--bootstrap-server",
+            bootstrap,
+            "--topic",
+            topic,
+            "--from-beginning",
+            "--max-messages",
+            "10",
+            *options,
+        ),
     )
-    assert result.stdout.splitlines() == [f"CreateTime:{number}\th:1\tk\twert {number} ä" for number in range(10)]
+    assert result.stdout.splitlines() == [
+        f"CreateTime:{number}\th:1\tk\twert {number} ä" for number in range(10)
+    ]
 
 
-async def test_a_batch_too_large_for_the_topic_is_split(kafka_broker: KafkaBroker) -> None:
+async def test_batch_too_large_for_the_topic_is_split(kafka_broker: KafkaBroker) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 1, **{"max.message.bytes": "2000"})
     async with open_producer(bootstrap_servers=bootstrap, linger_ms=50) as producer:
-        acks = [await producer.enqueue(topic, b"%04d" % number + b"x" * 100) for number in range(100)]
+        acks = [
+            await producer.enqueue(topic, b"%04d" % number + b"x" * 100) for number in range(100)
+        ]
         assert [(await ack.wait()).offset for ack in acks] == list(range(100))
         assert producer.statistics().batches_split > 0
     (values,) = await read(bootstrap, topic, 1)
@@ -100,12 +134,16 @@ async def test_a_batch_too_large_for_the_topic_is_split(kafka_broker: KafkaBroke
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-async def test_fewer_acks(kafka_broker: KafkaBroker, acks: int) -> None:
+async def test_records_are_sent_with_fewer_acks(kafka_broker: KafkaBroker, acks: int) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 1)
     async with open_producer(bootstrap_servers=bootstrap) as producer:
-        await producer.send(topic, b"0")  # the leader has the partition now: with acks=0 one that has not yet loses it silently
-    async with open_producer(bootstrap_servers=bootstrap, acks=acks, enable_idempotence=False) as producer:
+        await producer.send(
+            topic, b"0"
+        )  # the leader has the partition now; with acks=0 others lose records silently
+    async with open_producer(
+        bootstrap_servers=bootstrap, acks=acks, enable_idempotence=False
+    ) as producer:
         for number in range(1, 100):
             metadata = await producer.send(topic, b"%d" % number)
             assert metadata.offset == (number if acks else None)
@@ -113,8 +151,10 @@ async def test_fewer_acks(kafka_broker: KafkaBroker, acks: int) -> None:
     assert values == [b"%d" % number for number in range(100)]
 
 
-async def produce_while(bootstrap: str, topic: str, partitions: int, count: int, trouble: Any) -> list[Ack]:
-    """Write ``count`` records a partition while ``trouble`` goes on, and some more after it."""
+async def produce_while(
+    bootstrap: str, topic: str, partitions: int, count: int, trouble: Any
+) -> list[Ack]:
+    """Write ``count`` records to each partition during ``trouble``, and some more after it."""
     acks: list[Ack] = []
     over = trio.Event()
 
@@ -126,7 +166,9 @@ async def produce_while(bootstrap: str, topic: str, partitions: int, count: int,
             number += 1
             await trio.sleep(0.002)
 
-    async with open_producer(bootstrap_servers=bootstrap, request_timeout_ms=3_000, batch_size=1_000) as producer:
+    async with open_producer(
+        bootstrap_servers=bootstrap, request_timeout_ms=3_000, batch_size=1_000
+    ) as producer:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(write)
             await trio.sleep(0.5)
@@ -141,7 +183,9 @@ async def produce_while(bootstrap: str, topic: str, partitions: int, count: int,
 
 
 @pytest.mark.parametrize("trouble", ["restart", "kill", "freeze"])
-async def test_one_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaCluster, trouble: str) -> None:
+async def test_producer_survives_an_outage(
+    make_kafka_cluster: MakeKafkaCluster, trouble: str
+) -> None:
     cluster = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
     (broker,) = cluster.brokers
     bootstrap = cluster.bootstrap_servers
@@ -159,10 +203,12 @@ async def test_one_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaC
             await trio.sleep(5)
             await broker.thaw()
 
-    await check_nothing_lost(bootstrap, topic, 3, await produce_while(bootstrap, topic, 3, 500, go_wrong))
+    await check_nothing_lost(
+        bootstrap, topic, 3, await produce_while(bootstrap, topic, 3, 500, go_wrong)
+    )
 
 
-async def test_leaders_go_away_one_after_the_other(make_kafka_cluster: MakeKafkaCluster) -> None:
+async def test_producer_survives_killed_leaders(make_kafka_cluster: MakeKafkaCluster) -> None:
     cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3)))
     bootstrap = cluster.bootstrap_servers
     topic = await make_topic(bootstrap, 3, **{"min.insync.replicas": "2"})
@@ -174,11 +220,13 @@ async def test_leaders_go_away_one_after_the_other(make_kafka_cluster: MakeKafka
             await broker.start()
             await trio.sleep(2)
 
-    await check_nothing_lost(bootstrap, topic, 3, await produce_while(bootstrap, topic, 3, 500, go_wrong))
+    await check_nothing_lost(
+        bootstrap, topic, 3, await produce_while(bootstrap, topic, 3, 500, go_wrong)
+    )
 
 
 async def check_nothing_lost(bootstrap: str, topic: str, partitions: int, acks: list[Ack]) -> None:
-    """Every record once, in order."""
+    """Check that every record is there once, in order."""
     count = len(acks) // partitions
     for values in await read(bootstrap, topic, partitions):
         assert values == [b"%d" % number for number in range(count)]

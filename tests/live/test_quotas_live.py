@@ -1,4 +1,7 @@
-"""A producer whose client id may write 1,000 bytes a second at a real broker (KIP-219): told, counted, and nothing lost."""
+"""A producer with a quota of 1,000 bytes a second at a real broker (KIP-219).
+
+The throttling is logged and counted, and no record is lost.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,20 @@ if TYPE_CHECKING:
 CLIENT = "throttled-by-its-quota"
 
 
-async def test_a_quota_of_bytes(kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
+async def test_quota_is_waited_for_and_reported(
+    kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     with trio.fail_after(90):
         async with open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics({CLIENT: NewTopic(1, 1)})
             await set_quota(admin, 1_000)
-        async with open_producer(bootstrap_servers=bootstrap, client_id=CLIENT, linger_ms=0) as producer:
-            while not any(found.left > 0.1 for found in producer.statistics().throttled.values()):  # one request may not be enough
+        async with open_producer(
+            bootstrap_servers=bootstrap, client_id=CLIENT, linger_ms=0
+        ) as producer:
+            while not any(
+                found.left > 0.1 for found in producer.statistics().throttled.values()
+            ):  # one request may not be enough
                 await producer.send(CLIENT, os.urandom(6_000))
             health, before = producer.health(), trio.current_time()
             (how,) = health.throttled.values()
@@ -35,16 +44,29 @@ async def test_a_quota_of_bytes(kafka_broker: KafkaBroker, caplog: pytest.LogCap
     assert health.ok
     assert "throttles this client" in how
     assert found.api == "Produce"
-    (line,) = [record.getMessage() for record in caplog.records if "throttles this client" in record.getMessage()]
+    (line,) = [
+        record.getMessage()
+        for record in caplog.records
+        if "throttles this client" in record.getMessage()
+    ]
     assert line.endswith("after Produce, by its quota producer_byte_rate or request_percentage")
 
 
 async def set_quota(admin: Admin, rate: float) -> None:
-    """By Kafka's own request, which our admin client has no call for. It concerns the client id of this test alone."""
+    """Set a quota by Kafka's own request, which our admin client has no call for.
+
+    It concerns the client id of this test alone.
+    """
     brokers = admin._brokers
     (node,) = (await admin.describe_cluster()).nodes
-    entity = AlterClientQuotasRequest.EntryData.EntityData(entity_type="client-id", entity_name=CLIENT)
-    change = AlterClientQuotasRequest.EntryData.OpData(key="producer_byte_rate", value=rate, remove=False)
+    entity = AlterClientQuotasRequest.EntryData.EntityData(
+        entity_type="client-id", entity_name=CLIENT
+    )
+    change = AlterClientQuotasRequest.EntryData.OpData(
+        key="producer_byte_rate", value=rate, remove=False
+    )
     entry = AlterClientQuotasRequest.EntryData(entity=[entity], ops=[change])
-    response = await brokers.request(node, AlterClientQuotasRequest(entries=[entry], validate_only=False))
+    response = await brokers.request(
+        node, AlterClientQuotasRequest(entries=[entry], validate_only=False)
+    )
     assert [each.error_code for each in response.entries] == [0]

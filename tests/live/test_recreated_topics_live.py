@@ -1,4 +1,7 @@
-"""A topic that is deleted and created anew under a member of a group of a real Kafka, by both protocols (KIP-516)."""
+"""A topic that is deleted and recreated under a member of a group, in both protocols (KIP-516).
+
+The broker is real.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,10 @@ async def write(bootstrap: str, topic: str, values: list[bytes]) -> None:
 
 @pytest.mark.parametrize("committing", ["auto", "by hand"])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_the_new_topic_is_read_from_its_beginning_and_once(kafka_broker: KafkaBroker, protocol: str, committing: str) -> None:
+async def test_recreated_topic_is_read_once(
+    kafka_broker: KafkaBroker, protocol: str, committing: str
+) -> None:
+    """The recreated topic is read from its beginning, each record once."""
     bootstrap, topic = kafka_broker.bootstrap_servers, f"recreated-{uuid.uuid4().hex[:8]}"
     settings: dict[str, Any] = {
         "group_id": topic,
@@ -44,8 +50,12 @@ async def test_the_new_topic_is_read_from_its_beginning_and_once(kafka_broker: K
                 await admin.delete_topics([topic])
                 await create_again(admin, topic)
                 if committing == "by hand":
-                    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted and created anew"):  # noqa: PT012
-                        while True:  # a broker that has not heard of the deletion yet takes it
+                    with pytest.raises(  # noqa: PT012
+                        UnknownTopicOrPartitionError, match="was deleted and created anew"
+                    ):
+                        while (
+                            True
+                        ):  # a broker that does not know of the deletion yet accepts the record
                             await consumer.commit({TopicPartition(topic, 0): OLD})
                 wanted = [b"new %d" % number for number in range(NEW)]
                 await write(bootstrap, topic, wanted)
@@ -56,7 +66,7 @@ async def test_the_new_topic_is_read_from_its_beginning_and_once(kafka_broker: K
 
 
 async def create_again(admin: Any, topic: str) -> None:
-    while True:  # the deletion may still be on its way through the cluster
+    while True:  # the deletion may not have reached all brokers
         try:
             await admin.create_topics({topic: NewTopic(1, 1)})
             return

@@ -1,8 +1,9 @@
-"""TLS and SASL against a real broker: every mechanism, what is refused and how it is told, sessions that end (KIP-368)."""
+"""TLS and SASL against a real broker: mechanisms, refusals, errors, expiring sessions (KIP-368)."""
 
 from __future__ import annotations
 
 import logging
+import subprocess
 import time
 import traceback
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import trio
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 from trikafka_broker.security import PASSWORD, unsecured_token
+from trikafka_broker.settings import write_properties
 
 import trikafka
 from trikafka import AuthenticationError, BootstrapError, ConfigurationError, HandshakeError
@@ -24,12 +26,17 @@ SESSION = 2.0  #: seconds, of SCRAM-SHA-512 alone
 
 @pytest.fixture(scope="module")
 def secured(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """A broker with TLS and SASL at one port, and mutual TLS at another."""
+    """Run a broker with TLS and SASL at one port, and mutual TLS at another."""
     properties = {
         "listener.name.mtls.ssl.client.auth": "required",
         "listener.name.secured.scram-sha-512.connections.max.reauth.ms": int(SESSION * 1000),
     }
-    options: Any = {"tls": True, "sasl": ["plain", "scram", "oauth"], "listeners": {"MTLS": "SSL"}, "properties": properties}
+    options: Any = {
+        "tls": True,
+        "sasl": ["plain", "scram", "oauth"],
+        "listeners": {"MTLS": "SSL"},
+        "properties": properties,
+    }
     with _open(request.config, options) as cluster:
         yield cluster
 
@@ -44,7 +51,9 @@ async def round_trip(topic: str, settings: dict[str, Any], count: int = 200) -> 
         acks = [await producer.enqueue(topic, b"%d" % number) for number in range(count)]
         await producer.flush()
         assert all(ack.done for ack in acks)
-    async with trikafka.open_consumer(topic, group_id=f"of {topic}", auto_offset_reset="earliest", **settings) as consumer:
+    async with trikafka.open_consumer(
+        topic, group_id=f"of {topic}", auto_offset_reset="earliest", **settings
+    ) as consumer:
         values = []
         async for record in consumer:
             values.append(record.value)
@@ -54,13 +63,13 @@ async def round_trip(topic: str, settings: dict[str, Any], count: int = 200) -> 
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-async def test_each_mechanism_over_tls(secured: KafkaCluster, mechanism: str) -> None:
+async def test_each_mechanism_works_over_tls(secured: KafkaCluster, mechanism: str) -> None:
     with trio.fail_after(90):
         await create(secured, f"by-{mechanism}")
         await round_trip(f"by-{mechanism}", secured.client_settings(mechanism))
 
 
-async def test_large_records_over_tls(secured: KafkaCluster) -> None:
+async def test_large_records_pass_over_tls(secured: KafkaCluster) -> None:
     settings = secured.client_settings("PLAIN")
     with trio.fail_after(90):
         await create(secured, "large")
@@ -77,7 +86,7 @@ async def test_large_records_over_tls(secured: KafkaCluster) -> None:
 
 
 def mutual(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
-    """Settings for the port that asks for a certificate."""
+    """Return settings for the port that requires a certificate."""
     return {
         "bootstrap_servers": cluster.bootstrap_servers_of("MTLS"),
         "security_protocol": "SSL",
@@ -86,18 +95,72 @@ def mutual(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
     }
 
 
-async def test_mutual_tls_with_files_and_with_text(secured: KafkaCluster) -> None:
+async def test_mutual_tls_takes_files_and_text(secured: KafkaCluster) -> None:
     client = secured.security_directory / "client.pem"
     with trio.fail_after(90):
         await create(secured, "mutual")
         await round_trip("mutual", mutual(secured, ssl_certfile=str(client)))
-        texts = {"ssl_certfile": client.read_text(), "ssl_cafile": (secured.security_directory / "ca.pem").read_text()}
+        texts = {
+            "ssl_certfile": client.read_text(),
+            "ssl_cafile": (secured.security_directory / "ca.pem").read_text(),
+        }
         async with trikafka.open_admin(**mutual(secured, **texts)) as admin:
             assert "mutual" in await admin.list_topics()
 
 
-async def test_a_broker_that_wants_a_certificate_says_so(secured: KafkaCluster) -> None:
-    with trio.fail_after(60), pytest.raises(HandshakeError, match=r"asks for (one|a client certificate).*ssl_certfile"):
+async def test_stores_are_read_as_by_java(secured: KafkaCluster, tmp_path: Path) -> None:
+    """Java's tool and trikafka read one properties file with PKCS12 stores and an odd password."""
+    password, folder = "p=w:x\\y #!", secured.security_directory
+
+    def run(*command: str) -> None:
+        subprocess.run(command, check=True, capture_output=True)
+
+    client, trust = str(tmp_path / "client.p12"), str(tmp_path / "trust.p12")
+    made = ("-in", f"{folder}/client.pem", "-out", client, "-passout", f"pass:{password}")
+    run("openssl", "pkcs12", "-export", "-name", "client", *made)
+    run(
+        "keytool",
+        "-importcert",
+        "-noprompt",
+        "-file",
+        f"{folder}/ca.pem",
+        "-keystore",
+        trust,
+        "-storepass",
+        password,
+    )
+    properties = {
+        "security.protocol": "SSL",
+        "ssl.truststore.location": trust,
+        "ssl.truststore.password": password,
+        "ssl.keystore.location": client,
+        "ssl.keystore.password": password,
+        "ssl.key.password": password,
+        "ssl.enabled.protocols": "TLSv1.3",
+    }
+    file = tmp_path / "client.properties"
+    write_properties(
+        file, {"ssl.truststore.type": "PKCS12", "ssl.keystore.type": "PKCS12", **properties}
+    )
+    servers = secured.bootstrap_servers_of("MTLS")
+    with trio.fail_after(90):
+        await create(secured, "stored")
+        settings = trikafka.from_properties(file)
+        assert settings["ssl_password"] == password
+        async with trikafka.open_admin(**settings, bootstrap_servers=servers) as admin:
+            assert "stored" in await admin.list_topics()
+        arguments = ["--bootstrap-server", servers, "--command-config", str(file), "--list"]
+        listed = await trio.to_thread.run_sync(
+            lambda: secured.run_tool("org.apache.kafka.tools.TopicCommand", *arguments)
+        )
+    assert "stored" in listed.stdout.split()
+
+
+async def test_missing_certificate_is_explained(secured: KafkaCluster) -> None:
+    with (
+        trio.fail_after(60),
+        pytest.raises(HandshakeError, match=r"asks for (one|a client certificate).*ssl_certfile"),
+    ):
         async with trikafka.open_admin(**mutual(secured)):
             pass
 
@@ -105,21 +168,45 @@ async def test_a_broker_that_wants_a_certificate_says_so(secured: KafkaCluster) 
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"sasl_plain_password": "not-it-7d1f"}, AuthenticationError, r"refused the credentials of user 'alice' \(PLAIN\)"),
-        ({"sasl_mechanism": "SCRAM-SHA-256", "sasl_plain_password": "not-it-7d1f"}, AuthenticationError, "user 'alice'"),
+        (
+            {"sasl_plain_password": "not-it-7d1f"},
+            AuthenticationError,
+            r"refused the credentials of user 'alice' \(PLAIN\)",
+        ),
+        (
+            {"sasl_mechanism": "SCRAM-SHA-256", "sasl_plain_password": "not-it-7d1f"},
+            AuthenticationError,
+            "user 'alice'",
+        ),
         ({"ssl_cafile": None}, HandshakeError, r"authority that is not trusted .*set ssl_cafile"),
         ({"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": None}, BootstrapError, r"needs TLS"),
-        ({"security_protocol": "SSL", "sasl_mechanism": None, "sasl_plain_username": None, "sasl_plain_password": None},
-         BootstrapError, r"may want SASL"),
+        (
+            {
+                "security_protocol": "SSL",
+                "sasl_mechanism": None,
+                "sasl_plain_username": None,
+                "sasl_plain_password": None,
+            },
+            BootstrapError,
+            r"may want SASL",
+        ),
     ],
     ids=["password", "scram-password", "authority", "plain-text", "no-sasl"],
-)  # fmt: skip
-async def test_what_is_wrong_is_told_at_once(
-    secured: KafkaCluster, caplog: pytest.LogCaptureFixture, change: dict[str, Any], error: type[Exception], says: str
+)
+async def test_wrong_settings_are_explained(
+    secured: KafkaCluster,
+    caplog: pytest.LogCaptureFixture,
+    change: dict[str, Any],
+    error: type[Exception],
+    says: str,
 ) -> None:
     settings = {**secured.client_settings("PLAIN"), **change}
     began = time.perf_counter()
-    with caplog.at_level(logging.DEBUG), trio.fail_after(60), pytest.raises(error, match=says) as caught:
+    with (
+        caplog.at_level(logging.DEBUG),
+        trio.fail_after(60),
+        pytest.raises(error, match=says) as caught,
+    ):
         async with trikafka.open_producer(**settings):
             pass
     assert time.perf_counter() - began < 20
@@ -128,21 +215,29 @@ async def test_what_is_wrong_is_told_at_once(
     assert PASSWORD not in caplog.text
 
 
-async def test_tls_spoken_to_a_plain_port(secured: KafkaCluster) -> None:
+async def test_plain_port_is_explained(secured: KafkaCluster) -> None:
     settings = {**secured.client_settings("PLAIN"), "bootstrap_servers": secured.bootstrap_servers}
-    with trio.fail_after(60), pytest.raises((BootstrapError, HandshakeError), match=r"(may|does) not speak TLS"):
+    with (
+        trio.fail_after(60),
+        pytest.raises((BootstrapError, HandshakeError), match=r"(may|does) not speak TLS"),
+    ):
         async with trikafka.open_admin(**settings):
             pass
 
 
-async def test_a_mechanism_that_the_broker_does_not_offer(secured: KafkaCluster) -> None:
+async def test_unknown_mechanism_names_the_offered_ones(secured: KafkaCluster) -> None:
     class Own:
         @trikafka.hooks.hookimpl
         def trikafka_sasl(self, mechanism: str) -> Any:
             return (lambda node: None) if mechanism == "OWN" else None
 
     settings = {**secured.client_settings("PLAIN"), "sasl_mechanism": "OWN", "plugins": [Own()]}
-    with trio.fail_after(60), pytest.raises(AuthenticationError, match=r"does not offer OWN; it offers: .*PLAIN.*SCRAM-SHA-256"):
+    with (
+        trio.fail_after(60),
+        pytest.raises(
+            AuthenticationError, match=r"does not offer OWN; it offers: .*PLAIN.*SCRAM-SHA-256"
+        ),
+    ):
         async with trikafka.open_admin(**settings):
             pass
     with pytest.raises(ConfigurationError, match="no plugin offers 'OTHER'"):
@@ -150,7 +245,7 @@ async def test_a_mechanism_that_the_broker_does_not_offer(secured: KafkaCluster)
             pass
 
 
-async def test_a_mechanism_of_a_third_party(secured: KafkaCluster) -> None:
+async def test_plugin_mechanism_connects(secured: KafkaCluster) -> None:
     asked: list[str] = []
 
     class Conversation:
@@ -177,7 +272,9 @@ async def test_a_mechanism_of_a_third_party(secured: KafkaCluster) -> None:
     assert set(asked) == {"127.0.0.1"}
 
 
-async def test_sessions_that_end_lose_nothing(secured: KafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_sessions_that_expire_lose_nothing(
+    secured: KafkaCluster, caplog: pytest.LogCaptureFixture
+) -> None:
     settings = secured.client_settings("SCRAM-SHA-512")
     asked = 0
 
@@ -195,7 +292,9 @@ async def test_sessions_that_end_lose_nothing(secured: KafkaCluster, caplog: pyt
     with trio.fail_after(60):
         async with (
             trikafka.open_producer(linger_ms=0, **settings) as producer,
-            trikafka.open_consumer("sessions", group_id="sessions", auto_offset_reset="earliest", **settings) as consumer,
+            trikafka.open_consumer(
+                "sessions", group_id="sessions", auto_offset_reset="earliest", **settings
+            ) as consumer,
         ):
             while trio.current_time() < until:
                 await producer.send("sessions", b"%d" % written)
@@ -210,13 +309,20 @@ async def test_sessions_that_end_lose_nothing(secured: KafkaCluster, caplog: pyt
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-async def test_java_and_librdkafka_connect_by_the_same_settings(secured: KafkaCluster, tmp_path: Path) -> None:
+async def test_java_and_librdkafka_share_the_settings(
+    secured: KafkaCluster, tmp_path: Path
+) -> None:
+    """Java, librdkafka and trikafka connect by the settings of Java and of librdkafka."""
     from confluent_kafka import Consumer
 
     await create(secured, "others")
     async with trikafka.open_producer(**secured.client_settings("PLAIN")) as producer:
         await producer.send("others", b"for all")
-    config = {**secured.librdkafka_settings("SCRAM-SHA-256"), "group.id": "others", "auto.offset.reset": "earliest"}
+    config = {
+        **secured.librdkafka_settings("SCRAM-SHA-256"),
+        "group.id": "others",
+        "auto.offset.reset": "earliest",
+    }
     consumer = Consumer(config)
     try:
         consumer.subscribe(["others"])
@@ -225,12 +331,26 @@ async def test_java_and_librdkafka_connect_by_the_same_settings(secured: KafkaCl
         consumer.close()
     assert message is not None
     assert message.value() == b"for all"
-    async with trikafka.open_admin(**trikafka.from_properties(secured.librdkafka_settings("PLAIN"))) as admin:
+    async with trikafka.open_admin(
+        **trikafka.from_properties(secured.librdkafka_settings("PLAIN"))
+    ) as admin:
         assert "others" in await admin.list_topics()
-    async with trikafka.open_admin(**trikafka.from_properties(secured.java_settings("PLAIN"))) as admin:
+    async with trikafka.open_admin(
+        **trikafka.from_properties(secured.java_settings("PLAIN"))
+    ) as admin:
         assert "others" in await admin.list_topics()
     file = tmp_path / "client.properties"
-    file.write_text("".join(f"{key}={value}\n" for key, value in secured.java_settings("SCRAM-SHA-256").items()))
-    arguments = ["--bootstrap-server", secured.bootstrap_servers_of("SECURED"), "--command-config", str(file), "--list"]
-    listed = await trio.to_thread.run_sync(lambda: secured.run_tool("org.apache.kafka.tools.TopicCommand", *arguments))
+    file.write_text(
+        "".join(f"{key}={value}\n" for key, value in secured.java_settings("SCRAM-SHA-256").items())
+    )
+    arguments = [
+        "--bootstrap-server",
+        secured.bootstrap_servers_of("SECURED"),
+        "--command-config",
+        str(file),
+        "--list",
+    ]
+    listed = await trio.to_thread.run_sync(
+        lambda: secured.run_tool("org.apache.kafka.tools.TopicCommand", *arguments)
+    )
     assert "others" in listed.stdout.split()

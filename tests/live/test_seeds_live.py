@@ -1,4 +1,4 @@
-"""Seeds 000 and 003 with a real Kafka: polls without any time, and members that do not come back in time."""
+"""Seeds 000 and 003 with a real Kafka: polls without a wait, and overdue members."""
 
 from __future__ import annotations
 
@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from trikafka import Admin, Consumer, NewTopic, PollIntervalExceededError, Record, open_admin, open_consumer, open_producer
+from trikafka import (
+    Admin,
+    Consumer,
+    NewTopic,
+    PollIntervalExceededError,
+    Record,
+    open_admin,
+    open_consumer,
+    open_producer,
+)
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
@@ -17,7 +26,7 @@ INTERVAL = 8.0
 
 
 async def polled(consumer: Consumer) -> Record:
-    """The next record, by polls that do not wait."""
+    """Return the next record, by polls that do not wait."""
     with trio.fail_after(60):
         while not (batch := await consumer.receive_batch(timeout=0)):
             pass
@@ -25,13 +34,21 @@ async def polled(consumer: Consumer) -> Record:
 
 
 async def overdue(bootstrap: str, admin: Admin, protocol: str, instance: str | None) -> None:
-    """The life of one member, alone with a topic and a group of its own."""
+    """Run one member, alone with a topic and a group of its own, until it misses its interval."""
     name = f"overdue-{uuid.uuid4().hex[:8]}"
     await admin.create_topics({name: NewTopic(1, 1)})
     async with open_producer(bootstrap_servers=bootstrap) as producer:
         await producer.send(name, b"x", partition=0)
-    settings: dict[str, Any] = {"group_id": name, "group_protocol": protocol, "group_instance_id": instance}
-    settings |= {"max_poll_interval_ms": INTERVAL * 1000, "auto_offset_reset": "earliest", "bootstrap_servers": bootstrap}
+    settings: dict[str, Any] = {
+        "group_id": name,
+        "group_protocol": protocol,
+        "group_instance_id": instance,
+    }
+    settings |= {
+        "max_poll_interval_ms": INTERVAL * 1000,
+        "auto_offset_reset": "earliest",
+        "bootstrap_servers": bootstrap,
+    }
     if protocol == "classic":  # the interval is never below the session
         settings |= {"session_timeout_ms": INTERVAL * 1000}
     async with open_consumer(name, **settings) as consumer:
@@ -42,17 +59,22 @@ async def overdue(bootstrap: str, admin: Admin, protocol: str, instance: str | N
                 await trio.sleep(0.02)
         assert INTERVAL <= trio.current_time() - came < INTERVAL + 10
         if instance is None:
-            with trio.fail_after(INTERVAL - 0.5):  # it said goodbye: nobody waits for its session to end
+            with trio.fail_after(
+                INTERVAL - 0.5
+            ):  # the member left the group, so its session does not have to expire
                 while (await admin.describe_groups([name]))[name].members:  # noqa: ASYNC110
                     await trio.sleep(0.02)
         with pytest.raises(PollIntervalExceededError):
             await consumer.commit()
-        assert (await polled(consumer)).offset == 0  # nothing had been committed
+        assert (await polled(consumer)).offset == 0  # no offset was committed before
         await consumer.commit()
         assert len((await admin.describe_groups([name]))[name].members) == 1
 
 
-async def test_members_that_poll_without_any_time_and_are_overdue(kafka_broker: KafkaBroker) -> None:
+async def test_overdue_members_rejoin_at_the_next_poll(
+    kafka_broker: KafkaBroker,
+) -> None:
+    """A member that polls without waiting becomes stale, and joins again at its next poll."""
     bootstrap = kafka_broker.bootstrap_servers
     async with open_admin(bootstrap_servers=bootstrap) as admin, trio.open_nursery() as nursery:
         for protocol in ("classic", "consumer"):

@@ -1,4 +1,4 @@
-"""What a real broker does with an idempotent producer's numbers when something is lost, and what becomes of the records."""
+"""A real broker's handling of sequence numbers after losses, and the outcome of the records."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from trikafka import (
     open_consumer,
     open_producer,
 )
-from trikafka._state.sequences import FORGOTTEN_AFTER
+from trikafka._state.producer.sequences import FORGOTTEN_AFTER
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
@@ -46,7 +46,7 @@ async def make_topic(bootstrap: str, replicas: int = 1, **config: str) -> str:
 
 
 async def log_of(bootstrap: str, topic: str) -> list[int]:
-    """The numbers that partition 0 holds."""
+    """Return the numbers in partition 0."""
     async with open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
         place = TopicPartition(topic, 0)
         consumer.assign([place])
@@ -73,12 +73,19 @@ async def fate(ack: Ack) -> str:
     return "delivered"
 
 
-@pytest.mark.parametrize("fault", [Fault.LOSE_RESPONSE, Fault.LOSE_REQUEST, Fault.DAMAGE_RESPONSE, Fault.DAMAGE_REQUEST])
-async def test_one_fault_with_many_batches_behind_it(kafka_broker: KafkaBroker, fault: Fault) -> None:
+@pytest.mark.parametrize(
+    "fault", [Fault.LOSE_RESPONSE, Fault.LOSE_REQUEST, Fault.DAMAGE_RESPONSE, Fault.DAMAGE_REQUEST]
+)
+async def test_fault_before_many_batches_loses_nothing(
+    kafka_broker: KafkaBroker, fault: Fault
+) -> None:
+    """Each fault of a request leaves the batches behind it delivered, in order."""
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap)
     async with FaultProxy.open(bootstrap.split(",")) as proxy:
-        async with open_producer(bootstrap_servers=bootstrap, dial=proxy.dial, batch_size=0, linger_ms=0) as producer:
+        async with open_producer(
+            bootstrap_servers=bootstrap, dial=proxy.dial, batch_size=0, linger_ms=0
+        ) as producer:
             await producer.send(topic, b"0")
             proxy.add(Rule(fault, after=1))
             acks = [await producer.enqueue(topic, b"%d" % number) for number in range(1, 60)]
@@ -88,13 +95,26 @@ async def test_one_fault_with_many_batches_behind_it(kafka_broker: KafkaBroker, 
     assert await log_of(bootstrap, topic) == list(range(60))
 
 
-async def test_bytes_of_a_closed_connection_between_the_refusal_and_the_new_epoch(kafka_broker: KafkaBroker) -> None:
-    """A gap (1 is lost), 2 is refused, then the broker reads the old connection's 1 and 2: nothing stands twice."""
+async def test_late_bytes_double_no_record(
+    kafka_broker: KafkaBroker,
+) -> None:
+    """Late bytes of an old connection between a refusal and the new epoch double no record.
+
+    1 is lost, so 2 is refused. Then the broker reads 1 and 2 of the old connection.
+    """
     bootstrap, port = kafka_broker.bootstrap_servers, kafka_broker.port
     topic = await make_topic(bootstrap)
-    settings = {"request_timeout_ms": 2_500, "delivery_timeout_ms": 3_000, "batch_size": 0, "linger_ms": 0, "retry_backoff_ms": 400}
+    settings = {
+        "request_timeout_ms": 2_500,
+        "delivery_timeout_ms": 3_000,
+        "batch_size": 0,
+        "linger_ms": 0,
+        "retry_backoff_ms": 400,
+    }
     async with FaultProxy.open(bootstrap.split(",")) as proxy:
-        async with open_producer(bootstrap_servers=bootstrap, dial=proxy.dial, **settings) as producer:
+        async with open_producer(
+            bootstrap_servers=bootstrap, dial=proxy.dial, **settings
+        ) as producer:
             await producer.send(topic, b"0")
             proxy.hold(port)
             first = await producer.enqueue(topic, b"1")
@@ -110,7 +130,9 @@ async def test_bytes_of_a_closed_connection_between_the_refusal_and_the_new_epoc
                 await first.wait()
             passed = proxy.passed[PRODUCE]
             proxy.release(port)
-            await until(lambda: proxy.passed[PRODUCE] > passed or second.done)  # it will be refused; or its time is over, too
+            await until(
+                lambda: proxy.passed[PRODUCE] > passed or second.done
+            )  # it will be refused, or expires as well
             await trio.sleep(0.1)
             arrive.set()
             outcome = await fate(second)
@@ -122,11 +144,16 @@ async def test_bytes_of_a_closed_connection_between_the_refusal_and_the_new_epoc
     assert outcome != "delivered" or 2 in found
 
 
-async def test_a_log_truncated_by_an_unclean_election(make_kafka_cluster: MakeKafkaCluster) -> None:
-    """The new leader lacks what the old one had acknowledged alone; what follows is written once and in order."""
+async def test_truncated_log_keeps_later_records(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """After an unclean election later records are written once and in order.
+
+    The new leader lacks records that only the old one had, although they were acknowledged.
+    """
     cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3)))
     bootstrap = cluster.bootstrap_servers
-    topic = await make_topic(bootstrap, 3, **{"min.insync.replicas": "1", "unclean.leader.election.enable": "true"})
+    topic = await make_topic(
+        bootstrap, 3, **{"min.insync.replicas": "1", "unclean.leader.election.enable": "true"}
+    )
     await trio.to_thread.run_sync(_place, bootstrap, topic, [0, 1])
     old, other, _ = cluster.brokers
     await wait_for_leader(bootstrap, topic, 0)
@@ -136,7 +163,7 @@ async def test_a_log_truncated_by_an_unclean_election(make_kafka_cluster: MakeKa
         await other.kill()
         with trio.fail_after(60):
             for number in range(10, 20):
-                await producer.send(topic, b"%d" % number)  # the old leader has them alone
+                await producer.send(topic, b"%d" % number)  # only the old leader has them
         await old.kill()
         waiting = [await producer.enqueue(topic, b"%d" % number) for number in range(20, 30)]
         await other.start()
@@ -166,16 +193,29 @@ async def wait_for_leader(bootstrap: str, topic: str, node: int | None, in_sync:
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         with trio.fail_after(60):
             while True:
-                for partition in (await admin.list_topics()).get(topic, ()):  # one, once the broker has heard of it
-                    if node in (None, partition.leader) and len(partition.in_sync_replicas) == in_sync:
+                for partition in (await admin.list_topics()).get(
+                    topic, ()
+                ):  # one, once the broker knows
+                    if (
+                        node in (None, partition.leader)
+                        and len(partition.in_sync_replicas) == in_sync
+                    ):
                         return
                 await trio.sleep(0.05)
 
 
 async def elect(asked: Broker, topic: str, replicas: list[int]) -> None:
-    """Have the first of ``replicas`` lead. Only the broker ``asked`` is spoken to: others may be frozen."""
+    """Make the first of ``replicas`` the leader.
+
+    Only the broker ``asked`` is contacted: others may be frozen.
+    """
     topics = AlterPartitionReassignmentsRequest.ReassignableTopic
-    placed = [topics(name=topic, partitions=[topics.ReassignablePartition(partition_index=0, replicas=replicas)])]
+    placed = [
+        topics(
+            name=topic,
+            partitions=[topics.ReassignablePartition(partition_index=0, replicas=replicas)],
+        )
+    ]
     order = AlterPartitionReassignmentsRequest(timeout_ms=20_000, topics=placed)
     elected = [ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[0])]
     election = ElectLeadersRequest(election_type=0, topic_partitions=elected, timeout_ms=20_000)
@@ -185,32 +225,55 @@ async def elect(asked: Broker, topic: str, replicas: list[int]) -> None:
 
 async def ask(broker: Broker, request: Any) -> Any:
     async with open_admin(bootstrap_servers=broker.sync.bootstrap_servers) as admin:
-        (node,) = [node for node in (await admin.describe_cluster()).nodes if node.port == broker.sync.port]
+        (node,) = [
+            node for node in (await admin.describe_cluster()).nodes if node.port == broker.sync.port
+        ]
         return await admin._brokers.request(node, request)
 
 
 async def size_at(broker: Broker, topic: str) -> int:
-    """The bytes of the log of partition 0 that a replica has, whether they are committed or not."""
+    """Return the size in bytes of a replica's log of partition 0, committed or not."""
     places = [DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=[0])]
     response = await ask(broker, DescribeLogDirsRequest(topics=places))
-    return sum(part.partition_size for found in response.results for each in found.topics for part in each.partitions)
+    return sum(
+        part.partition_size
+        for found in response.results
+        for each in found.topics
+        for part in each.partitions
+    )
 
 
 async def active_controller(broker: Broker) -> int:
     metadata = DescribeQuorumRequest.TopicData(
-        topic_name="__cluster_metadata", partitions=[DescribeQuorumRequest.TopicData.PartitionData(partition_index=0)]
+        topic_name="__cluster_metadata",
+        partitions=[DescribeQuorumRequest.TopicData.PartitionData(partition_index=0)],
     )
     response = await ask(broker, DescribeQuorumRequest(topics=[metadata]))
     leader: int = response.topics[0].partitions[0].leader_id
     return leader
 
 
-async def test_a_leader_that_is_deposed_while_it_waits_for_a_follower(make_kafka_cluster: MakeKafkaCluster) -> None:
-    """It says NOT_LEADER_OR_FOLLOWER of what it has written and its successor has: so the record may be in the log."""
-    session = {"broker.session.timeout.ms": 9_000}  # after which the frozen one is waited for no more
-    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=session)))
-    number = await active_controller(cluster.brokers[0])  # not to be frozen, for it moves leaders
-    old, new, frozen = cluster.brokers[number], cluster.brokers[number - 1], cluster.brokers[number - 2]
+async def test_record_of_a_lost_leader_may_be_written(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
+    """A leader that loses its role while it waits for a follower answers NOT_LEADER_OR_FOLLOWER.
+
+    It has written the record, and its successor has the record: so the record may be in the log.
+    """
+    session = {
+        "broker.session.timeout.ms": 9_000
+    }  # after that the leader does not wait for the frozen one
+    cluster = Cluster(
+        await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=session))
+    )
+    number = await active_controller(
+        cluster.brokers[0]
+    )  # must not be frozen, since it moves leaders
+    old, new, frozen = (
+        cluster.brokers[number],
+        cluster.brokers[number - 1],
+        cluster.brokers[number - 2],
+    )
     replicas = [broker.sync.node_id for broker in (old, new, frozen)]
     topic = await make_topic(cluster.bootstrap_servers, 3)
     await wait_for_leader(cluster.bootstrap_servers, topic, None, 3)
@@ -241,20 +304,30 @@ async def test_a_leader_that_is_deposed_while_it_waits_for_a_follower(make_kafka
     assert await log_of(cluster.bootstrap_servers, topic) == [0, 1]
 
 
-async def test_a_broker_that_forgets_producers(make_kafka_cluster: MakeKafkaCluster) -> None:
-    """A producer that was silent for longer than brokers remember it goes on; what is lost then does not stand twice (KIP-360)."""
+async def test_forgotten_producer_continues(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """A producer that was silent for longer than brokers remember it continues (KIP-360).
+
+    A record that is lost then is not written twice.
+    """
     forgetful = {"producer.id.expiration.ms": 300, "producer.id.expiration.check.interval.ms": 100}
-    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=forgetful)))
+    cluster = Cluster(
+        await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=forgetful))
+    )
     bootstrap = cluster.bootstrap_servers
     topic = await make_topic(bootstrap)
     settings = {"batch_size": 0, "linger_ms": 0, "request_timeout_ms": 2_000}
     async with FaultProxy.open(bootstrap.split(",")) as proxy:
-        async with open_producer(bootstrap_servers=bootstrap, dial=proxy.dial, **settings) as producer:
+        async with open_producer(
+            bootstrap_servers=bootstrap, dial=proxy.dial, **settings
+        ) as producer:
             for first in (0, 20):
                 if first:
                     await trio.sleep(FORGOTTEN_AFTER + 0.5)
                 proxy.add(Rule(Fault.LOSE_REQUEST))
-                acks = [await producer.enqueue(topic, b"%d" % number) for number in range(first, first + 20)]
+                acks = [
+                    await producer.enqueue(topic, b"%d" % number)
+                    for number in range(first, first + 20)
+                ]
                 with trio.fail_after(60):
                     assert {await fate(ack) for ack in acks} == {"delivered"}
         assert proxy.counts[Fault.LOSE_REQUEST.value] == 2

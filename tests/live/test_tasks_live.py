@@ -1,4 +1,4 @@
-"""``run_tasks`` on real brokers: a frozen leader holds back its own partition alone, exactly once with dead letters, the worker."""
+"""``run_tasks`` on real brokers: a frozen leader, exactly once with dead letters, the worker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
-from telling import settled
+from cluster_waits import settled
 from trikafka_broker import Cluster
 from trikafka_broker.cluster import KafkaCluster
 
@@ -29,29 +30,35 @@ FIRST = 20  #: of each partition, before a broker is frozen
 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
-    """Three brokers."""
+    """Run three brokers."""
     with KafkaCluster(brokers=3) as started:
         started.start()
         yield Cluster(started)
 
 
 async def filled(cluster: Cluster, topic: str, partitions: int = 3, copies: int = 1) -> None:
-    """A topic with ``COUNT`` records a partition."""
+    """Make a topic with ``COUNT`` records in each partition."""
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics({topic: NewTopic(partitions, copies)})
     async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
         for number in range(COUNT):
             for part in range(partitions):
-                await producer.enqueue(topic, b"%d-%d" % (part, number), key=b"k%d" % (number % 7), partition=part)
+                await producer.enqueue(
+                    topic, b"%d-%d" % (part, number), key=b"k%d" % (number % 7), partition=part
+                )
 
 
 def settings_of(cluster: Cluster, group_id: str) -> dict[str, Any]:
-    given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group_id, "auto_offset_reset": "earliest"}
+    given: dict[str, Any] = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "group_id": group_id,
+        "auto_offset_reset": "earliest",
+    }
     return given | {"enable_auto_commit": False, "auto_commit_interval_ms": 200}
 
 
 async def coordinator_of(admin: trikafka.Admin, group_id: str) -> int | None:
-    """The node that leads the partition of ``__consumer_offsets`` in which a group is."""
+    """Return the node that leads the partition of ``__consumer_offsets`` with a group."""
     hashed = 0
     for letter in group_id:
         hashed = (31 * hashed + ord(letter)) & 0xFFFFFFFF
@@ -65,7 +72,9 @@ async def until(true: Any, limit: float = 60) -> None:
             await trio.sleep(0.02)
 
 
-async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+async def test_frozen_leader_delays_its_partition_only(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
     await filled(cluster, "frozen")
     done = Counter[int]()
     stuck: int | None = None
@@ -89,7 +98,9 @@ async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Clust
         coordinator = await coordinator_of(admin, "freezing")
         led = {info.partition: info.leader for info in (await admin.list_topics())["frozen"]}
         assert sorted(leader for leader in led.values() if leader is not None) == [0, 1, 2]
-        stuck, leader = next((part, node) for part, node in led.items() if node not in (coordinator, None))
+        stuck, leader = next(
+            (part, node) for part, node in led.items() if node not in (coordinator, None)
+        )
         assert leader is not None
         broker = cluster.brokers[leader]
         await broker.freeze()
@@ -98,8 +109,16 @@ async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Clust
             others = [part for part in led if part != stuck]
             await until(lambda: all(done[part] == COUNT for part in others))
             assert done[stuck] == FIRST
-            assert [line for line in caplog.messages if f"the task of frozen-{stuck} is skipped" in line and "end_offsets" in line]
-            assert not [line for line in caplog.messages if any(f"the task of frozen-{part} is skipped" in line for part in others)]
+            assert [
+                line
+                for line in caplog.messages
+                if f"the task of frozen-{stuck} is skipped" in line and "end_offsets" in line
+            ]
+            assert not [
+                line
+                for line in caplog.messages
+                if any(f"the task of frozen-{part} is skipped" in line for part in others)
+            ]
         finally:
             await broker.thaw()
         await until(lambda: done[stuck] == COUNT)
@@ -107,18 +126,179 @@ async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Clust
     assert done == Counter(dict.fromkeys(range(3), COUNT))
 
 
+async def test_ctrl_c_loses_no_finished_work(cluster: Cluster) -> None:
+    """Ctrl-C in a handler loses no finished work.
+
+    The signal arrives while the handler runs, and Trio raises there. The next member does not have
+    to wait for the end of a session.
+    """
+    await filled(cluster, "interrupted", partitions=1)
+    seen: list[int] = []
+    settings = settings_of(cluster, "interrupting") | {
+        "auto_commit_interval_ms": 600_000,
+        "session_timeout_ms": 45_000,
+    }
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+        if record.offset == 50:
+            signal.raise_signal(signal.SIGINT)
+
+    with trio.fail_after(60), pytest.raises(KeyboardInterrupt):
+        async with trikafka.open_consumer("interrupted", **settings) as consumer:
+            await trikafka.run_tasks(consumer, handler)
+    assert seen == list(range(51))
+    async with trikafka.open_consumer("interrupted", **settings) as consumer:
+        with trio.fail_after(20):
+            assert (await consumer.receive()).offset == 50
+
+
+async def hanging(cluster: Cluster, protocol: str) -> None:
+    """Run one worker whose handlers all hang, and another member beside it.
+
+    The other member has no partitions at first.
+    """
+    name = f"hanging-{protocol}"
+    await filled(cluster, name, partitions=2)
+    settings = settings_of(cluster, name) | {
+        "group_protocol": protocol,
+        "max_poll_interval_ms": 4_000,
+    }
+    if protocol == "classic":
+        settings |= {"session_timeout_ms": 4_000}
+    let_go = trio.Event()
+    held = Counter[int]()
+    done = Counter[int]()
+
+    async def handler(record: Record) -> None:
+        held[record.partition] += 1
+        await let_go.wait()
+        done[record.partition] += 1
+
+    async with trikafka.open_consumer(name, **settings) as stuck, trio.open_nursery() as nursery:
+        nursery.start_soon(trikafka.run_tasks, stuck, handler)
+        await until(lambda: len(held) == 2)
+        began = trio.current_time()
+        await until(lambda: stuck.statistics().state == "stale")
+        assert trio.current_time() - began < 8
+        async with trikafka.open_consumer(name, **settings) as other:
+            with trio.fail_after(20):
+                seen = {(await other.receive()).partition for _ in range(COUNT + 1)}
+            assert seen == {0, 1}
+            assert stuck.statistics().state == "stale"
+            let_go.set()
+            with trio.move_on_after(60):
+                while stuck.statistics().state != "stable":
+                    await other.receive_batch(0.1)
+        await until(
+            lambda: done == Counter({0: COUNT + 1, 1: COUNT + 1})
+        )  # the record in progress is delivered again
+        nursery.cancel_scope.cancel()
+
+
+async def test_hanging_worker_loses_its_partitions(cluster: Cluster) -> None:
+    async with trio.open_nursery() as nursery:
+        for protocol in ("classic", "consumer"):
+            nursery.start_soon(hanging, cluster, protocol)
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+async def test_largest_record_becomes_a_dead_letter(
+    cluster: Cluster, transactional: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The largest record that its topic allows becomes a dead letter.
+
+    The dead-letter topic allows no larger records.
+    """
+    name = f"largest-{transactional}"
+    most = {"max.message.bytes": "20000"}
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics(
+            {name: NewTopic(1, 1, most), f"{name}-dead": NewTopic(1, 1, most)}
+        )
+    async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        size = 20_000
+        while True:
+            try:
+                await producer.send(name, b"x" * size)
+            except trikafka.RecordTooLargeError:
+                size -= 1
+            else:
+                break
+        await producer.send(name, b"small")
+    done = trio.Event()
+
+    async def handler(record: Record) -> None:
+        if record.value == b"end":
+            done.set()
+            return
+        raise ValueError("no good")
+
+    given: dict[str, Any] = {"transactional_id": name} if transactional else {}
+    async with (
+        trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers, **given) as producer,
+        trikafka.open_consumer(name, **settings_of(cluster, name)) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(
+            partial(
+                trikafka.run_tasks, consumer, handler, producer=producer, dead_letter=f"{name}-dead"
+            )
+        )
+        async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers) as other:
+            await other.send(name, b"end")
+        with trio.fail_after(60):
+            await done.wait()
+            await has_committed(
+                cluster, f"{name}-dead", 2
+            )  # a cancel before that aborts their transaction
+        nursery.cancel_scope.cancel()
+    large, small = await read_committed(cluster, f"{name}-dead")
+    assert large.value is not None
+    assert size / 2 < len(large.value) < size
+    assert dict(large.headers)["trikafka.truncated"] == b"%d" % size
+    assert dict(large.headers)["trikafka.offset"] == b"0"
+    assert small.value == b"small"
+    assert f"offset 0 of {name}-0 is too large for {name}-dead" in caplog.text
+
+
+async def has_committed(cluster: Cluster, topic: str, count: int) -> None:
+    """Wait until a reader of committed records receives this many from partition 0."""
+    settings: dict[str, Any] = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "isolation_level": "read_committed",
+    }
+    async with trikafka.open_consumer(**settings, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        for _ in range(count):
+            await consumer.receive()
+
+
 async def read_committed(cluster: Cluster, topic: str) -> list[Record]:
     await settled(cluster.bootstrap_servers)
-    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "isolation_level": "read_committed"}
+    settings: dict[str, Any] = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "isolation_level": "read_committed",
+    }
     async with trikafka.open_consumer(**settings, auto_offset_reset="earliest") as consumer:
-        tps = [TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)]
+        tps = [
+            TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)
+        ]
         consumer.assign(tps)
         with trio.fail_after(60):
-            return [record async for batch in consumer.batches(until=await consumer.end_offsets(tps)) for record in batch]
+            return [
+                record
+                async for batch in consumer.batches(until=await consumer.end_offsets(tps))
+                for record in batch
+            ]
 
 
-async def test_exactly_once_with_dead_letters(cluster: Cluster) -> None:
-    """Two members, one of them cut off again and again, and each eleventh record fails after its copy was sent."""
+async def test_dead_letters_are_exactly_once(cluster: Cluster) -> None:
+    """Dead letters are exactly once.
+
+    There are two members, one of them repeatedly cut off. Each eleventh record fails after its copy
+    was sent.
+    """
     await filled(cluster, "source", copies=3)
     finished = trio.Event()
 
@@ -126,7 +306,9 @@ async def test_exactly_once_with_dead_letters(cluster: Cluster) -> None:
         while not finished.is_set():
             with trio.move_on_after(life):
                 async with (
-                    trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id=name) as producer,
+                    trikafka.open_producer(
+                        bootstrap_servers=cluster.bootstrap_servers, transactional_id=name
+                    ) as producer,
                     trikafka.open_consumer("source", **settings_of(cluster, "copying")) as consumer,
                 ):
 
@@ -138,15 +320,25 @@ async def test_exactly_once_with_dead_letters(cluster: Cluster) -> None:
 
                     topics = {"copies": NewTopic(3, 3), "dead": NewTopic(1, 3)}
                     await trikafka.run_tasks(
-                        consumer, handler, producer=producer, dead_letter="dead", topics=topics, concurrency=2
+                        consumer,
+                        handler,
+                        producer=producer,
+                        dead_letter="dead",
+                        topics=topics,
+                        concurrency=2,
                     )
 
-    async with trikafka.open_consumer(**settings_of(cluster, "copying")) as watcher, trio.open_nursery() as nursery:
+    async with (
+        trikafka.open_consumer(**settings_of(cluster, "copying")) as watcher,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(member, "one", 120)
         nursery.start_soon(member, "two", 3)
         tps = [TopicPartition("source", part) for part in range(3)]
         with trio.fail_after(120):
-            while any(at is None or at.offset < COUNT for at in (await watcher.committed(tps)).values()):  # noqa: ASYNC110
+            while any(  # noqa: ASYNC110
+                at is None or at.offset < COUNT for at in (await watcher.committed(tps)).values()
+            ):
                 await trio.sleep(0.2)
         finished.set()
         nursery.cancel_scope.cancel()
@@ -154,30 +346,47 @@ async def test_exactly_once_with_dead_letters(cluster: Cluster) -> None:
     copies = Counter(record.value for record in await read_committed(cluster, "copies"))
     dead = await read_committed(cluster, "dead")
     assert copies == Counter(value for value, number in every.items() if number % 11 != 5)
-    assert Counter(record.value for record in dead) == Counter(value for value, number in every.items() if number % 11 == 5)
+    assert Counter(record.value for record in dead) == Counter(
+        value for value, number in every.items() if number % 11 == 5
+    )
     for record in dead:
         headers = dict(record.headers)
-        assert record.value == b"%s-%s" % (headers["trikafka.partition"], headers["trikafka.offset"])
-        assert (headers["trikafka.error"], headers["trikafka.message"]) == (b"ValueError", b"no good")
+        assert record.value == b"%s-%s" % (
+            headers["trikafka.partition"],
+            headers["trikafka.offset"],
+        )
+        assert (headers["trikafka.error"], headers["trikafka.message"]) == (
+            b"ValueError",
+            b"no good",
+        )
 
 
-def test_the_page_shows_the_example_as_it_is() -> None:
+def test_page_shows_the_example_unchanged() -> None:
     text = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     shown = (ROOT / "examples/worker.py").read_text(encoding="utf-8").partition('"""\n\n')[2]
-    shown = shown.replace('os.environ.get("KAFKA", "localhost:9092")', '"localhost:9092"').replace("import os\n", "")
+    shown = shown.replace('os.environ.get("KAFKA", "localhost:9092")', '"localhost:9092"').replace(
+        "import os\n", ""
+    )
     assert blocks[0] == shown
 
 
-async def test_the_worker_of_the_examples(cluster: Cluster) -> None:
-    """Each order once though it is stopped in the middle, each customer's in order, two bad ones among the dead."""
+async def test_example_handles_each_order_once(cluster: Cluster) -> None:
+    """The example handles each order once although it is stopped half way.
+
+    Each customer's orders are in order, and two invalid ones are dead letters.
+    """
     servers = cluster.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({"orders": NewTopic(3, 3)})
     async with trikafka.open_producer(bootstrap_servers=servers) as producer:
         for number in range(300):
             customer = f"c{number % 10}"
-            value = b"{not json" if number in (7, 150) else json.dumps({"customer": customer, "item": number}).encode()
+            value = (
+                b"{not json"
+                if number in (7, 150)
+                else json.dumps({"customer": customer, "item": number}).encode()
+            )
             await producer.enqueue("orders", value, key=customer.encode())
     lines: list[str] = []
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
@@ -185,7 +394,9 @@ async def test_the_worker_of_the_examples(cluster: Cluster) -> None:
         for number in range(2):
             environment = {**os.environ, "PYTHONPATH": path, "KAFKA": servers}
             command = [sys.executable, str(ROOT / "examples/worker.py")]
-            process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env=environment)
+            process = await trio.lowlevel.open_process(
+                command, stdout=subprocess.PIPE, env=environment
+            )
             assert process.stdout is not None
             try:
                 text = b""
@@ -203,13 +414,17 @@ async def test_the_worker_of_the_examples(cluster: Cluster) -> None:
             assert said[-1] == "stopped in order"
             lines += said[:-1]
     items = [line.split()[2:] for line in lines]
-    assert sorted(int(item) for _, item in items) == [number for number in range(300) if number not in (7, 150)]
+    assert sorted(int(item) for _, item in items) == [
+        number for number in range(300) if number not in (7, 150)
+    ]
     for customer in range(10):
         mine = [int(item) for name, item in items if name == f"c{customer}"]
         assert mine == sorted(mine)
     dead = await read_committed(cluster, "orders.dead")
     assert [record.value for record in dead] == [b"{not json"] * 2
-    assert all(dict(record.headers)["trikafka.error"] == b"json.decoder.JSONDecodeError" for record in dead)
+    assert all(
+        dict(record.headers)["trikafka.error"] == b"json.decoder.JSONDecodeError" for record in dead
+    )
 
 
 def _enough(before: list[str], text: bytes, number: int) -> bool:

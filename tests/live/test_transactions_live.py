@@ -1,4 +1,7 @@
-"""Transactions against a real Kafka: read by librdkafka and by ourselves, fenced, timed out, the coordinator killed in a commit."""
+"""Transactions against a real Kafka: fenced, expired, and with a killed coordinator.
+
+librdkafka and our consumer read them.
+"""
 
 # ruff: noqa: PT012 (it is a whole block of a transaction that raises)
 
@@ -13,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from cluster_waits import settled
 from kafka.protocol.producer import InitProducerIdRequest
-from telling import settled
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class Own(Exception):
-    """Of the program."""
+    """An error of the program."""
 
 
 async def make_topic(bootstrap: str, partitions: int = 3) -> str:
@@ -46,7 +49,9 @@ async def make_topic(bootstrap: str, partitions: int = 3) -> str:
     return name
 
 
-async def by_librdkafka(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
+async def by_librdkafka(
+    bootstrap: str, topic: str, isolation: str = "read_committed"
+) -> list[bytes]:
     await settled(bootstrap)
     messages = await trio.to_thread.run_sync(read_topic, bootstrap, topic, isolation)
     return sorted(message.value() or b"" for message in messages)
@@ -55,7 +60,9 @@ async def by_librdkafka(bootstrap: str, topic: str, isolation: str = "read_commi
 async def by_ourselves(bootstrap: str, topic: str) -> list[bytes | None]:
     settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "isolation_level": "read_committed"}
     async with trikafka.open_consumer(**settings, auto_offset_reset="earliest") as consumer:
-        tps = [TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)]
+        tps = [
+            TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)
+        ]
         consumer.assign(tps)
         values: list[bytes | None] = []
         async for batch in consumer.batches(until=await consumer.end_offsets(tps)):
@@ -69,9 +76,11 @@ async def place(kafka_broker: KafkaBroker) -> AsyncIterator[tuple[str, str]]:
         yield kafka_broker.bootstrap_servers, await make_topic(kafka_broker.bootstrap_servers)
 
 
-async def test_committed_and_aborted(place: tuple[str, str]) -> None:
+async def test_aborted_records_are_never_read(place: tuple[str, str]) -> None:
     bootstrap, topic = place
-    async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=bootstrap, transactional_id=topic
+    ) as producer:
         for number in range(10):
             async with producer.transaction():
                 for part in range(3):
@@ -86,11 +95,13 @@ async def test_committed_and_aborted(place: tuple[str, str]) -> None:
     assert (await by_librdkafka(bootstrap, topic, "read_uncommitted")).count(b"aborted") == 10
 
 
-async def test_a_table_is_all_or_nothing(place: tuple[str, str]) -> None:
+async def test_table_is_all_or_nothing(place: tuple[str, str]) -> None:
     pa = pytest.importorskip("pyarrow")
     bootstrap, topic = place
     table = pa.table({"value": [b"%06d" % number for number in range(100_000)]})
-    async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic, compression_type="lz4") as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=bootstrap, transactional_id=topic, compression_type="lz4"
+    ) as producer:
         with pytest.raises(Own):
             async with producer.transaction():
                 await producer.send_arrow(topic, table)
@@ -101,7 +112,7 @@ async def test_a_table_is_all_or_nothing(place: tuple[str, str]) -> None:
     assert await by_librdkafka(bootstrap, topic) == [b"%06d" % number for number in range(100_000)]
 
 
-async def test_the_newer_producer_wins(place: tuple[str, str]) -> None:
+async def test_newer_producer_fences_the_older(place: tuple[str, str]) -> None:
     bootstrap, topic = place
     settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic}
     async with trikafka.open_producer(**settings) as old:
@@ -116,9 +127,37 @@ async def test_the_newer_producer_wins(place: tuple[str, str]) -> None:
     assert await by_librdkafka(bootstrap, topic) == [b"new"]
 
 
-async def test_open_for_too_long(place: tuple[str, str]) -> None:
+async def test_record_refused_at_the_commit_aborts(kafka_broker: KafkaBroker) -> None:
+    """A record that is refused while the commit begins fails the transaction.
+
+    The refusal arrives in another step of the commit each time. Leaving the block raises it, and
+    the next transaction works.
+    """
+    bootstrap, topic = kafka_broker.bootstrap_servers, f"transactions-{uuid.uuid4().hex[:8]}"
+    async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({topic: NewTopic(1, 1, config={"max.message.bytes": "1000"})})
+    async with trikafka.open_producer(
+        bootstrap_servers=bootstrap, transactional_id=topic, linger_ms=0
+    ) as producer:
+        for number in range(30):
+            with trio.fail_after(10):
+                with pytest.raises(TransactionAbortableError):
+                    async with producer.transaction():
+                        await producer.enqueue(topic, b"x" * 10_000)
+                        for _ in range(number % 6 + 1):
+                            await trio.lowlevel.checkpoint()
+                async with producer.transaction():
+                    await producer.enqueue(topic, b"%02d" % number)
+    assert await by_ourselves(bootstrap, topic) == [b"%02d" % number for number in range(30)]
+
+
+async def test_long_transaction_is_aborted(place: tuple[str, str]) -> None:
     bootstrap, topic = place
-    settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic, "transaction_timeout_ms": 4_000}
+    settings: dict[str, Any] = {
+        "bootstrap_servers": bootstrap,
+        "transactional_id": topic,
+        "transaction_timeout_ms": 4_000,
+    }
     async with trikafka.open_producer(**settings) as producer:
         with pytest.raises(TransactionAbortableError):
             async with producer.transaction():
@@ -132,14 +171,24 @@ async def test_open_for_too_long(place: tuple[str, str]) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_offsets_go_with_the_records(place: tuple[str, str], protocol: Any) -> None:
+async def test_offsets_are_committed_with_the_records(
+    place: tuple[str, str], protocol: Any
+) -> None:
     bootstrap, topic = place
     target = await make_topic(bootstrap)
     async with trikafka.open_producer(bootstrap_servers=bootstrap) as plain:
         for number in range(100):
             await plain.enqueue(topic, b"%02d" % number)
-    group: dict[str, Any] = {"group_id": topic, "group_protocol": protocol, "enable_auto_commit": False}
-    group |= {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    group: dict[str, Any] = {
+        "group_id": topic,
+        "group_protocol": protocol,
+        "enable_auto_commit": False,
+    }
+    group |= {
+        "bootstrap_servers": bootstrap,
+        "auto_offset_reset": "earliest",
+        "isolation_level": "read_committed",
+    }
     async with (
         trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer,
         trikafka.open_consumer(topic, **group) as consumer,
@@ -158,8 +207,14 @@ async def test_offsets_go_with_the_records(place: tuple[str, str], protocol: Any
     assert await by_librdkafka(bootstrap, target) == [b"%02d" % number for number in range(100)]
 
 
-async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_cluster: MakeKafkaCluster) -> None:
-    """What was said to be committed is there; what was said to be aborted is not; what is undecided is settled."""
+async def test_killed_coordinator_breaks_no_promise(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
+    """Killing the coordinator breaks no promise.
+
+    Records of a reported commit are there, those of a reported abort are not, and an undecided
+    transaction is settled.
+    """
     kafka = make_kafka_cluster(brokers=3, properties={"transaction.state.log.num.partitions": 1})
     cluster = Cluster(kafka)
     bootstrap = cluster.bootstrap_servers
@@ -167,7 +222,9 @@ async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_clu
         topic = await make_topic(bootstrap)
         wanted: list[bytes] = []
         killed = 0
-        async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer:
+        async with trikafka.open_producer(
+            bootstrap_servers=bootstrap, transactional_id=topic
+        ) as producer:
             async with trio.open_nursery() as nursery:
                 stop = trio.Event()
 
@@ -196,22 +253,31 @@ async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_clu
                         async with producer.transaction() as txn:
                             await producer.enqueue(topic, value, partition=number % 3)
                             await producer.enqueue(topic, value, partition=(number + 1) % 3)
-                            await producer.flush()  # so that it is mostly the commit that is cut off
+                            await producer.flush()  # so that mostly the commit is cut off
                             try:
                                 await txn.commit(timeout=0.2 if number % 4 else 30)
                             except TransactionUndecidedError:
                                 await txn.commit(timeout=60)
                         wanted += [value, value]
                     except (TransactionAbortableError, trikafka.KafkaTimeoutError):
-                        pass  # surely not committed
-        assert killed == 3  # how many commits were undecided is a matter of chance: test_transactions.py has them one by one
+                        pass  # certainly not committed
+        assert (
+            killed == 3
+            # how many commits were undecided is a matter of chance: test_transactions.py has them
+            # one by one
+        )
         assert len(wanted) > 100
         assert await by_librdkafka(bootstrap, topic) == sorted(wanted)
 
 
 async def code_of_keeping_it(bootstrap: str, name: str) -> int:
-    """What the coordinator says to a producer that wants to leave the prepared transaction as it is (KIP-939)."""
-    fields = {"transactional_id": name, "transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
+    """Return the coordinator's code for keeping the prepared transaction (KIP-939)."""
+    fields = {
+        "transactional_id": name,
+        "transaction_timeout_ms": 60_000,
+        "producer_id": -1,
+        "producer_epoch": -1,
+    }
     request = InitProducerIdRequest(**fields, enable2_pc=True, keep_prepared_txn=True)
     async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
         (node,) = producer._metadata.snapshot.nodes.values()
@@ -234,8 +300,10 @@ trio.run(main, *sys.argv[1:])
 
 
 async def prepared_by_a_program_that_is_killed(bootstrap: str, topic: str) -> str:
-    """Prepare a transaction in a process of its own; SIGKILL it, and return the text that it has kept."""
-    process = await trio.lowlevel.open_process([sys.executable, "-c", _PREPARES, bootstrap, topic], stdout=subprocess.PIPE)
+    """Prepare a transaction in another process and SIGKILL it; return its stored text."""
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-c", _PREPARES, bootstrap, topic], stdout=subprocess.PIPE
+    )
     assert process.stdout is not None
     text = b""
     while not text.endswith(b"\n"):
@@ -246,16 +314,30 @@ async def prepared_by_a_program_that_is_killed(bootstrap: str, topic: str) -> st
     return text.decode().strip()
 
 
-async def test_two_phases(make_kafka_cluster: MakeKafkaCluster) -> None:
-    unstable = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
+async def test_prepared_transaction_is_committed_later(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
+    unstable = {
+        "transaction.two.phase.commit.enable": "true",
+        "unstable.api.versions.enable": "true",
+    }
     bootstrap = make_kafka_cluster(properties=unstable).bootstrap_servers
     with trio.fail_after(120):
         topic = await make_topic(bootstrap)
-        settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic, "two_phase_commit": True}
+        settings: dict[str, Any] = {
+            "bootstrap_servers": bootstrap,
+            "transactional_id": topic,
+            "two_phase_commit": True,
+        }
         prepared = await prepared_by_a_program_that_is_killed(bootstrap, topic)
         assert await by_librdkafka(bootstrap, topic) == []
-        assert await code_of_keeping_it(bootstrap, topic) == ErrorCode.UNSUPPORTED_VERSION, "docs/transactions.md says so"
-        async with trikafka.open_producer(**settings, commit_prepared=prepared) as producer, producer.transaction() as txn:
+        assert await code_of_keeping_it(bootstrap, topic) == ErrorCode.UNSUPPORTED_VERSION, (
+            "docs/transactions.md says so"
+        )
+        async with (
+            trikafka.open_producer(**settings, commit_prepared=prepared) as producer,
+            producer.transaction() as txn,
+        ):
             await producer.send(topic, b"forgotten")
             await txn.prepare()
         async with trikafka.open_producer(**settings) as producer, producer.transaction():
@@ -263,20 +345,33 @@ async def test_two_phases(make_kafka_cluster: MakeKafkaCluster) -> None:
         assert await by_librdkafka(bootstrap, topic) == [b"kept", b"last"]
 
 
-async def test_two_phases_where_the_broker_does_not_allow_them(place: tuple[str, str]) -> None:
+async def test_two_phases_need_the_brokers_permission(place: tuple[str, str]) -> None:
     with pytest.raises((AuthorizationError, UnsupportedVersionError), match="two_phase_commit"):
-        async with trikafka.open_producer(bootstrap_servers=place[0], transactional_id=place[1], two_phase_commit=True):
+        async with trikafka.open_producer(
+            bootstrap_servers=place[0], transactional_id=place[1], two_phase_commit=True
+        ):
             pass
 
 
-async def test_an_id_that_the_coordinator_has_forgotten(make_kafka_cluster: MakeKafkaCluster) -> None:
-    """The transaction that meets it is aborted, the next one begins with a new producer id: unless another has the id since."""
-    expiry = {"transactional.id.expiration.ms": 4_000, "transaction.remove.expired.transaction.cleanup.interval.ms": 200}
+async def test_forgotten_id_aborts_the_transaction(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
+    """A forgotten transactional id aborts the transaction; the next one has a new producer id.
+
+    The producer is fenced if another one has used the id since.
+    """
+    expiry = {
+        "transactional.id.expiration.ms": 4_000,
+        "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
+    }
     bootstrap = make_kafka_cluster(properties=expiry).bootstrap_servers
     with trio.fail_after(120):
         topic = await make_topic(bootstrap)
         settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic}
-        async with trikafka.open_producer(**settings) as producer, trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+        async with (
+            trikafka.open_producer(**settings) as producer,
+            trikafka.open_admin(bootstrap_servers=bootstrap) as admin,
+        ):
 
             async def forgotten() -> None:
                 while await admin.list_transactions():  # noqa: ASYNC110
@@ -288,7 +383,9 @@ async def test_an_id_that_the_coordinator_has_forgotten(make_kafka_cluster: Make
 
             await send(b"first")
             await forgotten()
-            with pytest.raises(TransactionAbortableError, match=r"transactional\.id\.expiration\.ms"):
+            with pytest.raises(
+                TransactionAbortableError, match=r"transactional\.id\.expiration\.ms"
+            ):
                 await send(b"lost")
             await send(b"next")
             await forgotten()
@@ -302,19 +399,25 @@ async def test_an_id_that_the_coordinator_has_forgotten(make_kafka_cluster: Make
         assert await by_librdkafka(bootstrap, topic) == [b"first", b"next", b"of the newer one"]
 
 
-async def test_version_1(make_kafka_cluster: MakeKafkaCluster) -> None:
-    """A cluster whose transaction.version is not 2 (yet), and is raised while the producer works."""
+async def test_producer_survives_a_version_upgrade(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """A cluster with transaction.version below 2 is raised to 2 while the producer works."""
     kafka = make_kafka_cluster()
     bootstrap = kafka.bootstrap_servers
     features = ("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", bootstrap)
     with trio.fail_after(180):
-        await trio.to_thread.run_sync(kafka.run_tool, *features, "downgrade", "--feature", "transaction.version=1")
+        await trio.to_thread.run_sync(
+            kafka.run_tool, *features, "downgrade", "--feature", "transaction.version=1"
+        )
         topic = await make_topic(bootstrap)
-        async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer:
+        async with trikafka.open_producer(
+            bootstrap_servers=bootstrap, transactional_id=topic
+        ) as producer:
             for number in range(6):
                 if number == 3:
                     await trio.to_thread.run_sync(
-                        lambda: kafka.run_tool(*features, "upgrade", "--feature", "transaction.version=2")
+                        lambda: kafka.run_tool(
+                            *features, "upgrade", "--feature", "transaction.version=2"
+                        )
                     )
                 async with producer.transaction():
                     for part in range(3):
@@ -323,6 +426,11 @@ async def test_version_1(make_kafka_cluster: MakeKafkaCluster) -> None:
                     async with producer.transaction():
                         await producer.send(topic, b"aborted")
                         raise Own
-        async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer, producer.transaction():
+        async with (
+            trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer,
+            producer.transaction(),
+        ):
             await producer.send(topic, b"6")
-        assert await by_librdkafka(bootstrap, topic) == sorted([b"%d" % number for number in range(6)] * 3 + [b"6"])
+        assert await by_librdkafka(bootstrap, topic) == sorted(
+            [b"%d" % number for number in range(6)] * 3 + [b"6"]
+        )

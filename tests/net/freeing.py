@@ -1,4 +1,4 @@
-"""A snapshot of many partitions that tells in which thread each of them is freed."""
+"""A snapshot of many partitions that records the thread in which each partition is freed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MANY = 60_000
 
 
 class Freed:
-    """How many partitions were freed in this thread, which is the loop's, and how many in others."""
+    """The numbers of partitions freed in this thread, which is the loop's, and in other threads."""
 
     def __init__(self) -> None:
         self.loop = threading.get_ident()
         self.here = self.elsewhere = 0
 
     def one(self) -> None:
-        """A partition is freed, in the thread that calls."""
+        """Count a partition as freed in the calling thread."""
         if threading.get_ident() == self.loop:
             self.here += 1
         else:
@@ -28,7 +28,7 @@ class Freed:
 
 @dataclass(frozen=True)
 class Watched(PartitionInfo):
-    """A partition that says when it goes."""
+    """A partition that records its destruction."""
 
     freed: Freed
 
@@ -37,6 +37,9 @@ class Watched(PartitionInfo):
 
 
 def large(version: int, freed: Freed) -> ClusterSnapshot:
-    """The snapshot. Whoever holds it holds all that there is of it."""
-    parts = {number: Watched("big", number, 0, 0, (0, number), (0, number), freed) for number in range(MANY)}
+    """Return the snapshot. It holds the only references to its partitions."""
+    parts = {
+        number: Watched("big", number, 0, 0, (0, number), (0, number), freed)
+        for number in range(MANY)
+    }
     return ClusterSnapshot(version, "c", 0, {}, {"big": TopicInfo("big", 0, None, False, parts)})

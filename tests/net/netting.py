@@ -1,4 +1,7 @@
-"""What the tests of ``_net`` share: a broker's end of a memory stream that the test plays by hand, and clients in pieces."""
+"""Helpers of the tests of ``_net``.
+
+They are the broker's end of a memory stream, which the test plays by hand, and clients in parts.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,9 @@ import trio
 import trio.testing
 from kafka.protocol.metadata import MetadataRequest
 
-from trikafka._api.service import Exit, Service, run_client
-from trikafka._managers.coordinator import Coordinators
-from trikafka._managers.metadata import Metadata
+from trikafka._api.client.service import Exit, Service, run_client
+from trikafka._managers.cluster.coordinator import Coordinators
+from trikafka._managers.cluster.metadata import Metadata
 from trikafka._net.brokers import Brokers
 from trikafka._net.connection import Connection
 from trikafka._net.transport import transport_of
@@ -36,14 +39,18 @@ def metadata_request(cluster_topics: list[str] | None = None) -> Any:
 
 
 class Peer:
-    """The broker's end: reads requests, answers them when and how the test says."""
+    """The broker's end: it reads requests and responds when and how the test says."""
 
     def __init__(self, stream: trio.abc.Stream) -> None:
         self.stream = stream
         self._buffer = bytearray()
 
     async def request(self) -> Any:
-        """The next request; EOF is an ``EOFError``."""
+        """Return the next request.
+
+        Raises:
+            EOFError: The client closed the stream.
+        """
         size = struct.unpack(">i", await self._exactly(4))[0]
         frame = await self._exactly(size)
         return decode_request(read_head(frame), frame)
@@ -59,12 +66,12 @@ class Peer:
         return taken
 
     async def closed(self) -> bool:
-        """Wait for the end of the stream; whether nothing came before it."""
+        """Wait for the end of the stream; return whether no bytes came before it."""
         return not self._buffer and not await self.stream.receive_some()
 
     @staticmethod
     def frame(request: Any, **values: Any) -> bytes:
-        """The frame that answers ``request``."""
+        """Return the frame of the response to ``request``."""
         response = build(RESPONSES[request.API_KEY], request.API_VERSION, values)
         return encode_response(response, request.API_VERSION, request.header.correlation_id)
 
@@ -72,7 +79,7 @@ class Peer:
         await self.stream.send_all(self.frame(request, **values))
 
     async def shake_hands(self) -> None:
-        """Answer the ApiVersions request that every connection begins with."""
+        """Respond to the ApiVersions request with which every connection begins."""
         request = await self.request()
         await self.answer(request, error_code=0, api_keys=OFFERED)
 
@@ -87,11 +94,14 @@ class Line:
 
     def ask(self, message: Any = None, response_timeout: float | None = None) -> Asked:
         """Make a request in a task of its own."""
-        return Asked(self.nursery, lambda: self.connection.request(message or metadata_request(), response_timeout))
+        return Asked(
+            self.nursery,
+            lambda: self.connection.request(message or metadata_request(), response_timeout),
+        )
 
 
 class Asked:
-    """A call in a task of its own: what came of it, and when."""
+    """A call in a task of its own, with its result and the time of its end."""
 
     def __init__(self, nursery: trio.Nursery, call: Callable[[], Awaitable[Any]]) -> None:
         self.scope = trio.CancelScope()
@@ -116,7 +126,7 @@ class Asked:
                 self.done.set()
 
     async def outcome(self) -> Any:
-        """Wait for the end; raise what it raised."""
+        """Wait for the end of the call; return its result or raise its error."""
         await self.done.wait()
         if self.error is not None:
             raise self.error
@@ -124,9 +134,13 @@ class Asked:
 
 
 @asynccontextmanager
-async def connected(*, unbuffered: bool = False, greet: bool = True, **settings: Any) -> AsyncIterator[Line]:
-    """A running connection over a memory stream, its hands shaken; at the end no task is left."""
-    ours, theirs = trio.testing.lockstep_stream_pair() if unbuffered else trio.testing.memory_stream_pair()
+async def connected(
+    *, unbuffered: bool = False, greet: bool = True, **settings: Any
+) -> AsyncIterator[Line]:
+    """Open a negotiated connection over a memory stream. At the end no task may be left."""
+    ours, theirs = (
+        trio.testing.lockstep_stream_pair() if unbuffered else trio.testing.memory_stream_pair()
+    )
     connection, peer = Connection(transport_of(ours), NODE, config(**settings)), Peer(theirs)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
@@ -144,10 +158,16 @@ class Parts:
     """A client without an API: brokers, metadata and coordinators."""
 
     def __init__(self, given: ConsumerConfig, service: Service) -> None:
-        self.config, self.service = given, service
+        self.config = given
+        self.service = service
         self.brokers = Brokers(given, service.start_soon)
         self.metadata = Metadata(given, self.brokers, service.start_soon)
-        self.coordinators = Coordinators(self.metadata, service.start_soon, self.brokers.outages)
+        self.coordinators = Coordinators(
+            self.metadata,
+            service.start_soon,
+            self.brokers.outages,
+            leave=lambda node: self.brokers.leave(node, ("coordinator", "group")),
+        )
         self.exits: list[Exit] = []
 
     async def _finish(self, how: Exit) -> None:
@@ -159,8 +179,13 @@ class Parts:
 async def open_parts(
     cluster: ScriptedCluster, *, bootstrap: bool = True, background: bool = False, **settings: Any
 ) -> AsyncIterator[Parts]:
-    """The parts, in the frame that every client has; ``background``: with the metadata's task."""
-    given = config(**{"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial} | settings)
+    """Open the parts in the frame that every client has.
+
+    ``background`` also starts the metadata's task.
+    """
+    given = config(
+        **{"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial} | settings
+    )
 
     async def start(service: Service) -> Parts:
         parts = Parts(given, service)

@@ -1,4 +1,4 @@
-"""Many tasks that wait for one thing: all wake, in order, and one that was cancelled is neither woken nor kept."""
+"""Many tasks that wait for one thing: all wake in order, and cancelled ones are not kept."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import trio.testing
 from trikafka._net.waiters import Waiters
 
 
-async def test_all_wake_in_the_order_in_which_they_came(autojump_clock: trio.testing.MockClock) -> None:
+async def test_all_wake_in_their_order(autojump_clock: trio.testing.MockClock) -> None:
     waiters, woken = Waiters(), []
 
     async def wait(number: int) -> None:
@@ -30,7 +30,7 @@ async def test_all_wake_in_the_order_in_which_they_came(autojump_clock: trio.tes
     assert sorted(woken) == [(0, start), (1, start), (2, start)]
 
 
-async def test_one_that_was_cancelled_is_not_woken_where_it_sleeps_next(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_waiter_is_not_woken_later(autojump_clock: trio.testing.MockClock) -> None:
     waiters = Waiters()
     with trio.move_on_after(1) as scope:
         await waiters.wait()
@@ -46,7 +46,9 @@ async def test_one_that_was_cancelled_is_not_woken_where_it_sleeps_next(autojump
     assert trio.current_time() == began + 3
 
 
-async def test_it_may_be_waited_for_again_after_a_cancellation(autojump_clock: trio.testing.MockClock) -> None:
+async def test_waiter_may_wait_again_after_cancelling(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
     waiters, woken = Waiters(), 0
 
     async def wait() -> None:
@@ -63,7 +65,7 @@ async def test_it_may_be_waited_for_again_after_a_cancellation(autojump_clock: t
     assert woken == 1
 
 
-async def test_those_that_were_cancelled_are_not_kept(autojump_clock: trio.testing.MockClock) -> None:
+async def test_cancelled_waiters_are_not_kept(autojump_clock: trio.testing.MockClock) -> None:
     waiters = Waiters()
 
     async def give_up() -> None:
@@ -77,6 +79,9 @@ async def test_those_that_were_cancelled_are_not_kept(autojump_clock: trio.testi
                 for _ in range(50):
                     others.start_soon(give_up)
         gc.collect()
-        kept = sum(isinstance(each, trio.lowlevel.Task) and each.name.endswith("give_up") for each in gc.get_objects())
+        kept = sum(
+            isinstance(each, trio.lowlevel.Task) and each.name.endswith("give_up")
+            for each in gc.get_objects()
+        )
         waiters.set()
     assert kept <= 150

@@ -1,14 +1,14 @@
-"""An accumulator with a clock that the test moves, and what it said; real encoders, no tasks."""
+"""An accumulator with a clock that the test moves; real encoders, no tasks."""
 
 from __future__ import annotations
 
 import random
 from typing import Any
 
-from trikafka._state.accumulator import Accumulator, Limits
-from trikafka._state.producer_batch import ProducerBatch
-from trikafka._state.producer_state import Idempotent, Plain
-from trikafka._state.sequences import Identity
+from trikafka._state.producer.accumulator import Accumulator, BufferLimits
+from trikafka._state.producer.producer_batch import ProducerBatch
+from trikafka._state.producer.producer_state import Idempotent, NonIdempotent
+from trikafka._state.producer.sequences import ProducerIdentity
 from trikafka._wire import _implementation
 from trikafka._wire.records import decode_records
 from trikafka.types import Record, RecordMetadata
@@ -21,7 +21,7 @@ def _parts(made: Any) -> Ticket:
 
 
 class Waiting:
-    """Somebody who waits for room, and how often he was told to look again."""
+    """A task that waits for room, and the number of its notifications."""
 
     def __init__(self) -> None:
         self.told = 0
@@ -34,7 +34,12 @@ class Bench:
     """An accumulator for topic ``t``, with the time in ``now``."""
 
     def __init__(
-        self, *leaders: int | None, partitioner: Any = None, idempotent: bool = True, ignore_keys: bool = False, **limits: Any
+        self,
+        *leaders: int | None,
+        partitioner: Any = None,
+        idempotent: bool = True,
+        ignore_keys: bool = False,
+        **limits: Any,
     ) -> None:
         self.now = 0.0
         self.woken: list[int | None] = []
@@ -45,11 +50,13 @@ class Bench:
             "max_request_size": 2_000,
             "delivery_timeout": 60.0,
         }
-        self.limits = Limits(**(settings | limits))
-        made: Any = type("Made", (_implementation.current.DeliveryHandle,), {"__slots__": (), "parts": _parts})
+        self.limits = BufferLimits(**(settings | limits))
+        made: Any = type(
+            "Made", (_implementation.current.DeliveryHandle,), {"__slots__": (), "parts": _parts}
+        )
         self.accumulator: Accumulator[Any] = Accumulator(
             self.limits,
-            Idempotent() if idempotent else Plain(),
+            Idempotent() if idempotent else NonIdempotent(),
             make_encoder=_implementation.current.BatchEncoder,
             handle=made,
             clock=lambda: self.now,
@@ -59,20 +66,25 @@ class Bench:
             ignore_keys=ignore_keys,
             choose=random.Random(7),
         )
-        self.accumulator.identified(Identity(1000, 0))
+        self.accumulator.identified(ProducerIdentity(1000, 0))
         if leaders:
             self.accumulator.update_topic("t", leaders)
 
     def put(self, value: bytes | None = b"v", **fields: Any) -> Ticket:
         ack = self.accumulator.appender.append(
-            "t", value, fields.get("key"), fields.get("headers", ()), fields.get("timestamp"), fields.get("partition")
+            "t",
+            value,
+            fields.get("key"),
+            fields.get("headers", ()),
+            fields.get("timestamp"),
+            fields.get("partition"),
         )
         assert ack is not None
         ticket: Ticket = ack.parts()
         return ticket
 
     def fill(self, count: int, partition: int = 0) -> list[ProducerBatch]:
-        """Put ``count`` batches of one record each on their way into the queue."""
+        """Add ``count`` batches of one record each to the queue."""
         batches = []
         for number in range(count):
             batches.append(self.put(b"%d" % number, partition=partition)[0])
@@ -80,7 +92,7 @@ class Bench:
         return batches
 
     def prove(self, partition: int = 0) -> None:
-        """Have the broker take a first batch, number 0: others may be pipelined from then on."""
+        """Deliver a first batch with number 0. From then on batches may be pipelined."""
         batch = self.fill(1, partition)[0]
         assert self.drain() == [batch]
         self.accumulator.succeeded(batch, 0, None)
@@ -90,10 +102,18 @@ class Bench:
 
 
 def records(batch: ProducerBatch) -> list[Record]:
-    """What a broker would find in the batch."""
+    """Return the records that a broker would find in the batch."""
     data = batch.to_bytes()
     return list(
-        decode_records(data, topic="t", partition=batch.partition, fetch_offset=0, aborted=None, check_crcs=True, max_bytes=10**6)
+        decode_records(
+            data,
+            topic="t",
+            partition=batch.partition,
+            fetch_offset=0,
+            aborted=None,
+            check_crcs=True,
+            max_bytes=10**6,
+        )
     )
 
 

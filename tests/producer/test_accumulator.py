@@ -1,4 +1,4 @@
-"""Batching, room, partitions, and what answers mean: rows of answers against what must follow."""
+"""Batching, room, partitions, and responses: rows of responses with what must follow from them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import pytest
 from accumulating import Bench, Waiting, outcome, records
 
-from trikafka._state.producer_batch import BatchState
-from trikafka._state.sequences import Identity
+from trikafka._state.producer.producer_batch import BatchState
+from trikafka._state.producer.sequences import ProducerIdentity
 from trikafka._wire.partitioning import partition_for_key
 from trikafka.errors import (
     ConfigurationError,
@@ -25,7 +25,7 @@ LOST = KafkaConnectionError("gone")
 OUT_OF_ORDER = from_code(45)
 
 
-def test_a_batch_lingers_and_is_ready_when_it_is_full() -> None:
+def test_batch_is_ready_after_linger_or_when_full() -> None:
     bench = Bench(0)
     first, _, _ = bench.put(b"x" * 100, partition=0)
     assert bench.accumulator.due_at(0, bench.now) == 1.0
@@ -42,17 +42,24 @@ def test_a_batch_lingers_and_is_ready_when_it_is_full() -> None:
     assert len(bench.drain()) == 1
 
 
-def test_records_come_out_as_they_went_in() -> None:
+def test_records_are_encoded_unchanged() -> None:
     bench = Bench(0)
     bench.put(b"v", key=b"k", headers=[("h", b"1"), ("n", None)], timestamp=5)
     bench.put(None, key=None, partition=0, timestamp=7)
     bench.put(memoryview(b"view"), partition=0, timestamp=7)
     bench.accumulator.close_open()
     found = [(r.timestamp, r.key, r.value, r.headers) for r in records(bench.drain()[0])]
-    assert found == [(5, b"k", b"v", (("h", b"1"), ("n", None))), (7, None, None, ()), (7, None, b"view", ())]
+    assert found == [
+        (5, b"k", b"v", (("h", b"1"), ("n", None))),
+        (7, None, None, ()),
+        (7, None, b"view", ()),
+    ]
 
 
-def test_one_batch_a_partition_a_request_and_turns() -> None:
+def test_partitions_take_turns_in_requests() -> None:
+    """A request has one batch of a partition, and partitions that did not fit are first in the next
+    one.
+    """
     bench = Bench(0, 0, 0, 1)
     for partition in (0, 1, 2):
         bench.prove(partition)
@@ -65,10 +72,14 @@ def test_one_batch_a_partition_a_request_and_turns() -> None:
     assert [batch.partition for batch in bench.drain(1)] == [3]
 
 
-def test_a_large_record_gets_its_own_batch_and_a_larger_one_is_refused() -> None:
+def test_large_record_has_its_own_batch() -> None:
+    """A record that exceeds max_request_size or buffer_memory is refused."""
     bench = Bench(0)
     batch, index, _ = bench.put(b"x" * 1_900, partition=0)
-    assert (index, bench.drain(limit=1)) == (0, [])  # it lingers, for nothing says that no other comes
+    assert (index, bench.drain(limit=1)) == (
+        0,
+        [],
+    )  # it lingers, for nothing says that no other comes
     bench.accumulator.close_open()
     assert bench.drain(limit=1) == [batch]
     used = bench.accumulator.used
@@ -94,7 +105,9 @@ def test_a_large_record_gets_its_own_batch_and_a_larger_one_is_refused() -> None
         ({"partition": -1}, ConfigurationError, "partition must be a whole number from 0"),
     ],
 )
-def test_what_is_no_record_leaves_nothing_behind(fields: dict[str, object], error: type[Exception], text: str) -> None:
+def test_invalid_record_takes_no_room(
+    fields: dict[str, object], error: type[Exception], text: str
+) -> None:
     bench = Bench(0)
     with pytest.raises(error, match=text):
         bench.put(**fields)  # type: ignore[arg-type]
@@ -105,7 +118,9 @@ def test_what_is_no_record_leaves_nothing_behind(fields: dict[str, object], erro
 def test_room_is_counted_to_the_byte() -> None:
     bench = Bench(0, buffer_memory=1_000)
     tickets = []
-    while (ticket := bench.accumulator.appender.append("t", b"x" * 100, None, (), None, 0)) is not None:
+    while (
+        ticket := bench.accumulator.appender.append("t", b"x" * 100, None, (), None, 0)
+    ) is not None:
         tickets.append(ticket)
     assert 500 < bench.accumulator.used <= 1_000
     assert bench.accumulator.used == sum(batch.size for batch in bench.accumulator.unsettled())
@@ -116,20 +131,22 @@ def test_room_is_counted_to_the_byte() -> None:
     assert bench.accumulator.used == 0
 
 
-def test_who_waits_for_room_goes_first_and_ends_the_lingering() -> None:
+def test_waiter_for_room_ends_linger() -> None:
+    """New records get no room before a task that waits for it."""
     bench = Bench(0)
     bench.put(partition=0)
     assert bench.accumulator.due_at(0, 0.0) == 1.0
-    bench.accumulator.join(Waiting())
+    bench.accumulator.add_waiter(Waiting())
     assert bench.accumulator.due_at(0, 0.0) == 0.0
     assert bench.accumulator.appender.append("t", b"", None, (), None, 0) is None
     assert bench.accumulator.append("t", b"", None, (), None, 0, admitted=True) is not None
 
 
-# --- partitions ------------------------------------------------------------------------------------------------------
+# --- partitions -----------------------------------------------------------------------------------
 
 
-def test_keys_go_where_java_puts_them_and_explicit_partitions_are_honoured() -> None:
+def test_keyed_records_go_where_java_puts_them() -> None:
+    """An explicit partition takes precedence over the key."""
     bench = Bench(0, 0, 0)
     for number in range(20):
         key = b"%d" % number
@@ -137,7 +154,7 @@ def test_keys_go_where_java_puts_them_and_explicit_partitions_are_honoured() -> 
         assert bench.put(key=key, partition=1)[0].partition == 1
 
 
-def test_without_a_key_a_partition_is_kept_until_its_batch_is_full() -> None:
+def test_keyless_records_stay_until_batch_is_full() -> None:
     bench = Bench(0, 0, 0)
     runs: list[int] = []
     for _ in range(60):
@@ -148,7 +165,8 @@ def test_without_a_key_a_partition_is_kept_until_its_batch_is_full() -> None:
     assert set(runs) == {0, 1, 2}
 
 
-def test_a_slow_trickle_changes_partitions_too_after_a_batch_size_of_bytes() -> None:
+def test_slow_trickle_changes_partitions() -> None:
+    """Keyless records change partitions after batch_size bytes, however small the batches are."""
     bench = Bench(0, 0)
     seen = []
     for _ in range(12):
@@ -160,12 +178,12 @@ def test_a_slow_trickle_changes_partitions_too_after_a_batch_size_of_bytes() -> 
     assert set(seen) == {0, 1}
 
 
-def test_without_a_key_partitions_without_a_leader_are_left_out() -> None:
+def test_keyless_records_avoid_leaderless_ones() -> None:
     bench = Bench(None, 0, None)
     assert {bench.put(b"x" * 300)[0].partition for _ in range(10)} == {1}
 
 
-def test_a_new_leader_takes_over_what_waits() -> None:
+def test_waiting_batches_go_to_the_new_leader() -> None:
     bench = Bench(0, None)
     bench.fill(1, 0)
     bench.fill(1, 1)
@@ -177,7 +195,7 @@ def test_a_new_leader_takes_over_what_waits() -> None:
     assert bench.put(partition=2)[0].partition == 2
 
 
-def test_a_topic_that_is_gone_takes_no_more_records() -> None:
+def test_forgotten_topic_takes_no_records() -> None:
     bench = Bench(0)
     bench.fill(1)
     bench.accumulator.forget_topic("t")
@@ -187,10 +205,11 @@ def test_a_topic_that_is_gone_takes_no_more_records() -> None:
     assert len(bench.drain()) == 1
 
 
-# --- order and numbers -----------------------------------------------------------------------------------------------
+# --- order and numbers ----------------------------------------------------------------------------
 
 
-def test_batches_are_pipelined_with_numbers_one_after_the_other() -> None:
+def test_batches_are_pipelined_in_sequence() -> None:
+    """The first batch is sent alone, because a broker takes any number until it has one."""
     bench = Bench(0)
     batches = bench.fill(4)
     assert bench.drain() == [batches[0]]
@@ -203,7 +222,8 @@ def test_batches_are_pipelined_with_numbers_one_after_the_other() -> None:
     assert outcome((batches[0], 0, 3)).offset == 10
 
 
-def test_a_lost_connection_repeats_all_in_order_one_by_one_with_their_numbers() -> None:
+def test_lost_batches_are_resent_in_order() -> None:
+    """They are sent one by one and keep their sequence numbers."""
     bench = Bench(0)
     bench.prove()
     batches = bench.fill(4)
@@ -215,13 +235,16 @@ def test_a_lost_connection_repeats_all_in_order_one_by_one_with_their_numbers() 
     bench.now = 0.1
     for number, batch in enumerate(batches[:3]):
         assert bench.drain() == [batch]
-        assert (batch.sequence, batch.identity) == (number + 1, Identity(1000, 0))
-        assert bench.drain() == ([batches[3]] if number == 2 else []), "new ones may follow the last repeated one"
+        assert (batch.sequence, batch.identity) == (number + 1, ProducerIdentity(1000, 0))
+        assert bench.drain() == ([batches[3]] if number == 2 else []), (
+            "new ones may follow the last repeated one"
+        )
         bench.accumulator.succeeded(batch, number, None)
     assert batches[3].sequence == 4
 
 
-def test_what_stands_behind_a_repeated_batch_keeps_its_number_when_refused() -> None:
+def test_refused_follower_keeps_its_number() -> None:
+    """A batch refused as out of order behind a batch that is sent again keeps its number."""
     bench = Bench(0)
     bench.prove()
     one, two = bench.fill(2)
@@ -233,10 +256,11 @@ def test_what_stands_behind_a_repeated_batch_keeps_its_number_when_refused() -> 
     assert bench.drain() == []
     bench.accumulator.succeeded(one, 0, None)
     assert bench.drain() == [two]
-    assert (two.sequence, two.identity) == (2, Identity(1000, 0))
+    assert (two.sequence, two.identity) == (2, ProducerIdentity(1000, 0))
 
 
-def test_nothing_overtakes_what_is_in_flight_to_the_former_leader() -> None:
+def test_nothing_overtakes_the_former_leader() -> None:
+    """Nothing is sent to the new leader while a batch is in flight to the former one."""
     bench = Bench(0)
     bench.prove()
     one, two = bench.fill(2)
@@ -250,7 +274,10 @@ def test_nothing_overtakes_what_is_in_flight_to_the_former_leader() -> None:
 
 
 @pytest.mark.parametrize("code", [45, 59])
-def test_the_first_one_out_of_order_means_that_the_broker_forgot_and_begins_a_new_epoch(code: int) -> None:
+def test_out_of_order_first_begins_a_new_epoch(
+    code: int,
+) -> None:
+    """A refusal of the first batch in flight shows that the broker has forgotten the producer."""
     bench = Bench(0)
     bench.prove()
     two, three = bench.fill(2)
@@ -259,16 +286,16 @@ def test_the_first_one_out_of_order_means_that_the_broker_forgot_and_begins_a_ne
     bench.accumulator.refused(two, from_code(code), bench.now)
     bench.now = 1
     assert bench.drain() == [two]
-    assert (two.sequence, two.identity) == (0, Identity(1000, 1))
+    assert (two.sequence, two.identity) == (0, ProducerIdentity(1000, 1))
     bench.fill(1)
     assert bench.drain() == [], "three is still in flight with the old epoch"
     bench.accumulator.succeeded(two, 1, None)
     bench.accumulator.refused(three, from_code(code), bench.now)
     assert bench.drain() == [three]
-    assert (three.sequence, three.identity) == (1, Identity(1000, 1))
+    assert (three.sequence, three.identity) == (1, ProducerIdentity(1000, 1))
 
 
-def test_a_duplicate_is_a_success_without_an_offset() -> None:
+def test_duplicate_is_delivered_without_offset() -> None:
     bench = Bench(0)
     ticket = bench.put(partition=0, timestamp=77)
     bench.accumulator.close_open()
@@ -278,7 +305,8 @@ def test_a_duplicate_is_a_success_without_an_offset() -> None:
     assert bench.accumulator.used == 0
 
 
-def test_a_fenced_producer_fails_its_batch_and_needs_a_new_id() -> None:
+def test_fenced_producer_needs_a_new_id() -> None:
+    """The fenced batch fails; later batches wait for the new producer id."""
     bench = Bench(0)
     one, two = bench.fill(2)
     bench.drain()
@@ -286,26 +314,26 @@ def test_a_fenced_producer_fails_its_batch_and_needs_a_new_id() -> None:
     assert isinstance(one.outcome.error, type(from_code(47)))
     assert bench.accumulator.producer.current is None
     assert bench.drain() == []
-    bench.accumulator.identified(Identity(2000, 0))
+    bench.accumulator.identified(ProducerIdentity(2000, 0))
     assert bench.drain() == [two]
-    assert (two.sequence, two.identity) == (0, Identity(2000, 0))
+    assert (two.sequence, two.identity) == (0, ProducerIdentity(2000, 0))
 
 
-def test_the_last_epoch_used_up_needs_a_new_id() -> None:
+def test_last_epoch_is_followed_by_a_new_id() -> None:
     bench = Bench(0)
-    bench.accumulator.identified(Identity(1000, 32_767))
+    bench.accumulator.identified(ProducerIdentity(1000, 32_767))
     (batch,) = bench.fill(1)
     bench.drain()
     bench.accumulator.refused(batch, OUT_OF_ORDER, bench.now)
     assert bench.accumulator.producer.current is None
     bench.now = 1
     assert bench.drain() == []
-    bench.accumulator.identified(Identity(2000, 0))
+    bench.accumulator.identified(ProducerIdentity(2000, 0))
     assert bench.drain() == [batch]
-    assert batch.identity == Identity(2000, 0)
+    assert batch.identity == ProducerIdentity(2000, 0)
 
 
-def test_without_idempotence_no_numbers_and_still_in_order() -> None:
+def test_order_holds_without_idempotence() -> None:
     bench = Bench(0, idempotent=False)
     one, two = bench.fill(2)
     bench.drain()
@@ -315,10 +343,11 @@ def test_without_idempotence_no_numbers_and_still_in_order() -> None:
     assert one.sequence is None
 
 
-# --- expiry ----------------------------------------------------------------------------------------------------------
+# --- expiry ---------------------------------------------------------------------------------------
 
 
-def test_batches_expire_in_order_and_what_was_never_sent_costs_no_epoch() -> None:
+def test_unsent_batches_expire_without_new_epoch() -> None:
+    """Batches expire in order."""
     bench = Bench(0)
     one, two = bench.fill(2)
     bench.now = 1
@@ -331,10 +360,11 @@ def test_batches_expire_in_order_and_what_was_never_sent_costs_no_epoch() -> Non
     assert isinstance(two.outcome.error, DeliveryTimeoutError)
     assert bench.accumulator.next_deadline() == 61
     assert bench.drain() == [three]
-    assert (three.sequence, three.identity) == (0, Identity(1000, 0))
+    assert (three.sequence, three.identity) == (0, ProducerIdentity(1000, 0))
 
 
-def test_a_batch_that_expires_in_flight_fails_at_once_and_keeps_its_place_until_its_answer() -> None:
+def test_batch_expired_in_flight_keeps_its_place() -> None:
+    """It fails at its deadline, and its room and number are kept until its response arrives."""
     bench = Bench(0)
     (one,) = bench.fill(1)
     bench.drain()
@@ -347,10 +377,12 @@ def test_a_batch_that_expires_in_flight_fails_at_once_and_keeps_its_place_until_
     assert bench.accumulator.used == 0
     (two,) = bench.fill(1)
     assert bench.drain() == [two]
-    assert (two.sequence, two.identity) == (1, Identity(1000, 0)), "the broker has it: no gap"
+    assert (two.sequence, two.identity) == (1, ProducerIdentity(1000, 0)), (
+        "the broker has it: no gap"
+    )
 
 
-def test_after_a_batch_of_unknown_fate_the_partition_goes_on_in_a_new_epoch() -> None:
+def test_unknown_outcome_begins_a_new_epoch() -> None:
     bench = Bench(0)
     (one,) = bench.fill(1)
     bench.drain()
@@ -359,10 +391,11 @@ def test_after_a_batch_of_unknown_fate_the_partition_goes_on_in_a_new_epoch() ->
     (two,) = bench.fill(1)
     bench.accumulator.expire(60)
     assert bench.drain() == [two]
-    assert (two.sequence, two.identity) == (0, Identity(1000, 1))
+    assert (two.sequence, two.identity) == (0, ProducerIdentity(1000, 1))
 
 
-def test_while_a_number_is_lost_the_batches_behind_it_find_out() -> None:
+def test_follower_proves_the_lost_batch() -> None:
+    """A batch acknowledged behind an expired one shows that the expired one is in the log."""
     bench = Bench(0)
     bench.prove()
     (one,) = bench.fill(1)
@@ -378,10 +411,13 @@ def test_while_a_number_is_lost_the_batches_behind_it_find_out() -> None:
     assert bench.drain() == [], "no new number yet"
     bench.accumulator.succeeded(two, 1, None)
     assert bench.drain() == [three]
-    assert (three.sequence, three.identity) == (3, Identity(1000, 0)), "two in the log: so is one"
+    assert (three.sequence, three.identity) == (3, ProducerIdentity(1000, 0)), (
+        "two in the log: so is one"
+    )
 
 
-def test_while_a_number_is_lost_a_refusal_of_the_next_begins_a_new_epoch() -> None:
+def test_refused_follower_begins_a_new_epoch() -> None:
+    """A batch refused behind an expired one shows that the expired one is not in the log."""
     bench = Bench(0)
     bench.prove()
     (one,) = bench.fill(1)
@@ -395,15 +431,15 @@ def test_while_a_number_is_lost_a_refusal_of_the_next_begins_a_new_epoch() -> No
     bench.accumulator.refused(two, OUT_OF_ORDER, bench.now)
     bench.now = 61
     assert bench.drain() == [two]
-    assert (two.sequence, two.identity) == (0, Identity(1000, 1))
+    assert (two.sequence, two.identity) == (0, ProducerIdentity(1000, 1))
     bench.accumulator.succeeded(two, 0, None)
     assert bench.drain() == [three]
 
 
-# --- too large for the broker ----------------------------------------------------------------------------------------
+# --- too large for the broker ---------------------------------------------------------------------
 
 
-def test_a_batch_too_large_for_the_broker_is_split_until_it_fits() -> None:
+def test_oversized_batch_is_split_until_it_fits() -> None:
     bench = Bench(0)
     tickets = [bench.put(b"%d" % number, partition=0, timestamp=number) for number in range(5)]
     bench.accumulator.close_open()
@@ -424,8 +460,8 @@ def test_a_batch_too_large_for_the_broker_is_split_until_it_fits() -> None:
     assert bench.accumulator.used == 0
 
 
-def test_without_numbers_a_batch_that_may_be_in_the_log_is_split_too() -> None:
-    """As it would be sent again as a whole."""
+def test_unnumbered_batch_is_split_after_loss() -> None:
+    """Without idempotence a batch that may be in the log is split, as it would be resent whole."""
     bench = Bench(0, idempotent=False)
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
     bench.accumulator.close_open()
@@ -434,10 +470,12 @@ def test_without_numbers_a_batch_that_may_be_in_the_log_is_split_too() -> None:
     bench.now = 1
     bench.drain()
     bench.accumulator.refused(tickets[0][0], from_code(10), bench.now)
-    assert [[record.value for record in records(batch)] for batch in bench.accumulator.unsettled()] == [[b"0", b"1"], [b"2", b"3"]]
+    assert [
+        [record.value for record in records(batch)] for batch in bench.accumulator.unsettled()
+    ] == [[b"0", b"1"], [b"2", b"3"]]
 
 
-def test_with_numbers_a_batch_that_may_be_in_the_log_is_split() -> None:
+def test_numbered_batch_is_split_after_loss() -> None:
     bench = Bench(0)
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
     bench.accumulator.close_open()
@@ -454,7 +492,10 @@ def test_with_numbers_a_batch_that_may_be_in_the_log_is_split() -> None:
 
 
 @pytest.mark.parametrize("code", [45, 46, 59])
-def test_a_piece_of_what_the_broker_may_have_as_a_whole_is_not_sent_under_another_number(code: int) -> None:
+def test_split_piece_keeps_its_number(
+    code: int,
+) -> None:
+    """The broker may have the whole batch, so a refused piece is not sent under another number."""
     bench = Bench(0)
     bench.prove()
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
@@ -470,12 +511,13 @@ def test_a_piece_of_what_the_broker_may_have_as_a_whole_is_not_sent_under_anothe
     if code == 46:  # the broker says that it has it
         assert [outcome(ticket).offset for ticket in tickets] == [None] * 4
     else:
-        assert [ticket[0].part(ticket[1])[0].unknown for ticket in tickets] == [True] * 4
+        assert [ticket[0].part(ticket[1])[0].maybe_written for ticket in tickets] == [True] * 4
     assert bench.accumulator.used == 0
 
 
 @pytest.mark.parametrize("error", [LOST, from_code(10), from_code(19), from_code(45)])
-def test_after_expiry_a_late_error_neither_retries_nor_splits(error: TrikafkaError) -> None:
+def test_late_error_does_not_revive_expired_batch(error: TrikafkaError) -> None:
+    """An error that arrives after the expiry neither retries nor splits the batch."""
     bench = Bench(0)
     bench.prove()
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
@@ -492,7 +534,7 @@ def test_after_expiry_a_late_error_neither_retries_nor_splits(error: TrikafkaErr
         outcome(tickets[3])
 
 
-def test_one_expiring_batch_takes_no_other_of_its_request_along() -> None:
+def test_batches_of_a_request_expire_apart() -> None:
     bench = Bench(0, 0)
     (old,) = bench.fill(1, 0)
     bench.now = 1
@@ -508,8 +550,11 @@ def test_one_expiring_batch_takes_no_other_of_its_request_along() -> None:
 
 
 @pytest.mark.parametrize("code", [45, 59])
-def test_out_of_order_below_what_the_broker_has_is_delivered(code: int) -> None:
-    """The response to the first is lost, those to six behind it come: the broker has forgotten that it has the first."""
+def test_old_out_of_order_batch_counts_as_delivered(code: int) -> None:
+    """The response to the first of seven batches is lost, and those to the six behind it arrive.
+
+    The broker no longer knows that it has the first one.
+    """
     bench = Bench(0)
     bench.prove()
     lost, *others = bench.fill(7)
@@ -524,10 +569,10 @@ def test_out_of_order_below_what_the_broker_has_is_delivered(code: int) -> None:
     assert (lost.settled, lost.outcome.error, lost.outcome.base_offset) == (True, None, None)
     (more,) = bench.fill(1)
     assert bench.drain() == [more]
-    assert (more.sequence, more.identity) == (8, Identity(1000, 0)), "no new epoch"
+    assert (more.sequence, more.identity) == (8, ProducerIdentity(1000, 0)), "no new epoch"
 
 
-def test_one_record_too_large_for_the_broker_fails() -> None:
+def test_record_too_large_for_the_broker_fails() -> None:
     bench = Bench(0)
     ticket = bench.put(partition=0)
     bench.accumulator.close_open()
@@ -537,7 +582,7 @@ def test_one_record_too_large_for_the_broker_fails() -> None:
         outcome(ticket)
 
 
-def test_abort_fails_everything_and_gives_all_room_back() -> None:
+def test_abort_fails_all_and_frees_the_room() -> None:
     bench = Bench(0, None)
     bench.fill(2, 0)
     bench.drain()

@@ -1,4 +1,7 @@
-"""Tables through the whole producer, in virtual time: delivered once and in order, bounded, refused, too late, cancelled."""
+"""Tables sent through the whole producer, in virtual time.
+
+They are delivered once and in order, bounded, refused, expired or cancelled.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import ArrowDelivery, ArrowDeliveryError, PartitionDelivery, TopicPartition
-from trikafka._api.producer import Producer
+from trikafka._api.producer.producer import Producer
 from trikafka._wire.partitioning import partition_for_key
 from trikafka.errors import (
     AuthorizationError,
@@ -45,7 +48,7 @@ def heads(cluster: ScriptedCluster, partition: int = 0) -> list[int]:
     return [int(value[:5]) for value in values(cluster, partition) if value]
 
 
-async def test_a_table_is_delivered_without_lingering(autojump_clock: Clock) -> None:
+async def test_table_is_delivered_without_linger(autojump_clock: Clock) -> None:
     async with ready(partitions=2, linger_ms=60_000) as (cluster, producer):
         start = trio.current_time()
         delivery = await producer.send_arrow("t", table([b"a", None, b"c"]), partition=1)
@@ -55,7 +58,7 @@ async def test_a_table_is_delivered_without_lingering(autojump_clock: Clock) -> 
         assert producer.statistics().buffer_used == 0
 
 
-async def test_all_columns(autojump_clock: Clock) -> None:
+async def test_all_columns_are_written(autojump_clock: Clock) -> None:
     data = pa.table(
         {
             "k": ["x", None, "y"],
@@ -67,23 +70,44 @@ async def test_all_columns(autojump_clock: Clock) -> None:
         }
     )
     async with ready(partitions=2) as (cluster, producer):
-        await producer.send_arrow("t", data, key="k", value="v", partition="n", timestamp="at", headers="h")
+        await producer.send_arrow(
+            "t", data, key="k", value="v", partition="n", timestamp="at", headers="h"
+        )
         first = cluster.records("t", 1)[1]
-        assert (first.key, first.value, first.timestamp, first.headers) == (b"x", b"1", 1_000, (("a", b"1"),))
+        assert (first.key, first.value, first.timestamp, first.headers) == (
+            b"x",
+            b"1",
+            1_000,
+            (("a", b"1"),),
+        )
         second = cluster.records("t", 0)[1]
-        assert (second.key, second.value, second.timestamp, second.headers) == (None, b"2", 2_000, ())
+        assert (second.key, second.value, second.timestamp, second.headers) == (
+            None,
+            b"2",
+            2_000,
+            (),
+        )
         third = cluster.records("t", partition_for_key(b"y", 2))[-1]
         assert (third.key, third.value, third.headers) == (b"y", None, ())
         assert third.timestamp is not None
         assert third.timestamp > 1_600_000_000_000, "null is now"
 
 
-async def test_what_consumers_read_can_be_written_as_it_is() -> None:
+async def test_arrow_batches_can_be_written_unchanged() -> None:
     async with ScriptedCluster(topics={"from": 2, "to": 2}) as cluster, opened(cluster) as producer:
         for number in range(10):
-            await producer.send("from", b"%d" % number, key=b"k", partition=number % 2, headers=[("h", b"1")], timestamp=number)
+            await producer.send(
+                "from",
+                b"%d" % number,
+                key=b"k",
+                partition=number % 2,
+                headers=[("h", b"1")],
+                timestamp=number,
+            )
         consumer = trikafka.open_consumer(
-            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, auto_offset_reset="earliest"
+            bootstrap_servers=cluster.bootstrap_servers,
+            dial=cluster.dial,
+            auto_offset_reset="earliest",
         )
         async with consumer as reader:
             places = [TopicPartition("from", number) for number in range(2)]
@@ -92,7 +116,9 @@ async def test_what_consumers_read_can_be_written_as_it_is() -> None:
             async for found in reader.arrow_batches(until=ends):
                 await producer.send_arrow("to", found)
         for partition in range(2):
-            written, read = ([r[2:] for r in cluster.records(topic, partition)] for topic in ("from", "to"))
+            written, read = (
+                [r[2:] for r in cluster.records(topic, partition)] for topic in ("from", "to")
+            )
             assert written == read
 
 
@@ -100,7 +126,8 @@ class Query:
     """Something with Arrow's PyCapsule interface, which notes where it ran."""
 
     def __init__(self, data: pa.Table) -> None:
-        self.data, self.in_trio = data, True
+        self.data = data
+        self.in_trio = True
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         try:
@@ -110,24 +137,26 @@ class Query:
         return self.data.__arrow_c_stream__(requested_schema)
 
 
-async def test_anything_with_the_capsule_interface() -> None:
+async def test_any_capsule_object_is_sent() -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
         query = Query(table([b"a"]))
         await producer.send_arrow("t", query)
         assert not query.in_trio, "a query runs in a thread"
         await producer.send_arrow("t", table([b"b"]).to_batches()[0])
         await producer.send_arrow("t", Query(pa.table({"key": ["k"], "value": ["c"]})))
-        await producer.send_arrow("t", pa.RecordBatchReader.from_batches(table([]).schema, table([b"d"]).to_batches()))
+        await producer.send_arrow(
+            "t", pa.RecordBatchReader.from_batches(table([]).schema, table([b"d"]).to_batches())
+        )
         assert [record.value for record in cluster.records("t", 0)] == [b"a", b"b", b"c", b"d"]
 
 
-async def test_a_table_without_rows_returns_at_once(autojump_clock: Clock) -> None:
+async def test_empty_table_returns_at_once(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster, opened(cluster) as producer:
         cluster.freeze(0)
         assert await producer.send_arrow("nowhere", table([])) == ArrowDelivery(0, {})
 
 
-async def test_order_with_what_the_same_task_sends_one_by_one(autojump_clock: Clock) -> None:
+async def test_order_holds_between_rows_and_records(autojump_clock: Clock) -> None:
     async with ready(linger_ms=60_000, batch_size=500) as (cluster, producer):
         await producer.enqueue("t", b"before")
         async with trio.open_nursery() as nursery:
@@ -138,15 +167,17 @@ async def test_order_with_what_the_same_task_sends_one_by_one(autojump_clock: Cl
         assert values(cluster) == [b"before", *numbers(20), b"after"]
 
 
-async def test_without_acks_no_offsets_are_known(autojump_clock: Clock) -> None:
+async def test_offsets_are_unknown_without_acks(autojump_clock: Clock) -> None:
     async with ready(acks=0, enable_idempotence=False) as (cluster, producer):
         delivery = await producer.send_arrow("t", table(numbers(5)))
-        assert delivery == ArrowDelivery(5, {TopicPartition("t", 0): PartitionDelivery(5, None, None)})
+        assert delivery == ArrowDelivery(
+            5, {TopicPartition("t", 0): PartitionDelivery(5, None, None)}
+        )
         await trio.testing.wait_all_tasks_blocked()
         assert values(cluster) == numbers(5)
 
 
-async def test_a_table_larger_than_the_buffer(autojump_clock: Clock) -> None:
+async def test_table_larger_than_the_buffer_is_sent(autojump_clock: Clock) -> None:
     async with ready(buffer_memory=5_000) as (cluster, producer):
         most = 0
 
@@ -156,7 +187,9 @@ async def test_a_table_larger_than_the_buffer(autojump_clock: Clock) -> None:
 
         cluster.on("Produce", lambda request, default: _after(look, default))
         delivery = await producer.send_arrow("t", big(200))
-        assert delivery == ArrowDelivery(200, {TopicPartition("t", 0): PartitionDelivery(200, 1, 200)})
+        assert delivery == ArrowDelivery(
+            200, {TopicPartition("t", 0): PartitionDelivery(200, 1, 200)}
+        )
         assert heads(cluster) == list(range(200))
         assert 0 < most <= 5_000
         assert producer.statistics().buffer_used == 0
@@ -167,7 +200,7 @@ async def _after(look: Any, default: Any) -> Any:
     return await default()
 
 
-async def test_tables_share_the_room_with_records_one_by_one(autojump_clock: Clock) -> None:
+async def test_tables_and_records_share_the_room(autojump_clock: Clock) -> None:
     async with ready(buffer_memory=2_000, batch_size=500) as (cluster, producer):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(producer.send_arrow, "t", big(100))
@@ -176,22 +209,33 @@ async def test_tables_share_the_room_with_records_one_by_one(autojump_clock: Clo
                 await producer.enqueue("t", b"99999" + b"y" * 300)
         found = heads(cluster)
         assert len(found) == 220
-        assert found.index(99_999) < 150, "one that waits gets its turn before the tables are through"
+        assert found.index(99_999) < 150, (
+            "one that waits gets its turn before the tables are through"
+        )
         assert found.count(99_999) == 20
         assert producer.statistics().tasks_waiting == 0
 
 
-# --- what goes wrong -------------------------------------------------------------------------------------------------
+# --- what goes wrong ------------------------------------------------------------------------------
 
 
-async def test_no_room_for_max_block_is_an_error_that_counts(autojump_clock: Clock) -> None:
-    async with ready(buffer_memory=2_000, max_block_ms=1_500, delivery_timeout_ms=40_000, request_timeout_ms=9_000) as given:
+async def test_lack_of_room_counts_accepted_rows(autojump_clock: Clock) -> None:
+    """The error after max_block_ms says how many rows were delivered and how many failed."""
+    async with ready(
+        buffer_memory=2_000,
+        max_block_ms=1_500,
+        delivery_timeout_ms=40_000,
+        request_timeout_ms=9_000,
+    ) as given:
         cluster, producer = given
         cluster.freeze(0)
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_thaw_at, cluster, start + 5)
-            with pytest.raises(ArrowDeliveryError, match="6 of 20 rows were delivered, 14 failed, 0 may be in the log") as caught:
+            with pytest.raises(
+                ArrowDeliveryError,
+                match="6 of 20 rows were delivered, 14 failed, 0 may be in the log",
+            ) as caught:
                 await producer.send_arrow("t", big(20))
         assert trio.current_time() - start == pytest.approx(5)
         error = caught.value
@@ -207,8 +251,11 @@ async def _thaw_at(cluster: ScriptedCluster, when: float) -> None:
     cluster.thaw(0)
 
 
-async def test_no_room_for_the_first_row_is_the_error_itself(autojump_clock: Clock) -> None:
-    async with ready(buffer_memory=2_000, max_block_ms=1_500, batch_size=500) as (cluster, producer):
+async def test_lack_of_room_for_any_row_is_raised_plain(autojump_clock: Clock) -> None:
+    async with ready(buffer_memory=2_000, max_block_ms=1_500, batch_size=500) as (
+        cluster,
+        producer,
+    ):
         cluster.freeze(0)
         accepted = fill(producer)
         start = trio.current_time()
@@ -221,29 +268,37 @@ async def test_no_room_for_the_first_row_is_the_error_itself(autojump_clock: Clo
 
 
 async def test_progress_extends_max_block(autojump_clock: Clock) -> None:
-    async with ready(buffer_memory=2_000, max_block_ms=1_500, max_in_flight_requests_per_connection=1) as (cluster, producer):
+    async with ready(
+        buffer_memory=2_000, max_block_ms=1_500, max_in_flight_requests_per_connection=1
+    ) as (cluster, producer):
         cluster.delay("Produce", 1.0)
         start = trio.current_time()
         assert (await producer.send_arrow("t", big(60))).rows == 60
         assert trio.current_time() - start > 5
 
 
-async def test_past_the_delivery_timeout_rows_may_be_in_the_log(autojump_clock: Clock) -> None:
+async def test_expired_rows_may_be_in_the_log(autojump_clock: Clock) -> None:
     async with ready(delivery_timeout_ms=10_000, request_timeout_ms=9_000) as (cluster, producer):
         cluster.freeze(0)
         start = trio.current_time()
-        with pytest.raises(ArrowDeliveryError, match="0 of 7 rows were delivered, 0 failed, 7 may be in the log") as caught:
+        with pytest.raises(
+            ArrowDeliveryError, match="0 of 7 rows were delivered, 0 failed, 7 may be in the log"
+        ) as caught:
             await producer.send_arrow("t", big(7))
         assert trio.current_time() - start == pytest.approx(10)
         assert isinstance(caught.value.error, DeliveryTimeoutError)
         cluster.thaw(0)
 
 
-async def test_refused_by_one_partition(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_refusal_of_one_partition_is_counted(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with ready(nodes=2, partitions=2) as (cluster, producer):
         cluster.fail("Produce", 29, node=cluster.partition("t", 1).leader)
         data = table(numbers(10), partition=pa.array([0, 1] * 5))
-        with pytest.raises(ArrowDeliveryError, match="5 of 10 rows were delivered, 5 failed, 0 may") as caught:
+        with pytest.raises(
+            ArrowDeliveryError, match="5 of 10 rows were delivered, 5 failed, 0 may"
+        ) as caught:
             await producer.send_arrow("t", data)
         assert isinstance(caught.value.__cause__, AuthorizationError)
         assert values(cluster, 0) == numbers(10)[::2]
@@ -252,7 +307,7 @@ async def test_refused_by_one_partition(autojump_clock: Clock, caplog: pytest.Lo
         await producer.send_arrow("t", data)
 
 
-async def test_after_a_failure_no_more_rows_are_accepted(autojump_clock: Clock) -> None:
+async def test_no_rows_are_accepted_after_a_failure(autojump_clock: Clock) -> None:
     async with ready(buffer_memory=3_000) as (cluster, producer):
         cluster.fail("Produce", 29, times=1)
         with pytest.raises(ArrowDeliveryError) as caught:
@@ -262,24 +317,31 @@ async def test_after_a_failure_no_more_rows_are_accepted(autojump_clock: Clock) 
         assert error.failed == 1_000 - error.delivered
 
 
-async def test_batches_too_large_for_the_topic_are_split(autojump_clock: Clock) -> None:
+async def test_oversized_batches_of_rows_are_split(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster, opened(cluster) as producer:
         cluster.create_topic("t", 1, {"max.message.bytes": "2000"})
         delivery = await producer.send_arrow("t", big(100))
-        assert delivery == ArrowDelivery(100, {TopicPartition("t", 0): PartitionDelivery(100, 0, 99)})
+        assert delivery == ArrowDelivery(
+            100, {TopicPartition("t", 0): PartitionDelivery(100, 0, 99)}
+        )
         assert heads(cluster) == list(range(100))
         assert producer.statistics().buffer_used == 0
         contents = table([b"small", b"x" * 3_000, b"small"])
-        with pytest.raises(ArrowDeliveryError, match="2 of 3 rows were delivered, 1 failed, 0 may") as caught:
+        with pytest.raises(
+            ArrowDeliveryError, match="2 of 3 rows were delivered, 1 failed, 0 may"
+        ) as caught:
             await producer.send_arrow("t", contents)
         assert isinstance(caught.value.__cause__, MessageTooLargeError)
 
 
-async def test_nothing_is_sent_of_a_table_with_a_row_too_large(autojump_clock: Clock) -> None:
+async def test_table_with_an_oversized_row_is_refused(autojump_clock: Clock) -> None:
     async with ready(max_request_size=20_000) as (cluster, producer):
         contents: list[bytes | None] = [b"x"] * 40_000
         contents[39_990] = b"x" * 20_000
-        with pytest.raises(RecordTooLargeError, match=r"row 39990 of up to 20036 bytes for 't' .*max_request_size \(20000\)"):
+        with pytest.raises(
+            RecordTooLargeError,
+            match=r"row 39990 of up to 20036 bytes for 't' .*max_request_size \(20000\)",
+        ):
             await producer.send_arrow("t", table(contents))
         with pytest.raises(ConfigurationError, match="row 1: a timestamp must be"):
             await producer.send_arrow("t", table([b"a", b"b"], timestamp=[0, -5]))
@@ -302,21 +364,24 @@ async def test_nothing_is_sent_of_a_table_with_a_row_too_large(autojump_clock: C
         ({"data": table([b"a"], partition=[-3])}, ConfigurationError, "partition numbers from -3"),
     ],
 )
-async def test_wrong_arguments(arguments: dict[str, Any], error: type[Exception], text: str, autojump_clock: Clock) -> None:
+async def test_wrong_arguments_are_refused(
+    arguments: dict[str, Any], error: type[Exception], text: str, autojump_clock: Clock
+) -> None:
     async with ready() as (cluster, producer):
         with pytest.raises(error, match=text):
             await producer.send_arrow(**({"topic": "t", "data": table([b"a"])} | arguments))
         assert values(cluster) == []
 
 
-async def test_a_closed_producer(autojump_clock: Clock) -> None:
+async def test_closed_producer_refuses_a_table(autojump_clock: Clock) -> None:
     async with ready() as (_, producer):
         pass
     with pytest.raises(trio.ClosedResourceError):
         await producer.send_arrow("t", table([b"a"]))
 
 
-async def test_closing_ends_a_table_and_delivers_what_was_accepted(autojump_clock: Clock) -> None:
+async def test_closing_delivers_the_accepted_rows(autojump_clock: Clock) -> None:
+    """The call ends with an error that counts the rows not accepted."""
     async with ready(buffer_memory=2_000) as (cluster, producer):
         cluster.freeze(0)
         errors = []
@@ -337,13 +402,20 @@ async def test_closing_ends_a_table_and_delivers_what_was_accepted(autojump_cloc
         assert heads(cluster) == list(range(6))
 
 
-# --- cancellation ----------------------------------------------------------------------------------------------------
+# --- cancellation ---------------------------------------------------------------------------------
 
 
-async def test_cancelled_anywhere_rows_are_written_or_not_and_in_order(autojump_clock: Clock) -> None:
+async def test_cancelled_table_keeps_its_order(
+    autojump_clock: Clock,
+) -> None:
+    """Cancelled at any await, a prefix of the rows is written."""
+
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
-        async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, buffer_memory=3_000) as producer:
+        async with (
+            ScriptedCluster(topics={"t": 1}) as cluster,
+            opened(cluster, buffer_memory=3_000) as producer,
+        ):
             yield cluster, producer
 
     counts = set()
@@ -358,7 +430,11 @@ async def test_cancelled_anywhere_rows_are_written_or_not_and_in_order(autojump_
         assert found == list(range(len(found)))
         counts.add(len(found))
         statistics = producer.statistics()
-        assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (0, 0, 0)
+        assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (
+            0,
+            0,
+            0,
+        )
         await producer.send("t", b"after")
 
     steps = await assert_all_awaits_cancellable(scenario, check, setup=setup)
@@ -368,7 +444,7 @@ async def test_cancelled_anywhere_rows_are_written_or_not_and_in_order(autojump_
     assert len(counts) > 4, "cancelled in the middle, what was accepted is written"
 
 
-async def test_cancelled_while_waiting_for_room_gives_the_turn_away(autojump_clock: Clock) -> None:
+async def test_cancelled_table_releases_its_turn(autojump_clock: Clock) -> None:
     def setup() -> AbstractAsyncContextManager[Given]:
         return ready(buffer_memory=1_000)
 
@@ -384,19 +460,33 @@ async def test_cancelled_while_waiting_for_room_gives_the_turn_away(autojump_clo
         assert heads(cluster) if values(cluster)[0] == b"0" else values(cluster)[-1] == b"12345"
 
 
-# --- properties ------------------------------------------------------------------------------------------------------
+# --- properties -----------------------------------------------------------------------------------
 
 keys = st.none() | st.binary(max_size=4)
-rows = st.lists(st.tuples(keys, st.none() | st.binary(max_size=40), st.none() | st.integers(0, 3)), max_size=60)
+rows = st.lists(
+    st.tuples(keys, st.none() | st.binary(max_size=40), st.none() | st.integers(0, 3)), max_size=60
+)
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(rows, min_size=1, max_size=3), st.booleans(), st.sampled_from(["none", "lz4"]), st.sampled_from([1_000, 10**6]))
-def test_a_table_is_the_same_as_its_rows_one_by_one(chunks: Any, explicit: bool, compression: str, memory: int) -> None:
+@given(
+    st.lists(rows, min_size=1, max_size=3),
+    st.booleans(),
+    st.sampled_from(["none", "lz4"]),
+    st.sampled_from([1_000, 10**6]),
+)
+def test_table_equals_its_rows_sent_singly(
+    chunks: Any, explicit: bool, compression: str, memory: int
+) -> None:
     flat = [row for chunk in chunks for row in chunk]
     types = {"key": pa.large_binary(), "value": pa.binary(), "partition": pa.int32()}
     pieces = [
-        pa.table({name: pa.array([row[at] for row in chunk], kind) for at, (name, kind) in enumerate(types.items())})
+        pa.table(
+            {
+                name: pa.array([row[at] for row in chunk], kind)
+                for at, (name, kind) in enumerate(types.items())
+            }
+        )
         for chunk in chunks
     ]
     data = pa.concat_tables(pieces)
@@ -405,7 +495,10 @@ def test_a_table_is_the_same_as_its_rows_one_by_one(chunks: Any, explicit: bool,
 
     async def main() -> None:
         settings = {"compression_type": compression, "buffer_memory": memory}
-        async with ScriptedCluster(topics={"a": 4, "b": 4}) as cluster, opened(cluster, **settings) as producer:
+        async with (
+            ScriptedCluster(topics={"a": 4, "b": 4}) as cluster,
+            opened(cluster, **settings) as producer,
+        ):
             delivery = await producer.send_arrow("a", data, timestamp=None)
             for key, value, number in flat:
                 await producer.send("b", value, key=key, partition=number if explicit else None)
@@ -413,22 +506,36 @@ def test_a_table_is_the_same_as_its_rows_one_by_one(chunks: Any, explicit: bool,
 
     def check(cluster: ScriptedCluster, delivery: ArrowDelivery) -> None:
         assert delivery.rows == len(flat)
-        logs: list[list[tuple[Any, Any]]] = [[(r.key, r.value) for r in cluster.records("a", number)] for number in range(4)]
+        logs: list[list[tuple[Any, Any]]] = [
+            [(r.key, r.value) for r in cluster.records("a", number)] for number in range(4)
+        ]
         keyless = []
         for number in range(4):
-            fixed = [(key, value) for key, value, wanted in flat if _goes(key, wanted if explicit else None) == number]
+            fixed = [
+                (key, value)
+                for key, value, wanted in flat
+                if _goes(key, wanted if explicit else None) == number
+            ]
             found = [row for row in logs[number] if row in fixed]
-            assert [row for row in found if row[0] is not None] == [row for row in fixed if row[0] is not None]
+            assert [row for row in found if row[0] is not None] == [
+                row for row in fixed if row[0] is not None
+            ]
             place = delivery.partitions.get(TopicPartition("a", number))
             assert (place is None) == (not logs[number])
             if place is not None:
-                assert (place.rows, place.first_offset, place.last_offset) == (len(logs[number]), 0, len(logs[number]) - 1)
+                assert (place.rows, place.first_offset, place.last_offset) == (
+                    len(logs[number]),
+                    0,
+                    len(logs[number]) - 1,
+                )
             keyless += logs[number]
             if explicit or all(key is not None for key, _, _ in flat):
                 theirs = [(r.key, r.value) for r in cluster.records("b", number)]
                 if all(key is not None or wanted is not None for key, _, wanted in flat):
                     assert logs[number] == theirs
-        assert sorted(keyless, key=repr) == sorted(((key, value) for key, value, _ in flat), key=repr)
+        assert sorted(keyless, key=repr) == sorted(
+            ((key, value) for key, value, _ in flat), key=repr
+        )
 
     trio.run(main, clock=Clock(autojump_threshold=0))
 

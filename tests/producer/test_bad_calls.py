@@ -1,4 +1,7 @@
-"""What a program may get wrong at each call of a producer: refused at once, by a typed error; nothing is asked or taken."""
+"""Wrong arguments to each call of a producer.
+
+A typed error is raised at once, without a request and without taking room.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +17,25 @@ from test_producer_bad_input import WAYS
 from transacting import committed, transacting
 from trio.testing import MockClock as Clock
 
-from trikafka import ConfigurationError, GroupMetadata, OffsetAndMetadata, RecordTooLargeError, TopicPartition, TrikafkaError
+from trikafka import (
+    ConfigurationError,
+    GroupMetadata,
+    OffsetAndMetadata,
+    RecordTooLargeError,
+    TopicPartition,
+    TrikafkaError,
+)
 from trikafka.testing import ScriptedCluster
 
 T0 = TopicPartition("t", 0)
 G = GroupMetadata("g")
 
 
-# --- a record -------------------------------------------------------------------------------------------------------
+# --- a record -------------------------------------------------------------------------------------
 
 
 class Released:
-    """Gives a view of bytes that are gone."""
+    """Return a memory view that has been released."""
 
     @staticmethod
     def view() -> memoryview:
@@ -35,14 +45,38 @@ class Released:
 
 
 WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
-    ({"partition": 2**31}, ConfigurationError, "partition must be a whole number from 0 to 2147483647, not 2147483648"),
-    ({"partition": 10**30}, ConfigurationError, "partition must be a whole number from 0 to 2147483647"),
+    (
+        {"partition": 2**31},
+        ConfigurationError,
+        "partition must be a whole number from 0 to 2147483647, not 2147483648",
+    ),
+    (
+        {"partition": 10**30},
+        ConfigurationError,
+        "partition must be a whole number from 0 to 2147483647",
+    ),
     ({"value": Released.view()}, TypeError, "value must be bytes-like or None, not memoryview"),
     ({"headers": 5}, TypeError, "headers must be a list of pairs of a name and a value, not int"),
-    ({"headers": True}, TypeError, "headers must be a list of pairs of a name and a value, not bool"),
-    ({"headers": iter([("a", b"b")])}, TypeError, "headers must be a list of pairs of a name and a value, not list_iterator"),
-    ({"headers": zip(["a"], [b"b"], strict=True)}, TypeError, "headers must be a list of pairs .*, not zip"),
-    ({"headers": [("\ud800", b"b")]}, TypeError, "a header's name must be text that can be written as UTF-8"),
+    (
+        {"headers": True},
+        TypeError,
+        "headers must be a list of pairs of a name and a value, not bool",
+    ),
+    (
+        {"headers": iter([("a", b"b")])},
+        TypeError,
+        "headers must be a list of pairs of a name and a value, not list_iterator",
+    ),
+    (
+        {"headers": zip(["a"], [b"b"], strict=True)},
+        TypeError,
+        "headers must be a list of pairs .*, not zip",
+    ),
+    (
+        {"headers": [("\ud800", b"b")]},
+        TypeError,
+        "a header's name must be text that can be written as UTF-8",
+    ),
     ({"headers": [("a", "b")]}, TypeError, "header value must be bytes, not str; encode it first"),
     ({"headers": [("a", b"b", 1)]}, TypeError, "headers must be pairs"),
     ({"headers": ["ab"]}, TypeError, "headers must be pairs"),
@@ -52,8 +86,13 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("fields", "error", "text"), WRONG)
-async def test_a_record(
-    fields: dict[str, Any], error: type[Exception], text: str, way: str, known: bool, autojump_clock: Clock
+async def test_wrong_record_is_refused_at_once(
+    fields: dict[str, Any],
+    error: type[Exception],
+    text: str,
+    way: str,
+    known: bool,
+    autojump_clock: Clock,
 ) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
         if known:
@@ -66,20 +105,20 @@ async def test_a_record(
 
 
 class Topic(StrEnum):
-    """A name as programs keep them."""
+    """Topic names as an enumeration."""
 
     ORDERS = "t"
 
 
 class Older(str, Enum):  # noqa: UP042
-    """The same before Python 3.11: its text is its own name."""
+    """The same before Python 3.11, when str() gave the member's own name."""
 
     ORDERS = "t"
 
 
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("topic", [Topic.ORDERS, Older.ORDERS])
-async def test_a_topic_named_by_an_enum(topic: str, known: bool, autojump_clock: Clock) -> None:
+async def test_topic_may_be_an_enum_member(topic: str, known: bool, autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
         if known:
             await producer.send("t", b"first")
@@ -97,7 +136,7 @@ async def test_a_topic_named_by_an_enum(topic: str, known: bool, autojump_clock:
 
 
 @pytest.mark.parametrize("wrong", [["t"], b"t", None, 5, "", "no/name"])
-async def test_partitions_for(wrong: Any, autojump_clock: Clock) -> None:
+async def test_wrong_topic_is_refused_by_partitions_for(wrong: Any, autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         asked = len(cluster.requests())
         with pytest.raises(ConfigurationError, match="topic"):
@@ -105,7 +144,7 @@ async def test_partitions_for(wrong: Any, autojump_clock: Clock) -> None:
         assert len(cluster.requests()) == asked
 
 
-# --- a table --------------------------------------------------------------------------------------------------------
+# --- a table --------------------------------------------------------------------------------------
 
 
 def table(**more: Any) -> pa.Table:
@@ -113,27 +152,61 @@ def table(**more: Any) -> pa.Table:
 
 
 TABLES: list[tuple[Callable[[Any], Any], type[Exception], str]] = [
-    (lambda p: p.send_arrow(["t"], table()), ConfigurationError, r"topic must be a name, not \['t'\]"),
-    (lambda p: p.send_arrow("t", table(), partition=1.0), ConfigurationError, "partition must be a whole number from 0, not 1.0"),
-    (lambda p: p.send_arrow("t", table(), partition=2**31), ConfigurationError, "from 0 to 2147483647, not 2147483648"),
+    (
+        lambda p: p.send_arrow(["t"], table()),
+        ConfigurationError,
+        r"topic must be a name, not \['t'\]",
+    ),
+    (
+        lambda p: p.send_arrow("t", table(), partition=1.0),
+        ConfigurationError,
+        "partition must be a whole number from 0, not 1.0",
+    ),
+    (
+        lambda p: p.send_arrow("t", table(), partition=2**31),
+        ConfigurationError,
+        "from 0 to 2147483647, not 2147483648",
+    ),
     (lambda p: p.send_arrow("t", table(partition=["0", "1"])), ConfigurationError, "partition"),
     (lambda p: p.send_arrow("t", table(partition=[1.0, 2.0])), ConfigurationError, "partition"),
-    (lambda p: p.send_arrow("t", table(partition=pa.array([2**40, 0]))), ConfigurationError, "partition"),
+    (
+        lambda p: p.send_arrow("t", table(partition=pa.array([2**40, 0]))),
+        ConfigurationError,
+        "partition",
+    ),
     (lambda p: p.send_arrow("t", table(key=[1, 2])), ConfigurationError, "key"),
     (lambda p: p.send_arrow("t", pa.table({"value": [1, 2]})), ConfigurationError, "value"),
     (lambda p: p.send_arrow("t", pa.table({})), ConfigurationError, "value"),
     (lambda p: p.send_arrow("t", table(timestamp=["a", "b"])), ConfigurationError, "timestamp"),
-    (lambda p: p.send_arrow("t", table(timestamp=[-1, 0])), ConfigurationError, "row 0: a timestamp"),
+    (
+        lambda p: p.send_arrow("t", table(timestamp=[-1, 0])),
+        ConfigurationError,
+        "row 0: a timestamp",
+    ),
     (lambda p: p.send_arrow("t", table(headers=["a", "b"])), ConfigurationError, "headers"),
-    (lambda p: p.send_arrow("t", table(), value=5), ConfigurationError, "value must be the name of a column, not 5"),
-    (lambda p: p.send_arrow("t", table(), key=b"value"), ConfigurationError, "key must be the name of a column, not b'value'"),
+    (
+        lambda p: p.send_arrow("t", table(), value=5),
+        ConfigurationError,
+        "value must be the name of a column, not 5",
+    ),
+    (
+        lambda p: p.send_arrow("t", table(), key=b"value"),
+        ConfigurationError,
+        "key must be the name of a column, not b'value'",
+    ),
     (lambda p: p.send_arrow("t", table(), headers="nope"), ConfigurationError, "no column 'nope'"),
-    (lambda p: p.send_arrow("t", pa.table({"value": [b"a", b"x" * 1_100_000]})), RecordTooLargeError, "row 1"),
+    (
+        lambda p: p.send_arrow("t", pa.table({"value": [b"a", b"x" * 1_100_000]})),
+        RecordTooLargeError,
+        "row 1",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("call", "error", "text"), TABLES)
-async def test_a_table(call: Callable[[Any], Any], error: type[Exception], text: str, autojump_clock: Clock) -> None:
+async def test_wrong_table_is_refused_at_once(
+    call: Callable[[Any], Any], error: type[Exception], text: str, autojump_clock: Clock
+) -> None:
     async with ready() as (cluster, producer):
         asked, start = len(cluster.requests()), trio.current_time()
         with pytest.raises(error, match=text):
@@ -143,7 +216,7 @@ async def test_a_table(call: Callable[[Any], Any], error: type[Exception], text:
 
 
 @pytest.mark.parametrize("wrong", [None, {"value": [b"a"]}, b"a", 5])
-async def test_what_is_no_table(wrong: Any) -> None:
+async def test_non_table_is_refused(wrong: Any) -> None:
     async with ready() as (cluster, producer):
         asked = len(cluster.requests("Produce"))
         with pytest.raises(ConfigurationError, match="neither an Arrow table"):
@@ -152,22 +225,46 @@ async def test_what_is_no_table(wrong: Any) -> None:
         assert producer.statistics().buffer_used == 0
 
 
-# --- a transaction --------------------------------------------------------------------------------------------------
+# --- a transaction --------------------------------------------------------------------------------
 
 OFFSETS: list[tuple[tuple[Any, ...], type[Exception], str]] = [
     ((None, G), TypeError, "what to commit must be a mapping of partitions to offsets"),
     ((5, G), TypeError, "what to commit must be a mapping of partitions to offsets"),
     (([1, 2], G), TypeError, "what to commit must be a mapping of partitions to offsets"),
-    (({T0: -1}, G), ConfigurationError, "the offset to commit for t-0 must be a whole number from 0"),
-    (({T0: 2**63}, G), ConfigurationError, "the offset to commit for t-0 must be a whole number from 0"),
-    (({T0: True}, G), ConfigurationError, "the offset to commit for t-0 must be a whole number from 0"),
-    (({T0: "1"}, G), ConfigurationError, "the offset to commit for t-0 must be a whole number from 0"),
+    (
+        ({T0: -1}, G),
+        ConfigurationError,
+        "the offset to commit for t-0 must be a whole number from 0",
+    ),
+    (
+        ({T0: 2**63}, G),
+        ConfigurationError,
+        "the offset to commit for t-0 must be a whole number from 0",
+    ),
+    (
+        ({T0: True}, G),
+        ConfigurationError,
+        "the offset to commit for t-0 must be a whole number from 0",
+    ),
+    (
+        ({T0: "1"}, G),
+        ConfigurationError,
+        "the offset to commit for t-0 must be a whole number from 0",
+    ),
     (({T0: OffsetAndMetadata("1")}, G), ConfigurationError, "the offset to commit for t-0 must be"),  # type: ignore[arg-type]
     (({T0: OffsetAndMetadata(1, None, 5)}, G), ConfigurationError, "must be text"),  # type: ignore[arg-type]
     (({T0: OffsetAndMetadata(1, "x")}, G), ConfigurationError, "a leader epoch"),  # type: ignore[arg-type]
-    (({T0: OffsetAndMetadata(1, None, "x" * 40_000)}, G), ConfigurationError, "has 40000 bytes, and at most 32767 can be sent"),
+    (
+        ({T0: OffsetAndMetadata(1, None, "x" * 40_000)}, G),
+        ConfigurationError,
+        "has 40000 bytes, and at most 32767 can be sent",
+    ),
     (({"t": 1}, G), ConfigurationError, "a partition is a TopicPartition"),
-    (({("t", 2**31): 1}, G), ConfigurationError, "a partition's number must be a whole number from 0 to 2147483647"),
+    (
+        ({("t", 2**31): 1}, G),
+        ConfigurationError,
+        "a partition's number must be a whole number from 0 to 2147483647",
+    ),
     (({("no/name", 0): 1}, G), ConfigurationError, "no/name"),
     (({T0: 1}, None), TypeError, "group must be the consumer"),
     (({T0: 1}, "g"), TypeError, "group must be the consumer"),
@@ -179,8 +276,10 @@ OFFSETS: list[tuple[tuple[Any, ...], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("given", "error", "text"), OFFSETS)
-async def test_offsets(given: tuple[Any, ...], error: type[Exception], text: str, autojump_clock: Clock) -> None:
-    """The transaction is none the worse for it."""
+async def test_wrong_offsets_are_refused_at_once(
+    given: tuple[Any, ...], error: type[Exception], text: str, autojump_clock: Clock
+) -> None:
+    """The transaction continues unharmed."""
     async with transacting() as (cluster, producer):
         async with producer.transaction() as txn:
             await producer.send("t", b"x", partition=0)
@@ -192,8 +291,13 @@ async def test_offsets(given: tuple[Any, ...], error: type[Exception], text: str
         assert await committed(cluster) == [b"x"]
 
 
-async def test_wrong_records_leave_a_transaction_alone(autojump_clock: Clock) -> None:
-    wrong = [{"value": "text"}, {"value": b"x" * 1_100_000}, {"value": b"v", "partition": -1}, {"value": b"v", "topic": ""}]
+async def test_wrong_records_leave_transaction_intact(autojump_clock: Clock) -> None:
+    wrong = [
+        {"value": "text"},
+        {"value": b"x" * 1_100_000},
+        {"value": b"v", "partition": -1},
+        {"value": b"v", "topic": ""},
+    ]
     async with transacting() as (cluster, producer):
         async with producer.transaction():
             await producer.send("t", b"1", partition=0)
@@ -209,7 +313,7 @@ async def test_wrong_records_leave_a_transaction_alone(autojump_clock: Clock) ->
         assert await committed(cluster) == [b"1", b"2"]
 
 
-# --- open_producer --------------------------------------------------------------------------------------------------
+# --- open_producer --------------------------------------------------------------------------------
 
 
 async def by_coroutine(topic: str, key: bytes | None, partitions: Any) -> int:
@@ -219,14 +323,25 @@ async def by_coroutine(topic: str, key: bytes | None, partitions: Any) -> int:
 @pytest.mark.parametrize(
     ("settings", "text"),
     [
-        ({"transactional_id": "x" * 40_000}, "transactional_id must have at most 32767 bytes, not 40000"),
-        ({"transactional_id": "ä" * 20_000}, "transactional_id must have at most 32767 bytes, not 40000"),
+        (
+            {"transactional_id": "x" * 40_000},
+            "transactional_id must have at most 32767 bytes, not 40000",
+        ),
+        (
+            {"transactional_id": "ä" * 20_000},
+            "transactional_id must have at most 32767 bytes, not 40000",
+        ),
         ({"client_id": "x" * 40_000}, "client_id must have at most 32767 bytes, not 40000"),
         ({"buffer_memory": 10**30}, "buffer_memory must be at least 1 and at most"),
-        ({"partitioner": by_coroutine}, r"partitioner must be a plain function \(def\), not an async one"),
+        (
+            {"partitioner": by_coroutine},
+            r"partitioner must be a plain function \(def\), not an async one",
+        ),
     ],
 )
-async def test_settings(settings: dict[str, Any], text: str, autojump_clock: Clock) -> None:
+async def test_wrong_settings_are_refused_without_dial(
+    settings: dict[str, Any], text: str, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster() as cluster:
         with pytest.raises(ConfigurationError, match=text):
             async with opened(cluster, **settings):

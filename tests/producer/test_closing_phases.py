@@ -1,4 +1,4 @@
-"""What is left at a close past its limit says where its time went, whatever it was waiting for."""
+"""The phases in the error of a record that is left at a close past its limit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from producing import opened, ready
 from trio.testing import MockClock as Clock
 
 from trikafka import BrokerResponseError, DeliveryTimeoutError, KafkaConnectionError
-from trikafka._api.ack import Ack
+from trikafka._api.producer.ack import Ack
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
 
@@ -20,20 +20,26 @@ async def left_behind(ack: Ack) -> DeliveryTimeoutError:
     return caught.value
 
 
-async def test_it_waits_for_a_connection(autojump_clock: Clock) -> None:
+async def test_phase_is_waiting_for_a_connection(autojump_clock: Clock) -> None:
     async with ready(close_timeout_ms=3_000) as (cluster, producer):
         cluster.stop(0)
         await trio.testing.wait_all_tasks_blocked()
         ack = await producer.enqueue("t", b"x")
         await trio.sleep(1)
     error = await left_behind(ack)
-    assert (error.phase, error.maybe_written, error.attempts) == ("waiting for a connection", False, 0)
+    assert (error.phase, error.maybe_written, error.attempts) == (
+        "waiting for a connection",
+        False,
+        0,
+    )
     assert error.seconds == {"waiting for a connection": pytest.approx(4)}
     assert isinstance(error.__cause__, KafkaConnectionError)
 
 
-async def test_it_stands_back(autojump_clock: Clock) -> None:
-    async with ready(close_timeout_ms=3_000, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as (cluster, producer):
+async def test_phase_is_backoff(autojump_clock: Clock) -> None:
+    async with ready(
+        close_timeout_ms=3_000, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000
+    ) as (cluster, producer):
         cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
         ack = await producer.enqueue("t", b"x")
         await trio.sleep(1)
@@ -44,7 +50,7 @@ async def test_it_stands_back(autojump_clock: Clock) -> None:
     assert error.__cause__.code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-async def test_it_waits_for_a_leader(autojump_clock: Clock) -> None:
+async def test_phase_is_waiting_for_a_leader(autojump_clock: Clock) -> None:
     async with ready(close_timeout_ms=3_000, metadata_max_age_ms=500) as (cluster, producer):
         cluster.move_leader("t", 0, None)
         await trio.sleep(1)
@@ -54,7 +60,7 @@ async def test_it_waits_for_a_leader(autojump_clock: Clock) -> None:
     assert (error.phase, error.maybe_written) == ("waiting for a leader", False)
 
 
-async def test_it_waits_for_a_producer_id(autojump_clock: Clock) -> None:
+async def test_phase_is_waiting_for_a_producer_id(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         cluster.fail("InitProducerId", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
         async with opened(cluster, close_timeout_ms=3_000) as producer:

@@ -1,4 +1,6 @@
-"""Settings of the delivery timeout as programs of Java's have them (seed 002: "backwards compatible")."""
+"""Settings of the delivery timeout as programs of Java's have them (seed 002: "backwards
+compatible").
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,19 @@ from trikafka.config import ProducerConfig
 
 @pytest.mark.parametrize(
     ("settings", "least"),
-    [({"request_timeout_ms": 150_000}, 150_005), ({"linger_ms": 100_000}, 130_000), ({"request_timeout_ms": 119_995}, 120_000)],
+    [
+        ({"request_timeout_ms": 150_000}, 150_005),
+        ({"linger_ms": 100_000}, 130_000),
+        ({"request_timeout_ms": 119_995}, 120_000),
+    ],
 )
-def test_the_default_gives_way_to_a_long_request(settings: dict[str, Any], least: float, caplog: pytest.LogCaptureFixture) -> None:
-    """Who has only a long request timeout, from before KIP-91, is not refused; one warning says what it is now."""
+def test_long_request_timeout_raises_the_default(
+    settings: dict[str, Any], least: float, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Settings from before KIP-91 with only a long request timeout are accepted.
+
+    One warning names the delivery timeout that results.
+    """
     config = ProducerConfig.build({"bootstrap_servers": "a:1"} | settings)
     assert config.delivery_timeout_ms == least
     told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
@@ -31,7 +42,7 @@ def test_the_default_gives_way_to_a_long_request(settings: dict[str, Any], least
         assert "request_timeout_ms (" in line
 
 
-async def test_a_record_then_has_that_time(autojump_clock: Clock) -> None:
+async def test_record_has_the_raised_timeout(autojump_clock: Clock) -> None:
     async with ready(request_timeout_ms=200_000, close_timeout_ms=0) as (cluster, producer):
         cluster.silence("Produce")
         start = trio.current_time()
@@ -40,9 +51,13 @@ async def test_a_record_then_has_that_time(autojump_clock: Clock) -> None:
         assert trio.current_time() - start == pytest.approx(200)
 
 
-async def test_the_largest_numbers_of_java_mean_no_limit(autojump_clock: Clock) -> None:
-    """Seed 002: ``retries=MAX_INT`` and ``delivery.timeout.ms=MAX_LONG`` leave it to Kafka how long to try."""
-    settings: Any = trikafka.from_properties({"retries": str(2**31 - 1), "delivery.timeout.ms": str(2**63 - 1)})
+async def test_largest_java_numbers_mean_no_limit(autojump_clock: Clock) -> None:
+    """Seed 002: ``retries=MAX_INT`` and ``delivery.timeout.ms=MAX_LONG`` let Kafka decide how long
+    to try.
+    """
+    settings: Any = trikafka.from_properties(
+        {"retries": str(2**31 - 1), "delivery.timeout.ms": str(2**63 - 1)}
+    )
     async with ready(**settings) as (cluster, producer):
         cluster.stop(0)
         ack = await producer.enqueue("t", b"x")

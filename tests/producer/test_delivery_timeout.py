@@ -1,4 +1,4 @@
-"""KIP-91: when a batch expires, exactly, in virtual time; and what its error says of where the time went."""
+"""KIP-91: the exact expiry of batches in virtual time, and the phases that the error names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,14 @@ import trio
 from producing import numbers, opened, ready, values
 from trio.testing import MockClock as Clock
 
-from trikafka import BrokerResponseError, ConfigurationError, DeliveryTimeoutError, KafkaConnectionError, Producer, RecordMetadata
+from trikafka import (
+    BrokerResponseError,
+    ConfigurationError,
+    DeliveryTimeoutError,
+    KafkaConnectionError,
+    Producer,
+    RecordMetadata,
+)
 from trikafka._net.deadlines import GRACE
 from trikafka.config import ProducerConfig
 from trikafka.error_codes import ErrorCode
@@ -24,7 +31,7 @@ QUICK = {"delivery_timeout_ms": 7_000, "request_timeout_ms": 5_000}
 
 
 async def expires(producer: Producer, after: float = 7, **fields: Any) -> DeliveryTimeoutError:
-    """Send a record that expires after so many seconds; its error."""
+    """Send a record that expires after ``after`` seconds; return its error."""
     start = trio.current_time()
     with pytest.raises(DeliveryTimeoutError) as caught:
         await producer.send("t", b"x", **fields)
@@ -36,10 +43,10 @@ async def expires(producer: Producer, after: float = 7, **fields: Any) -> Delive
     return error
 
 
-# --- where the time went ----------------------------------------------------------------------------------------------
+# --- where the time went --------------------------------------------------------------------------
 
 
-async def test_in_flight(autojump_clock: Clock) -> None:
+async def test_phase_is_in_flight(autojump_clock: Clock) -> None:
     async with ready(**QUICK) as (cluster, producer):
         cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
         cluster.delay("Produce", 4.9)
@@ -49,12 +56,19 @@ async def test_in_flight(autojump_clock: Clock) -> None:
         assert str(error).endswith("; it may be in the log all the same")
 
 
-async def test_a_frozen_broker(autojump_clock: Clock) -> None:
-    """The attempt has its whole request_timeout_ms; then the connection is lost, and no other comes."""
+async def test_frozen_broker_ends_as_no_connection(autojump_clock: Clock) -> None:
+    """The attempt has its whole request_timeout_ms.
+
+    Then the connection is lost and no dial succeeds.
+    """
     async with ready(**QUICK) as (cluster, producer):
         cluster.freeze(0)
         error = await expires(producer)
-        assert (error.phase, error.maybe_written, error.attempts) == ("waiting for a connection", True, 1)
+        assert (error.phase, error.maybe_written, error.attempts) == (
+            "waiting for a connection",
+            True,
+            1,
+        )
         assert error.seconds["in flight"] == pytest.approx(5)
         assert error.seconds["backoff"] == pytest.approx(0.1, rel=0.25)
         assert error.seconds["waiting for a connection"] == pytest.approx(1.9, rel=0.05)
@@ -62,7 +76,7 @@ async def test_a_frozen_broker(autojump_clock: Clock) -> None:
         assert error.__cause__ is error.last_error
 
 
-async def test_no_connection_at_all(autojump_clock: Clock) -> None:
+async def test_phase_is_no_connection(autojump_clock: Clock) -> None:
     async with ready(**QUICK) as (cluster, producer):
         cluster.stop(0)
         await trio.testing.wait_all_tasks_blocked()
@@ -74,8 +88,11 @@ async def test_no_connection_at_all(autojump_clock: Clock) -> None:
         assert isinstance(error.last_error, KafkaConnectionError)
 
 
-async def test_backoff(autojump_clock: Clock) -> None:
-    async with ready(**QUICK, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as (cluster, producer):
+async def test_phase_is_backoff_after_a_refusal(autojump_clock: Clock) -> None:
+    async with ready(**QUICK, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as (
+        cluster,
+        producer,
+    ):
         cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
         error = await expires(producer)
         assert (error.phase, error.seconds, error.attempts) == ("backoff", {"backoff": 7}, 1)
@@ -86,16 +103,19 @@ async def test_backoff(autojump_clock: Clock) -> None:
         assert cause.code == ErrorCode.NOT_ENOUGH_REPLICAS
 
 
-async def test_waiting_for_a_leader(autojump_clock: Clock) -> None:
+async def test_phase_is_no_leader(autojump_clock: Clock) -> None:
     async with ready(**QUICK, metadata_max_age_ms=500) as (cluster, producer):
         cluster.move_leader("t", 0, None)
         await trio.sleep(1)
         error = await expires(producer)
-        assert (error.phase, error.seconds) == ("waiting for a leader", {"waiting for a leader": pytest.approx(7)})
+        assert (error.phase, error.seconds) == (
+            "waiting for a leader",
+            {"waiting for a leader": pytest.approx(7)},
+        )
         assert not error.maybe_written
 
 
-async def test_waiting_for_a_producer_id(autojump_clock: Clock) -> None:
+async def test_phase_is_no_producer_id(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, **QUICK) as producer:
         cluster.fail("InitProducerId", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
         error = await expires(producer)
@@ -105,9 +125,13 @@ async def test_waiting_for_a_producer_id(autojump_clock: Clock) -> None:
         assert "COORDINATOR_LOAD_IN_PROGRESS" in str(error)
 
 
-async def test_waiting_behind_others(autojump_clock: Clock) -> None:
-    """Its turn does not come: the first is sent anew when its request has timed out, and expires in flight, keeping its place."""
-    async with ready(**QUICK, max_in_flight_requests_per_connection=1, enable_idempotence=False) as (cluster, producer):
+async def test_phase_is_waiting_behind_others(autojump_clock: Clock) -> None:
+    """The first batch is sent again after its request timeout, expires in flight, and keeps its
+    place.
+    """
+    async with ready(
+        **QUICK, max_in_flight_requests_per_connection=1, enable_idempotence=False
+    ) as (cluster, producer):
         cluster.delay("Produce", 6.9)
         await producer.enqueue("t", b"before")
         await trio.sleep(0.5)
@@ -116,8 +140,12 @@ async def test_waiting_behind_others(autojump_clock: Clock) -> None:
         assert (error.attempts, error.maybe_written, error.last_error) == (0, False, None)
 
 
-async def test_a_turn_that_comes_late(autojump_clock: Clock) -> None:
-    settings = {"request_timeout_ms": 7_000, "delivery_timeout_ms": 7_000, "max_in_flight_requests_per_connection": 1}
+async def test_late_turn_counts_as_waiting(autojump_clock: Clock) -> None:
+    settings = {
+        "request_timeout_ms": 7_000,
+        "delivery_timeout_ms": 7_000,
+        "max_in_flight_requests_per_connection": 1,
+    }
     async with ready(**settings) as (cluster, producer):
         cluster.delay("Produce", 6.9)
         await producer.enqueue("t", b"before")
@@ -127,9 +155,17 @@ async def test_a_turn_that_comes_late(autojump_clock: Clock) -> None:
         assert error.seconds == {"waiting": pytest.approx(6.4), "in flight": pytest.approx(0.6)}
 
 
-def test_the_error_can_be_copied_and_sent_to_another_process() -> None:
+def test_error_can_be_copied_and_pickled() -> None:
     error = DeliveryTimeoutError(
-        "send", 7, 2, None, topic="t", partition=3, phase="backoff", seconds={"backoff": 7}, maybe_written=True
+        "send",
+        7,
+        2,
+        None,
+        topic="t",
+        partition=3,
+        phase="backoff",
+        seconds={"backoff": 7},
+        maybe_written=True,
     )
     for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
         assert str(twin) == str(error)
@@ -143,11 +179,14 @@ def test_the_error_can_be_copied_and_sent_to_another_process() -> None:
         assert (twin.call, twin.limit, twin.attempts) == ("send", 7, 2)
 
 
-# --- what expires, and what does not ----------------------------------------------------------------------------------
+# --- what expires, and what does not --------------------------------------------------------------
 
 
-async def test_with_one_request_in_flight_batches_expire_in_order(autojump_clock: Clock) -> None:
-    async with ready(**QUICK, batch_size=0, max_in_flight_requests_per_connection=1) as (cluster, producer):
+async def test_one_in_flight_expires_in_order(autojump_clock: Clock) -> None:
+    async with ready(**QUICK, batch_size=0, max_in_flight_requests_per_connection=1) as (
+        cluster,
+        producer,
+    ):
         cluster.freeze(0)
         expired: list[tuple[int, float]] = []
         began = trio.current_time()
@@ -164,9 +203,12 @@ async def test_with_one_request_in_flight_batches_expire_in_order(autojump_clock
         assert expired == [(number, pytest.approx(7 + 0.25 * number)) for number in range(5)]
 
 
-async def test_others_run_while_many_batches_expire(autojump_clock: Clock) -> None:
+async def test_tasks_run_while_many_batches_expire(autojump_clock: Clock) -> None:
     count, seen = 20_000, [0]
-    async with ready(**QUICK, batch_size=0, buffer_memory=2**26, close_timeout_ms=0) as (cluster, producer):
+    async with ready(**QUICK, batch_size=0, buffer_memory=2**26, close_timeout_ms=0) as (
+        cluster,
+        producer,
+    ):
         cluster.freeze(0)
         began = trio.current_time()
         acks = [producer.send_nowait("t", b"") for _ in range(count)]
@@ -176,11 +218,13 @@ async def test_others_run_while_many_batches_expire(autojump_clock: Clock) -> No
             await trio.lowlevel.checkpoint()
         assert all(ack.done for ack in acks)
     assert seen[-1] == count
-    assert max(after - before for before, after in itertools.pairwise(seen)) <= 2_000, "in one step of the loop"
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 2_000, (
+        "in one step of the loop"
+    )
 
 
-async def test_the_request_timeout_expires_no_batch(autojump_clock: Clock) -> None:
-    """Each attempt ends after its second; the batch goes on to the next, until the broker answers in time."""
+async def test_request_timeout_does_not_expire_a_batch(autojump_clock: Clock) -> None:
+    """Each attempt ends after a second, and the batch is retried until a response is in time."""
     async with ready(delivery_timeout_ms=60_000, request_timeout_ms=1_000) as (cluster, producer):
         cluster.delay("Produce", 1.5, times=5)
         start = trio.current_time()
@@ -190,7 +234,10 @@ async def test_the_request_timeout_expires_no_batch(autojump_clock: Clock) -> No
         assert values(cluster) == [b"x"]
 
 
-async def test_the_whole_request_timeout_is_waited_for_after_an_early_notice(autojump_clock: Clock) -> None:
+async def test_expired_request_keeps_its_connection(
+    autojump_clock: Clock,
+) -> None:
+    """The connection of an expired batch waits for the whole request timeout."""
     async with ready(delivery_timeout_ms=5_000, request_timeout_ms=4_000) as (cluster, producer):
         cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
         cluster.delay("Produce", 3.99, times=2)
@@ -204,7 +251,7 @@ async def test_the_whole_request_timeout_is_waited_for_after_an_early_notice(aut
         assert values(cluster) == [b"x", b"y"]
 
 
-async def test_no_limit_at_all(autojump_clock: Clock) -> None:
+async def test_infinite_timeout_never_expires(autojump_clock: Clock) -> None:
     async with ready(delivery_timeout_ms=math.inf, close_timeout_ms=1_000) as (cluster, producer):
         cluster.freeze(0)
         found: list[RecordMetadata] = []
@@ -222,7 +269,9 @@ async def test_no_limit_at_all(autojump_clock: Clock) -> None:
 
 @pytest.mark.parametrize("idempotent", [True, False])
 @pytest.mark.parametrize("retries", [1, 3])
-async def test_exhausted_retries_fail_at_once(retries: int, idempotent: bool, autojump_clock: Clock) -> None:
+async def test_exhausted_retries_fail_at_once(
+    retries: int, idempotent: bool, autojump_clock: Clock
+) -> None:
     async with ready(retries=retries, enable_idempotence=idempotent) as (cluster, producer):
         cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS, times=1 + retries)
         start = trio.current_time()
@@ -234,22 +283,29 @@ async def test_exhausted_retries_fail_at_once(retries: int, idempotent: bool, au
         assert values(cluster) == [b"y"]
 
 
-def test_no_retries_rule_idempotence_out() -> None:
+def test_idempotence_needs_retries() -> None:
     assert not ProducerConfig.build({"bootstrap_servers": "a:1", "retries": 0}).enable_idempotence
     with pytest.raises(ConfigurationError, match="needs retries"):
         ProducerConfig.build({"bootstrap_servers": "a:1", "retries": 0, "enable_idempotence": True})
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
+# --- settings -------------------------------------------------------------------------------------
 
 
-def test_the_three_values_are_named() -> None:
-    settings = {"bootstrap_servers": "a:1", "delivery_timeout_ms": 1_000, "linger_ms": 100, "request_timeout_ms": 901}
+def test_conflicting_timeouts_are_named() -> None:
+    settings = {
+        "bootstrap_servers": "a:1",
+        "delivery_timeout_ms": 1_000,
+        "linger_ms": 100,
+        "request_timeout_ms": 901,
+    }
     with pytest.raises(ConfigurationError) as caught:
         ProducerConfig.build(settings)
     for part in ("delivery_timeout_ms (1000)", "linger_ms (100)", "request_timeout_ms (901)"):
         assert part in str(caught.value)
-    assert ProducerConfig.build(settings | {"request_timeout_ms": 900}), "retry_backoff_ms does not count, as in Java's client"
+    assert ProducerConfig.build(settings | {"request_timeout_ms": 900}), (
+        "retry_backoff_ms does not count, as in Java's client"
+    )
 
 
 @pytest.mark.parametrize(
@@ -257,7 +313,10 @@ def test_the_three_values_are_named() -> None:
     [
         ({"max_in_flight_requests_per_connection": 6}, "at most 5"),
         ({"max_in_flight_requests_per_connection": 101}, "at most 5"),
-        ({"max_in_flight_requests_per_connection": 101, "enable_idempotence": False}, "at most 100"),
+        (
+            {"max_in_flight_requests_per_connection": 101, "enable_idempotence": False},
+            "at most 100",
+        ),
         ({"max_in_flight_requests_per_connection": 101, "acks": 1}, "at most 100"),
         ({"max_in_flight_requests_per_connection": 0}, "at least 1"),
     ],
@@ -270,24 +329,25 @@ def test_requests_in_flight_have_one_bound(settings: dict[str, Any], bound: str)
 
 
 @pytest.mark.parametrize("acks", [0, 1])
-def test_acks_turn_idempotence_off_unless_it_was_asked_for(acks: int) -> None:
+def test_lower_acks_turn_idempotence_off(acks: int) -> None:
+    """With enable_idempotence=True they are an error."""
     assert ProducerConfig.build({"bootstrap_servers": "a:1"}).enable_idempotence
     assert not ProducerConfig.build({"bootstrap_servers": "a:1", "acks": acks}).enable_idempotence
     with pytest.raises(ConfigurationError, match="needs acks='all'"):
         ProducerConfig.build({"bootstrap_servers": "a:1", "acks": acks, "enable_idempotence": True})
 
 
-async def test_acks_1_without_a_word_on_idempotence(autojump_clock: Clock) -> None:
+async def test_acks_1_needs_no_producer_id(autojump_clock: Clock) -> None:
     async with ready(acks=1) as (cluster, producer):
         await producer.send("t", b"x")
         assert values(cluster) == [b"x"]
         assert not cluster.requests("InitProducerId")
 
 
-# --- at the close -----------------------------------------------------------------------------------------------------
+# --- at the close ---------------------------------------------------------------------------------
 
 
-async def test_what_is_left_at_a_close_says_where_its_time_went(autojump_clock: Clock) -> None:
+async def test_records_left_at_close_name_their_phase(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         async with opened(cluster, close_timeout_ms=3_000) as producer:
             await producer.send("t", b"first", partition=0)
@@ -298,16 +358,21 @@ async def test_what_is_left_at_a_close_says_where_its_time_went(autojump_clock: 
             waits = await producer.enqueue("t", b"y", partition=1)
         with pytest.raises(DeliveryTimeoutError, match="close did not finish within 3 s") as caught:
             await sent.wait()
-        assert (caught.value.phase, caught.value.maybe_written, caught.value.partition) == ("in flight", True, 0)
+        assert (caught.value.phase, caught.value.maybe_written, caught.value.partition) == (
+            "in flight",
+            True,
+            0,
+        )
         assert caught.value.seconds == {"in flight": pytest.approx(4)}
         with pytest.raises(DeliveryTimeoutError, match="close did not finish within 3 s") as caught:
             await waits.wait()
         assert (caught.value.partition, caught.value.seconds["in flight"]) == (1, pytest.approx(3))
 
 
-async def test_very_many_batches_fail_without_holding_up_others_and_with_one_line_a_topic(
+async def test_many_failures_are_one_line_a_topic(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Other tasks run while 20,000 batches fail at the close."""
     turns = 0
     over = trio.Event()
 
@@ -324,14 +389,20 @@ async def test_very_many_batches_fail_without_holding_up_others_and_with_one_lin
             await producer.send("u", b"first")
             cluster.freeze(0)
             for number in range(20_000):
-                producer.send_nowait("u" if number % 10 == 0 else "t", b"x", partition=0 if number % 10 == 0 else number % 2)
+                producer.send_nowait(
+                    "u" if number % 10 == 0 else "t",
+                    b"x",
+                    partition=0 if number % 10 == 0 else number % 2,
+                )
             caplog.clear()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(others)
                 await producer.aclose(timeout=0)
                 over.set()
         assert turns >= 20
-        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        lines = [
+            record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING
+        ]
         assert sorted(line.split(" were")[0] for line in lines) == [
             "18000 records in 18000 batches for topic t (partitions 0, 1)",
             "2000 records in 2000 batches for topic u (partitions 0)",
@@ -339,7 +410,9 @@ async def test_very_many_batches_fail_without_holding_up_others_and_with_one_lin
         assert producer.statistics().buffer_used == 0
 
 
-async def test_what_expires_is_told_once_a_second_and_topic(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_expiries_are_logged_once_a_second(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with ready(**QUICK, batch_size=0) as (cluster, producer):
         cluster.freeze(0)
         caplog.clear()
@@ -348,7 +421,11 @@ async def test_what_expires_is_told_once_a_second_and_topic(autojump_clock: Cloc
             producer.send_nowait("t", value)
             await trio.sleep(0.025)
         await trio.sleep_until(start + 12)
-        told = [record.getMessage() for record in caplog.records if "were not delivered" in record.getMessage()]
+        told = [
+            record.getMessage()
+            for record in caplog.records
+            if "were not delivered" in record.getMessage()
+        ]
         assert 3 <= len(told) <= 4
         assert sum(int(line.split()[0]) for line in told) == 100
         assert producer.statistics().batches_expired == 100

@@ -1,4 +1,4 @@
-"""A transaction that its producer leaves open and somebody else ends, in virtual time, in both versions of the protocol."""
+"""Transactions that a producer detaches and another client ends, in both protocol versions."""
 
 # ruff: noqa: PT012 (it is a whole block of a transaction that raises)
 
@@ -40,7 +40,7 @@ def admin_of(cluster: ScriptedCluster) -> AbstractAsyncContextManager[Admin]:
 
 
 async def detach(cluster: ScriptedCluster, name: str = "x", **settings: Any) -> DetachedTransaction:
-    """A transaction with two records and an offset, left open by a producer that is closed by now."""
+    """Return a transaction with two records and an offset, left open by a closed producer."""
     async with producer_of(cluster, transactional_id=name, **settings) as producer:
         await producer.partitions_for("t")
         async with producer.transaction() as txn:
@@ -59,7 +59,7 @@ async def detached(version: int, **settings: Any) -> AsyncIterator[Detached]:
 
 
 def code_of(error: BaseException) -> int | None:
-    """What the coordinator has said."""
+    """Return the coordinator's error code."""
     assert isinstance(error.__cause__, BrokerResponseError)
     return error.__cause__.code
 
@@ -70,7 +70,7 @@ async def seen(cluster: ScriptedCluster) -> list[bytes | None]:
 
 
 @both
-async def test_another_program_commits_what_a_producer_left_open(version: int, autojump_clock: Clock) -> None:
+async def test_admin_commits_a_detached_transaction(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         assert pickle.loads(pickle.dumps(transaction)) == transaction
         assert (transaction.transactional_id, transaction.version) == ("x", version)
@@ -88,43 +88,53 @@ async def test_another_program_commits_what_a_producer_left_open(version: int, a
 
 
 @both
-async def test_an_offset_of_an_open_transaction_is_waited_for_if_it_is_named(version: int, autojump_clock: Clock) -> None:
+async def test_named_offset_waits_for_the_transaction(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (_, admin, transaction):
         assert await admin.list_group_offsets("g") == {}
         with pytest.raises(KafkaTimeoutError, match=r"list_group_offsets.*UNSTABLE_OFFSET_COMMIT"):
             await admin.list_group_offsets("g", [T0], timeout=1)
         await admin.end_transaction(transaction, commit=True)
-        assert await admin.list_group_offsets("g", [T0]) == {T0: OffsetAndMetadata(1, metadata="mark")}
+        assert await admin.list_group_offsets("g", [T0]) == {
+            T0: OffsetAndMetadata(1, metadata="mark")
+        }
         assert await admin.list_group_offsets("g", [TopicPartition("t", 1)]) == {}
 
 
 @both
-async def test_another_program_aborts_it(version: int, autojump_clock: Clock) -> None:
+async def test_admin_aborts_a_detached_transaction(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         await admin.end_transaction(transaction, commit=False)
         await admin.end_transaction(transaction, commit=False)
-        with pytest.raises(TransactionNotOpenError, match=r"committing the transaction 'x'.*it has been ended"):
+        with pytest.raises(
+            TransactionNotOpenError, match=r"committing the transaction 'x'.*it has been ended"
+        ):
             await admin.end_transaction(transaction, commit=True)
         assert await seen(cluster) == []
 
 
 @both
-async def test_open_for_too_long(version: int, autojump_clock: Clock) -> None:
+async def test_expired_transaction_cannot_be_ended(version: int, autojump_clock: Clock) -> None:
     async with detached(version, transaction_timeout_ms=30_000) as (cluster, admin, transaction):
         await trio.sleep(29)
         assert open_at_the_broker(cluster)
         await trio.sleep(2)
-        with pytest.raises(TransactionNotOpenError, match="longer than its transaction_timeout_ms") as caught:
+        with pytest.raises(
+            TransactionNotOpenError, match="longer than its transaction_timeout_ms"
+        ) as caught:
             await admin.end_transaction(transaction, commit=True)
-        assert code_of(caught.value) == (ErrorCode.PRODUCER_FENCED if version == 1 else ErrorCode.INVALID_TXN_STATE)
+        assert code_of(caught.value) == (
+            ErrorCode.PRODUCER_FENCED if version == 1 else ErrorCode.INVALID_TXN_STATE
+        )
         assert await seen(cluster) == []
 
 
 @both
-async def test_another_producer_has_the_id(version: int, autojump_clock: Clock) -> None:
+async def test_reused_id_ends_the_detached_transaction(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         second = await detach(cluster)
-        with pytest.raises(TransactionNotOpenError, match="another producer was opened with its transactional id"):
+        with pytest.raises(
+            TransactionNotOpenError, match="another producer was opened with its transactional id"
+        ):
             await admin.end_transaction(transaction, commit=True)
         with pytest.raises(TransactionNotOpenError):
             await admin.end_transaction(transaction, commit=False)
@@ -142,7 +152,9 @@ async def test_another_producer_has_the_id(version: int, autojump_clock: Clock) 
         ErrorCode.NOT_COORDINATOR,
     ],
 )
-async def test_what_passes_is_waited_for(version: int, code: ErrorCode, autojump_clock: Clock) -> None:
+async def test_transient_errors_of_the_end_are_retried(
+    version: int, code: ErrorCode, autojump_clock: Clock
+) -> None:
     async with detached(version) as (cluster, admin, transaction):
         cluster.fail("EndTxn", code, 3)
         await admin.end_transaction(transaction, commit=True)
@@ -151,7 +163,7 @@ async def test_what_passes_is_waited_for(version: int, code: ErrorCode, autojump
 
 
 @both
-async def test_a_coordinator_that_moves_is_found(version: int, autojump_clock: Clock) -> None:
+async def test_moved_coordinator_is_found(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         other = await detach(cluster, "y")
         await admin.end_transaction(other, commit=False)
@@ -161,11 +173,13 @@ async def test_a_coordinator_that_moves_is_found(version: int, autojump_clock: C
 
 
 @both
-async def test_a_coordinator_that_never_takes_it_is_not_asked_for_ever(version: int, autojump_clock: Clock) -> None:
+async def test_end_is_undecided_without_a_coordinator(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         cluster.fail("EndTxn", ErrorCode.NOT_COORDINATOR, None)
         began = trio.current_time()
-        with pytest.raises(TransactionUndecidedError, match="end_transaction may be called again") as caught:
+        with pytest.raises(
+            TransactionUndecidedError, match="end_transaction may be called again"
+        ) as caught:
             await admin.end_transaction(transaction, commit=True, timeout=5)
         assert trio.current_time() - began == pytest.approx(5, abs=0.05)
         assert isinstance(caught.value.__cause__, BrokerResponseError)
@@ -173,9 +187,16 @@ async def test_a_coordinator_that_never_takes_it_is_not_asked_for_ever(version: 
 
 @both
 @pytest.mark.parametrize(
-    "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED]
+    "code",
+    [
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+    ],
 )
-async def test_what_says_that_it_is_over_is_not_asked_again(version: int, code: ErrorCode, autojump_clock: Clock) -> None:
+async def test_final_error_of_the_end_is_not_retried(
+    version: int, code: ErrorCode, autojump_clock: Clock
+) -> None:
     async with detached(version) as (cluster, admin, transaction):
         cluster.fail("EndTxn", code, None)
         with pytest.raises(TransactionNotOpenError, match="not open any more") as caught:
@@ -187,7 +208,7 @@ async def test_what_says_that_it_is_over_is_not_asked_again(version: int, code: 
 
 
 @both
-async def test_an_end_whose_response_was_lost(version: int, autojump_clock: Clock) -> None:
+async def test_lost_response_of_the_end_is_retried(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         cluster.drop("EndTxn", 2, after=True)
         await admin.end_transaction(transaction, commit=True)
@@ -196,7 +217,11 @@ async def test_an_end_whose_response_was_lost(version: int, autojump_clock: Cloc
 
 
 @both
-async def test_an_end_whose_response_was_lost_and_whose_id_another_producer_took(version: int, autojump_clock: Clock) -> None:
+async def test_lost_end_names_a_possible_earlier_one(version: int, autojump_clock: Clock) -> None:
+    """The response is lost and another producer takes the id.
+
+    The error says that an earlier attempt may have ended the transaction.
+    """
     async with detached(version) as (cluster, admin, transaction):
 
         async def lose(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
@@ -206,18 +231,24 @@ async def test_an_end_whose_response_was_lost_and_whose_id_another_producer_took
             cluster.disconnect()
 
         cluster.on("EndTxn", lose, 1)
-        with pytest.raises(TransactionNotOpenError, match="perhaps by an earlier attempt of this call, which got no response"):
+        with pytest.raises(
+            TransactionNotOpenError,
+            match="perhaps by an earlier attempt of this call, which got no response",
+        ):
             await admin.end_transaction(transaction, commit=True)
         assert await seen(cluster) == [b"a", b"b"]
 
 
 @both
-async def test_a_frozen_coordinator(version: int, autojump_clock: Clock) -> None:
+async def test_frozen_coordinator_leaves_it_undecided(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         await admin.describe_transactions(["x"])
         cluster.freeze(0)
         began = trio.current_time()
-        with pytest.raises(TransactionUndecidedError, match=r"whether the transaction 'x' .* has ended is not known"):
+        with pytest.raises(
+            TransactionUndecidedError,
+            match=r"whether the transaction 'x' .* has ended is not known",
+        ):
             await admin.end_transaction(transaction, commit=True, timeout=3)
         assert trio.current_time() - began == pytest.approx(3, abs=0.05)
         cluster.thaw(0)
@@ -226,9 +257,12 @@ async def test_a_frozen_coordinator(version: int, autojump_clock: Clock) -> None
 
 
 @both
-async def test_no_response_and_no_retries(version: int, autojump_clock: Clock) -> None:
+async def test_end_without_retries_is_undecided(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, _, transaction):
-        given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        given: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
         async with trikafka.open_admin(**given, retries=0) as admin:
             await admin.describe_transactions(["x"])
             cluster.drop("EndTxn", 1, after=True)
@@ -240,14 +274,18 @@ async def test_no_response_and_no_retries(version: int, autojump_clock: Clock) -
 
 
 @both
-async def test_of_another_cluster(version: int, autojump_clock: Clock) -> None:
+async def test_transaction_of_another_cluster_is_refused(
+    version: int, autojump_clock: Clock
+) -> None:
     async with detached(version) as (_, admin, _transaction):
-        with pytest.raises(TransactionNotOpenError, match="this cluster never had it, or it has been ended"):
+        with pytest.raises(
+            TransactionNotOpenError, match="this cluster never had it, or it has been ended"
+        ):
             await admin.end_transaction(DetachedTransaction("nobody's", 7, 0, version), commit=True)
 
 
 @both
-async def test_without_permission(version: int, autojump_clock: Clock) -> None:
+async def test_missing_permission_names_the_operation(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         cluster.fail("EndTxn", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         with pytest.raises(AuthorizationError, match="it needs the operation Write"):
@@ -256,7 +294,7 @@ async def test_without_permission(version: int, autojump_clock: Clock) -> None:
 
 
 @both
-async def test_cancelled_at_each_await_of_the_end(version: int, autojump_clock: Clock) -> None:
+async def test_cancelled_end_can_be_repeated(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Detached) -> None:
         await given[1].end_transaction(given[2], commit=True)
 
@@ -266,12 +304,14 @@ async def test_cancelled_at_each_await_of_the_end(version: int, autojump_clock: 
             await admin.end_transaction(transaction, commit=True)
             assert await seen(cluster) == [b"a", b"b"]
 
-    assert await assert_all_awaits_cancellable(scenario, check, setup=lambda: detached(version)) >= 3
+    assert (
+        await assert_all_awaits_cancellable(scenario, check, setup=lambda: detached(version)) >= 3
+    )
 
 
 @both
-async def test_cancelled_at_each_await_of_detaching(version: int, autojump_clock: Clock) -> None:
-    """What is cancelled before it is handed over is aborted, as any transaction."""
+async def test_cancelled_detach_aborts(version: int, autojump_clock: Clock) -> None:
+    """A transaction cancelled before ``detach`` returns is aborted like any other."""
     handed: list[DetachedTransaction] = []
 
     async def scenario(given: tuple[ScriptedCluster, trikafka.Producer]) -> None:
@@ -289,11 +329,15 @@ async def test_cancelled_at_each_await_of_detaching(version: int, autojump_clock
                     await admin.end_transaction(transaction, commit=True)
             assert await seen(cluster) == [b"a"] * len(handed)
 
-    assert await assert_all_awaits_cancellable(scenario, check, setup=lambda: transacting(version)) >= 3
+    assert (
+        await assert_all_awaits_cancellable(scenario, check, setup=lambda: transacting(version))
+        >= 3
+    )
 
 
 @both
-async def test_after_that_the_producer_takes_nothing_and_may_still_end_it(version: int, autojump_clock: Clock) -> None:
+async def test_producer_may_end_what_it_detached(version: int, autojump_clock: Clock) -> None:
+    """Until then it takes no records and begins no other transaction."""
     async with transacting(version) as (cluster, producer):
         async with producer.transaction() as txn:
             await producer.send("t", b"a", partition=0)
@@ -315,8 +359,13 @@ async def test_after_that_the_producer_takes_nothing_and_may_still_end_it(versio
 @both
 @pytest.mark.parametrize("own", ["commit", "abort"])
 @pytest.mark.parametrize("late", [True, False])
-async def test_a_late_end_is_never_that_of_the_next_transaction(version: int, own: str, late: bool, autojump_clock: Clock) -> None:
-    """Its producer has ended it after all, and goes on; in version 1 the next one would have the same epoch."""
+async def test_late_end_spares_the_next_transaction(
+    version: int, own: str, late: bool, autojump_clock: Clock
+) -> None:
+    """The producer has ended the transaction itself and begun the next one.
+
+    In version 1 the next one would have the same epoch.
+    """
     async with transacting(version) as (cluster, producer), admin_of(cluster) as admin:
         async with producer.transaction() as txn:
             await producer.send("t", b"a", partition=0)
@@ -332,7 +381,9 @@ async def test_a_late_end_is_never_that_of_the_next_transaction(version: int, ow
 
 
 @both
-async def test_there_is_nothing_to_detach(version: int, autojump_clock: Clock) -> None:
+async def test_empty_or_failed_transaction_cannot_detach(
+    version: int, autojump_clock: Clock
+) -> None:
     async with transacting(version) as (cluster, producer):
         with pytest.raises(IllegalStateError, match="nothing was sent"):
             async with producer.transaction() as txn:
@@ -348,7 +399,7 @@ async def test_there_is_nothing_to_detach(version: int, autojump_clock: Clock) -
         assert await seen(cluster) == [b"b"]
 
 
-async def test_what_is_no_detached_transaction_is_refused(autojump_clock: Clock) -> None:
+async def test_wrong_type_is_refused_by_end_transaction(autojump_clock: Clock) -> None:
     async with detached(2) as (_, admin, _transaction):
         with pytest.raises(ConfigurationError, match=r"what Transaction.detach\(\) returned"):
             await admin.end_transaction("x", commit=True)  # type: ignore[arg-type]

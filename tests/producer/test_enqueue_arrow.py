@@ -1,4 +1,6 @@
-"""Tables that are handed over: the next one is encoded while the last is on its way; each has its ack. In virtual time."""
+"""Tables that are enqueued: the next one is encoded while the last is in flight, and each has an
+ack. In virtual time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from producing import opened, ready, values
 from trio.testing import MockClock as Clock
 
 from trikafka import ArrowAck, ArrowDelivery, ArrowDeliveryError, PartitionDelivery, TopicPartition
-from trikafka._api.producer import Producer
+from trikafka._api.producer.producer import Producer
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import ConfigurationError, DeliveryTimeoutError, TransactionAbortableError
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
@@ -35,7 +37,10 @@ def heads(cluster: ScriptedCluster) -> list[int]:
     return [int(value[:5]) for value in values(cluster) if value]
 
 
-async def test_it_returns_when_all_rows_are_accepted_and_the_ack_when_they_are_delivered(autojump_clock: Clock) -> None:
+async def test_ack_waits_for_the_delivery(
+    autojump_clock: Clock,
+) -> None:
+    """``enqueue_arrow`` itself returns when all rows are accepted."""
     async with ready(linger_ms=60_000) as (cluster, producer):
         start = trio.current_time()
         ack = await producer.enqueue_arrow("t", table([b"a", b"b"]))
@@ -44,16 +49,20 @@ async def test_it_returns_when_all_rows_are_accepted_and_the_ack_when_they_are_d
         delivery = await ack.wait()
         assert trio.current_time() == start, "who waits does not wait for linger_ms"
         assert delivery == ArrowDelivery(2, {PLACE: PartitionDelivery(2, 1, 2)})
-        assert (values(cluster), ack.done, repr(ack)) == ([b"a", b"b"], True, "<trikafka.ArrowAck 2 rows done>")
+        assert (values(cluster), ack.done, repr(ack)) == (
+            [b"a", b"b"],
+            True,
+            "<trikafka.ArrowAck 2 rows done>",
+        )
         assert await ack.wait() == delivery, "any number of times"
 
 
-async def test_nobody_waits(autojump_clock: Clock) -> None:
+async def test_unobserved_table_lingers_and_arrives(autojump_clock: Clock) -> None:
     async with ready(linger_ms=1_000) as (cluster, producer):
         ack = await producer.enqueue_arrow("t", table([b"a"]))
         start = trio.current_time()
         with trio.fail_after(10):
-            while not ack.done:  # noqa: ASYNC110 (nobody waits)
+            while not ack.done:  # noqa: ASYNC110 (no task waits)
                 await trio.sleep(0.01)
         assert trio.current_time() - start == pytest.approx(1.0, abs=0.02), "it lingers"
         assert values(cluster) == [b"a"]
@@ -61,10 +70,14 @@ async def test_nobody_waits(autojump_clock: Clock) -> None:
     assert values(cluster) == [b"a", b"b"], "a close delivers what was accepted"
 
 
-async def test_the_next_table_is_accepted_while_the_last_is_in_flight(autojump_clock: Clock) -> None:
+async def test_tables_are_accepted_ahead_of_delivery(
+    autojump_clock: Clock,
+) -> None:
     async with ready() as (cluster, producer):
         cluster.freeze(0)
-        acks = [await producer.enqueue_arrow("t", big(number * 2_000, 2_000)) for number in range(3)]
+        acks = [
+            await producer.enqueue_arrow("t", big(number * 2_000, 2_000)) for number in range(3)
+        ]
         assert [ack.done for ack in acks] == [False] * 3
         cluster.thaw(0)
         async with trio.open_nursery() as nursery:  # several wait for each
@@ -76,10 +89,10 @@ async def test_the_next_table_is_accepted_while_the_last_is_in_flight(autojump_c
 
 
 class Memory(bytearray):
-    """Of a table; it can be seen when it is freed."""
+    """Memory of a table, whose release can be observed."""
 
 
-async def test_an_ack_does_not_keep_its_table(autojump_clock: Clock) -> None:
+async def test_ack_does_not_keep_its_table(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         cluster.freeze(0)
         memory = Memory(b"abc")
@@ -96,14 +109,14 @@ async def test_an_ack_does_not_keep_its_table(autojump_clock: Clock) -> None:
         assert values(cluster) == [b"a", b"b", b"c"]
 
 
-async def test_no_rows(autojump_clock: Clock) -> None:
+async def test_empty_table_is_done_at_once(autojump_clock: Clock) -> None:
     async with ready() as (_, producer):
         ack = await producer.enqueue_arrow("t", table([]))
         assert ack.done
         assert await ack.wait() == ArrowDelivery(0, {})
 
 
-async def test_what_is_wrong_is_said_at_once(autojump_clock: Clock) -> None:
+async def test_wrong_table_is_refused_by_enqueue(autojump_clock: Clock) -> None:
     async with ready() as (_, producer):
         with pytest.raises(ConfigurationError, match="no column"):
             await producer.enqueue_arrow("t", table([b"a"]), value="nothing")
@@ -114,7 +127,7 @@ async def test_what_is_wrong_is_said_at_once(autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("waits", [True, False])
-async def test_a_failure_is_raised_by_the_ack_or_logged(
+async def test_failed_table_is_raised_or_logged(
     waits: bool, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ready(delivery_timeout_ms=5_000, request_timeout_ms=1_000) as (cluster, producer):
@@ -127,19 +140,21 @@ async def test_a_failure_is_raised_by_the_ack_or_logged(
             assert (caught.value.delivered, caught.value.unknown) == (0, 2)
         else:
             with trio.fail_after(60):
-                while not (ack.done and "not delivered" in caplog.text):  # noqa: ASYNC110 (nobody waits)
+                while not (ack.done and "not delivered" in caplog.text):  # noqa: ASYNC110 (no task waits)
                     await trio.sleep(0.5)
         assert ("not delivered" in caplog.text) is not waits
         cluster.thaw(0)
 
 
-async def test_a_failure_of_what_was_split_before_is_raised_alone(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_split_table_is_only_raised(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with ready(delivery_timeout_ms=5_000, request_timeout_ms=1_000) as (cluster, producer):
         cluster.fail("Produce", ErrorCode.MESSAGE_TOO_LARGE, 1)
         rule = cluster.drop("Produce", times=None)
         ack = await producer.enqueue_arrow("t", big(0, 6))
         with trio.fail_after(4):
-            while not producer.statistics().batches_split:  # noqa: ASYNC110 (nobody waits yet)
+            while not producer.statistics().batches_split:  # noqa: ASYNC110 (no task waits yet)
                 await trio.sleep(0.01)
         with pytest.raises(ArrowDeliveryError):
             await ack.wait()
@@ -148,10 +163,11 @@ async def test_a_failure_of_what_was_split_before_is_raised_alone(autojump_clock
         rule.remove()
 
 
-async def test_a_part_of_a_table_is_never_committed(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(
-        cluster, transactional_id="tables", buffer_memory=3_000
-    ) as producer:
+async def test_partial_table_is_never_committed(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        opened(cluster, transactional_id="tables", buffer_memory=3_000) as producer,
+    ):
         async with producer.transaction():
             await producer.send("t", b"00000")
         cluster.delay("Produce", 5)
@@ -165,18 +181,26 @@ async def test_a_part_of_a_table_is_never_committed(autojump_clock: Clock) -> No
             await cut_off()
 
 
-async def test_a_table_is_committed_with_its_transaction(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, transactional_id="tables") as producer:
+async def test_table_is_committed_with_its_transaction(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        opened(cluster, transactional_id="tables") as producer,
+    ):
         async with producer.transaction():
             ack = await producer.enqueue_arrow("t", big(0, 60))
         assert ack.done, "the end of a transaction delivers all"
         assert heads(cluster) == list(range(60))
 
 
-async def test_cancelled_anywhere_rows_are_written_or_not_and_in_order(autojump_clock: Clock) -> None:
+async def test_cancelled_enqueue_keeps_the_order(
+    autojump_clock: Clock,
+) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
-        async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, buffer_memory=3_000) as producer:
+        async with (
+            ScriptedCluster(topics={"t": 1}) as cluster,
+            opened(cluster, buffer_memory=3_000) as producer,
+        ):
             yield cluster, producer
 
     async def scenario(given: Given) -> None:
@@ -195,6 +219,10 @@ async def test_cancelled_anywhere_rows_are_written_or_not_and_in_order(autojump_
         found = heads(cluster)
         assert found == list(range(len(found)))
         statistics = producer.statistics()
-        assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (0, 0, 0)
+        assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (
+            0,
+            0,
+            0,
+        )
 
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) > 8

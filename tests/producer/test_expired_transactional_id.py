@@ -1,6 +1,7 @@
-"""The coordinator forgets a transactional id that nobody has used for long (transactional.id.expiration.ms).
+"""A transactional id that the coordinator has forgotten after transactional.id.expiration.ms.
 
-The transaction that meets this is aborted, and the producer goes on with the id that it is given then, unless another has come.
+The transaction that meets this is aborted. The producer continues with the new producer id that it
+gets, unless another producer took the id.
 """
 
 from __future__ import annotations
@@ -16,9 +17,21 @@ from transacting import committed, producer_of, transacting, until_closed
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import GroupMetadata, PreparedTransaction, Producer, RecordBatch, TopicPartition, Transaction
+from trikafka import (
+    GroupMetadata,
+    PreparedTransaction,
+    Producer,
+    RecordBatch,
+    TopicPartition,
+    Transaction,
+)
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import BrokerResponseError, ProducerFencedError, TransactionAbortableError, TransactionFatalError
+from trikafka.errors import (
+    BrokerResponseError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionFatalError,
+)
 from trikafka.testing import ScriptedCluster
 
 versions = pytest.mark.parametrize("version", [1, 2])
@@ -41,20 +54,24 @@ async def _send_offsets(producer: Producer, txn: Transaction) -> None:
 
 
 def forget(cluster: ScriptedCluster, name: str = "x") -> None:
-    """What the coordinator does after the time that is set for it."""
+    """Remove the id, as the coordinator does when it expires."""
     del cluster.transactions.by_id[name]
 
 
 @pytest.mark.parametrize("do", [_send, _enqueue, _send_offsets])
 @versions
-async def test_it_goes_on_with_a_new_producer_id(version: int, do: Any, autojump_clock: Clock) -> None:
+async def test_expired_id_gets_a_new_producer_id(
+    version: int, do: Any, autojump_clock: Clock
+) -> None:
     async with transacting(version) as (cluster, producer):
         async with producer.transaction():
             await producer.send("t", b"before", partition=0)
         await until_closed(cluster)
         old = cluster.transactions.by_id["x"].producer_id
         forget(cluster)
-        with pytest.raises(TransactionAbortableError, match=r"transactional\.id\.expiration\.ms") as caught:
+        with pytest.raises(
+            TransactionAbortableError, match=r"transactional\.id\.expiration\.ms"
+        ) as caught:
             async with producer.transaction() as txn:
                 await do(producer, txn)
         cause = caught.value.__cause__
@@ -74,7 +91,7 @@ async def test_it_goes_on_with_a_new_producer_id(version: int, do: Any, autojump
 
 
 @versions
-async def test_a_transaction_that_is_aborted_and_has_met_nobody_yet(version: int, autojump_clock: Clock) -> None:
+async def test_empty_abort_does_not_notice_expiry(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         forget(cluster)
         async with producer.transaction() as txn:
@@ -91,8 +108,8 @@ async def test_a_transaction_that_is_aborted_and_has_met_nobody_yet(version: int
 
 
 @versions
-async def test_another_producer_has_the_id_since(version: int, autojump_clock: Clock) -> None:
-    """Then, and only then, it is fenced: that is what the coordinator says when it is asked for a new producer id."""
+async def test_reused_expired_id_fences_the_producer(version: int, autojump_clock: Clock) -> None:
+    """The coordinator says so when it is asked for a new producer id, and only then."""
     async with transacting(version) as (cluster, producer):
         forget(cluster)
         async with producer_of(cluster) as other:
@@ -112,8 +129,11 @@ async def test_another_producer_has_the_id_since(version: int, autojump_clock: C
 
 
 @versions
-async def test_the_response_to_the_request_for_a_new_producer_id_is_lost(version: int, autojump_clock: Clock) -> None:
-    """The coordinator has given one, and takes the next attempt for another's: that nobody else need be there is said."""
+async def test_lost_response_for_the_new_id_is_fatal(version: int, autojump_clock: Clock) -> None:
+    """The coordinator takes the next attempt for another producer's.
+
+    The error says that there may be no other producer.
+    """
     async with transacting(version) as (cluster, producer):
         forget(cluster)
         cluster.drop("InitProducerId", after=True)
@@ -121,7 +141,9 @@ async def test_the_response_to_the_request_for_a_new_producer_id_is_lost(version
             async with producer.transaction():
                 await producer.send("t", b"lost", partition=0)
         for _ in range(2):
-            with pytest.raises(TransactionFatalError, match="for this producer or for another's cannot be told") as caught:
+            with pytest.raises(
+                TransactionFatalError, match="for this producer or for another's cannot be told"
+            ) as caught:
                 async with producer.transaction():
                     pass
             assert isinstance(caught.value.__cause__, ProducerFencedError)
@@ -129,7 +151,7 @@ async def test_the_response_to_the_request_for_a_new_producer_id_is_lost(version
 
 
 @versions
-async def test_a_request_for_a_new_producer_id_that_did_not_arrive(version: int, autojump_clock: Clock) -> None:
+async def test_lost_request_for_the_new_id_is_retried(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         forget(cluster)
         cluster.drop("InitProducerId", 2)
@@ -143,8 +165,8 @@ async def test_a_request_for_a_new_producer_id_that_did_not_arrive(version: int,
 
 
 @versions
-async def test_a_commit_that_nobody_knows_is_not_committed(version: int, autojump_clock: Clock) -> None:
-    """An open transaction is not forgotten, so this one was aborted for its time: nobody else can have committed it."""
+async def test_commit_of_an_expired_id_is_aborted(version: int, autojump_clock: Clock) -> None:
+    """An open transaction does not expire with its id, so it was aborted for its timeout before."""
     async with transacting(version, transaction_timeout_ms=1_000) as (cluster, producer):
 
         async def late() -> None:
@@ -163,8 +185,10 @@ async def test_a_commit_that_nobody_knows_is_not_committed(version: int, autojum
 
 @versions
 @pytest.mark.parametrize("forgets", [True, False])
-async def test_a_commit_whose_outcome_nobody_can_tell(version: int, forgets: bool, autojump_clock: Clock) -> None:
-    """An attempt before got no response: it may have committed."""
+async def test_unknown_commit_outcome_is_noted(
+    version: int, forgets: bool, autojump_clock: Clock
+) -> None:
+    """An earlier attempt got no response, so it may have committed."""
     async with transacting(version) as (cluster, producer):
         cluster.drop("EndTxn")
         cluster.fail("EndTxn", _FORGOTTEN if forgets else ErrorCode.PRODUCER_FENCED, times=None)
@@ -172,7 +196,9 @@ async def test_a_commit_whose_outcome_nobody_can_tell(version: int, forgets: boo
             async with producer.transaction():
                 await producer.send("t", b"x", partition=0)
         (note,) = caught.value.__notes__
-        assert note == "Whether the transaction was committed cannot be told: an earlier attempt got no response."
+        assert note == (
+            "Whether the transaction was committed is unknown: an earlier attempt got no response."
+        )
         caught.value.add_note("mine")
         with pytest.raises(TransactionFatalError if forgets else ProducerFencedError) as again:
             async with producer.transaction():
@@ -181,7 +207,7 @@ async def test_a_commit_whose_outcome_nobody_can_tell(version: int, forgets: boo
 
 
 @versions
-async def test_a_fenced_commit_in_no_doubt_says_nothing_of_doubt(version: int, autojump_clock: Clock) -> None:
+async def test_certain_fenced_commit_has_no_note(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         cluster.fail("EndTxn", ErrorCode.PRODUCER_FENCED)
         with pytest.raises(ProducerFencedError) as caught:
@@ -191,7 +217,7 @@ async def test_a_fenced_commit_in_no_doubt_says_nothing_of_doubt(version: int, a
 
 
 class CopyingTables:
-    """As :class:`Copying`, by tables."""
+    """As :class:`Copying`, with tables."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -203,7 +229,9 @@ class CopyingTables:
 
 @versions
 @pytest.mark.parametrize("handler", [Copying, CopyingTables])
-async def test_read_process_write_goes_on(version: int, handler: Any, autojump_clock: Clock) -> None:
+async def test_process_survives_an_expired_id(
+    version: int, handler: Any, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
         async with (
@@ -218,7 +246,9 @@ async def test_read_process_write_goes_on(version: int, handler: Any, autojump_c
         assert Counter(await committed(cluster)) == EXPECTED
 
 
-async def test_what_was_prepared_and_is_forgotten_was_completed(caplog: pytest.LogCaptureFixture, autojump_clock: Clock) -> None:
+async def test_forgotten_prepared_one_was_completed(
+    caplog: pytest.LogCaptureFixture, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         cluster.transactions.two_phase = True
         cluster.offer("InitProducerId", (0, 6))

@@ -1,4 +1,6 @@
-"""A transaction that has failed, or is aborted: what waits for it is told at once, and other tasks run meanwhile."""
+"""A transaction that has failed or is aborted: waiting calls fail at once, and other tasks run
+meanwhile.
+"""
 
 # ruff: noqa: PT012 (it is a whole block of a transaction that raises)
 
@@ -8,22 +10,30 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
-from transacting import committed, transacting, until_closed
+from transacting import committed, producer_of, transacting, until_closed
 from trio.testing import MockClock as Clock
 
 from trikafka import GroupMetadata, Producer, TopicPartition
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import ArrowDeliveryError, BrokerResponseError, TransactionAbortableError, TransactionFatalError
+from trikafka.errors import (
+    ArrowDeliveryError,
+    AuthorizationError,
+    BrokerResponseError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionFatalError,
+)
+from trikafka.testing import ScriptedCluster
 
 both = pytest.mark.parametrize("version", [1, 2])
 
 
 class Own(Exception):
-    """Of the program."""
+    """An exception of the program."""
 
 
 class Caller:
-    """A call in a task of its own: what it raised, and when."""
+    """A call in a task of its own, with its error and the time of its end."""
 
     def __init__(self, nursery: trio.Nursery, call: Callable[[], Awaitable[object]]) -> None:
         self.error: Exception | None = None
@@ -38,14 +48,18 @@ class Caller:
         self.at = trio.current_time()
 
 
-async def test_a_send_of_another_task_is_told_at_once_where_its_partition_is_not_added(autojump_clock: Clock) -> None:
-    """Version 1: the coordinator does not know the partition yet, and will not be told any more."""
+async def test_waiting_send_fails_with_the_transaction(
+    autojump_clock: Clock,
+) -> None:
+    """Version 1: the partition has not been added yet, and will not be any more."""
     async with transacting(1) as (cluster, producer), trio.open_nursery() as nursery:
         with pytest.raises(TransactionAbortableError):
             async with producer.transaction():
                 await producer.send("t", b"x", partition=0)
                 cluster.fail("Produce", ErrorCode.INVALID_RECORD)
-                cluster.fail("AddPartitionsToTxn", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+                cluster.fail(
+                    "AddPartitionsToTxn", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None
+                )
                 other = Caller(nursery, lambda: producer.send("t", b"y", partition=1))
                 await trio.sleep(0.01)
                 with pytest.raises(BrokerResponseError):
@@ -62,8 +76,11 @@ async def test_a_send_of_another_task_is_told_at_once_where_its_partition_is_not
 
 
 @both
-async def test_who_waits_for_room_is_told_at_once(version: int, autojump_clock: Clock) -> None:
-    async with transacting(version, nodes=2, buffer_memory=1_000) as (cluster, producer), trio.open_nursery() as nursery:
+async def test_waiter_for_room_fails_at_once(version: int, autojump_clock: Clock) -> None:
+    async with (
+        transacting(version, nodes=2, buffer_memory=1_000) as (cluster, producer),
+        trio.open_nursery() as nursery,
+    ):
         near, far = sorted((0, 1), key=lambda part: cluster.partition("t", part).leader or 0)
         with pytest.raises(TransactionAbortableError):
             async with producer.transaction():
@@ -73,7 +90,10 @@ async def test_who_waits_for_room_is_told_at_once(version: int, autojump_clock: 
                 cluster.fail("Produce", ErrorCode.INVALID_RECORD)
                 nursery.start_soon(failing, producer, near)
                 producer.send_nowait("t", b"z" * 600, partition=far)
-                others = [Caller(nursery, lambda: producer.send("t", b"y" * 300, partition=near)) for _ in range(2)]
+                others = [
+                    Caller(nursery, lambda: producer.send("t", b"y" * 300, partition=near))
+                    for _ in range(2)
+                ]
                 await trio.sleep(0.1)
                 assert [type(other.error) for other in others] == [TransactionAbortableError] * 2
                 cluster.thaw(1)
@@ -85,7 +105,7 @@ async def failing(producer: Producer, partition: int) -> None:
 
 
 @both
-async def test_what_is_sent_already_has_its_outcome_from_the_broker(version: int, autojump_clock: Clock) -> None:
+async def test_record_in_flight_keeps_its_outcome(version: int, autojump_clock: Clock) -> None:
     async with transacting(version, nodes=2) as (cluster, producer), trio.open_nursery() as nursery:
         near, far = sorted((0, 1), key=lambda part: cluster.partition("t", part).leader or 0)
         with pytest.raises(TransactionAbortableError):
@@ -103,8 +123,8 @@ async def test_what_is_sent_already_has_its_outcome_from_the_broker(version: int
 
 
 @both
-async def test_a_producer_that_is_fatally_refused(version: int, autojump_clock: Clock) -> None:
-    """What waits has the error that says so, though its partition cannot be written to."""
+async def test_fatal_refusal_fails_waiting_records(version: int, autojump_clock: Clock) -> None:
+    """The records have the fatal error though their partition cannot be written to."""
     async with transacting(version) as (cluster, producer):
         with pytest.raises(TransactionFatalError):
             async with producer.transaction() as txn:
@@ -113,7 +133,7 @@ async def test_a_producer_that_is_fatally_refused(version: int, autojump_clock: 
                 acks = [producer.send_nowait("t", b"y", partition=part) for part in (0, 1)]
                 cluster.thaw(0)
                 for api in ("AddOffsetsToTxn", "TxnOffsetCommit"):
-                    cluster.fail(api, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, times=None)
+                    cluster.fail(api, ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT, times=None)
                 cluster.silence("Produce")
                 await txn.send_offsets({TopicPartition("t", 0): 1}, GroupMetadata("g"))
         for ack in acks:
@@ -121,15 +141,139 @@ async def test_a_producer_that_is_fatally_refused(version: int, autojump_clock: 
                 await ack.wait()
 
 
-# --- many batches -----------------------------------------------------------------------------------------------------
+# --- what is said of the failure ------------------------------------------------------------------
+
+
+async def test_unknown_topic_is_retried_when_added(
+    autojump_clock: Clock,
+) -> None:
+    """Version 1 adds all partitions or none.
+
+    OPERATION_NOT_ATTEMPTED says nothing of a partition itself.
+    """
+    async with transacting(1) as (cluster, producer):
+        rule = cluster.fail(
+            "AddPartitionsToTxn",
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+            times=3,
+            topic="t",
+            partition=1,
+        )
+        async with producer.transaction():
+            for part in (0, 1):
+                await producer.enqueue("t", b"x", partition=part)
+        assert rule.used == 3
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"x", b"x"]
+
+
+async def test_refused_partition_is_named(autojump_clock: Clock) -> None:
+    async with transacting(1) as (cluster, producer):
+        cluster.fail(
+            "AddPartitionsToTxn", ErrorCode.TOPIC_AUTHORIZATION_FAILED, topic="t", partition=1
+        )
+        with pytest.raises(TransactionAbortableError, match="t-1") as caught:
+            async with producer.transaction():
+                for part in (0, 1):
+                    await producer.enqueue("t", b"x", partition=part)
+        error = caught.value.__cause__
+        while isinstance(error, TransactionAbortableError):
+            error = error.__cause__
+        assert isinstance(error, AuthorizationError)
+
+
+@both
+async def test_waiting_offsets_raise_the_fencing(version: int, autojump_clock: Clock) -> None:
+    """The later calls wait for the first one, which gets the error."""
+    async with transacting(version) as (cluster, producer):
+        with pytest.raises(ProducerFencedError):
+            async with producer.transaction() as txn:
+                await producer.send("t", b"x", partition=0)
+                cluster.fail("TxnOffsetCommit", ErrorCode.INVALID_PRODUCER_EPOCH, times=None)
+                async with trio.open_nursery() as nursery:
+                    calls = [
+                        Caller(
+                            nursery,
+                            lambda: txn.send_offsets(
+                                {TopicPartition("t", 0): 1}, GroupMetadata("g")
+                            ),
+                        )
+                        for _ in range(3)
+                    ]
+                assert [type(call.error) for call in calls] == [ProducerFencedError] * 3
+
+
+async def test_offsets_in_flight_raise_the_fencing(autojump_clock: Clock) -> None:
+    """Another request gets the error while the offsets are at the group's coordinator."""
+    async with transacting(1, nodes=2) as (cluster, producer):
+        cluster.move_coordinator(1, "g")
+        with pytest.raises(ProducerFencedError):
+            async with producer.transaction() as txn, trio.open_nursery() as nursery:
+                cluster.delay("TxnOffsetCommit", 1)
+                cluster.fail("TxnOffsetCommit", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+                cluster.fail("AddPartitionsToTxn", ErrorCode.PRODUCER_FENCED)
+                call = Caller(
+                    nursery,
+                    lambda: txn.send_offsets({TopicPartition("t", 0): 1}, GroupMetadata("g")),
+                )
+                await cluster.seen("TxnOffsetCommit")
+                await producer.enqueue("t", b"x", partition=0)
+        assert type(call.error) is ProducerFencedError
+
+
+# --- a scope around that is cancelled -------------------------------------------------------------
+
+
+@both
+@pytest.mark.parametrize("cancelled_at", [0, 3])
+async def test_frozen_broker_delays_a_cancel_by_1_s(
+    cancelled_at: float, version: int, autojump_clock: Clock
+) -> None:
+    """An exception that leaves the block would alone wait for all of close_timeout_ms."""
+    async with transacting(version) as (cluster, producer):
+        start = trio.current_time()
+        with trio.CancelScope() as scope, pytest.raises(Own):
+            async with producer.transaction():
+                await producer.send("t", b"x", partition=0)
+                cluster.freeze(0)
+                scope.deadline = start + cancelled_at
+                raise Own
+        assert trio.current_time() - start == pytest.approx(cancelled_at + 1, abs=0.1)
+        cluster.thaw(0)
+        async with producer.transaction():
+            await producer.send("t", b"y", partition=0)
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"y"]
+
+
+@both
+async def test_cancel_ends_a_block_and_its_producer(version: int, autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=1, topics={"t": 2}, transaction_version=version) as cluster:
+        cluster.move_coordinator(0)
+        with trio.move_on_after(5), pytest.raises(Own):
+            async with producer_of(cluster) as producer, producer.transaction():
+                await producer.send("t", b"x", partition=0)
+                cluster.freeze(0)
+                raise Own
+        assert trio.current_time() <= 7.1
+        cluster.thaw(0)
+
+
+# --- many batches ---------------------------------------------------------------------------------
 
 
 @both
 @pytest.mark.parametrize("how", ["abort", "failure", "leave"])
-async def test_others_run_while_many_batches_are_dropped(how: str, version: int, autojump_clock: Clock) -> None:
-    """Each record is a batch here. (Counted, not timed: that would be a matter of chance.)"""
+async def test_tasks_run_while_batches_are_dropped(
+    how: str, version: int, autojump_clock: Clock
+) -> None:
+    """Each record is a batch. Steps are counted instead of timed, so that load does not matter."""
     count = 5_000
-    settings = {"batch_size": 0, "max_in_flight_requests_per_connection": 1, "close_timeout_ms": 1_000}
+    settings = {
+        "batch_size": 0,
+        "max_in_flight_requests_per_connection": 1,
+        "close_timeout_ms": 1_000,
+    }
     async with transacting(version, nodes=2, **settings) as (cluster, producer):
         near, far = sorted((0, 1), key=lambda part: cluster.partition("t", part).leader or 0)
         with pytest.raises(Own):
@@ -137,7 +281,10 @@ async def test_others_run_while_many_batches_are_dropped(how: str, version: int,
                 for part in (near, far):
                     await producer.send("t", b"x", partition=part)
                 silence = cluster.silence("Produce", node=1)
-                acks = [await producer.enqueue("t", b"%d" % number, partition=far) for number in range(count)]
+                acks = [
+                    await producer.enqueue("t", b"%d" % number, partition=far)
+                    for number in range(count)
+                ]
                 assert producer.statistics().batches_waiting >= count - 1
                 if how == "abort":
                     assert await most_at_a_time(producer, txn.abort) <= 2_000
@@ -159,9 +306,9 @@ async def test_others_run_while_many_batches_are_dropped(how: str, version: int,
 
 
 async def most_at_a_time(producer: Producer, call: Callable[[], Awaitable[object]]) -> int:
-    """How many batches get their outcome between two turns of a task, while another makes this call.
+    """Return how many batches complete at most between two steps of a task during a call.
 
-    A step is 1,000, and two may come between, for Trio shuffles.
+    One step drops 1,000 batches, and two may come between, because Trio shuffles tasks.
     """
     left, most = producer.statistics().batches_waiting, 0
     async with trio.open_nursery() as nursery:
@@ -173,12 +320,14 @@ async def most_at_a_time(producer: Producer, call: Callable[[], Awaitable[object
     return most
 
 
-# --- whether it may be written ----------------------------------------------------------------------------------------
+# --- whether it may be written --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE])
 @pytest.mark.parametrize("lost", [False, True])
-async def test_what_a_broker_refuses_is_not_written(code: ErrorCode, lost: bool, autojump_clock: Clock) -> None:
+async def test_refused_record_is_not_written(
+    code: ErrorCode, lost: bool, autojump_clock: Clock
+) -> None:
     """Unless an earlier attempt had no response."""
     pa = pytest.importorskip("pyarrow")
     async with transacting(2) as (cluster, producer):
@@ -194,11 +343,11 @@ async def test_what_a_broker_refuses_is_not_written(code: ErrorCode, lost: bool,
                 assert (caught.value.failed, caught.value.unknown) == ((0, 2) if lost else (2, 0))
 
 
-# --- after the close --------------------------------------------------------------------------------------------------
+# --- after the close ------------------------------------------------------------------------------
 
 
 @both
-async def test_a_transaction_of_a_producer_that_is_closed_does_not_begin(version: int, autojump_clock: Clock) -> None:
+async def test_closed_producer_begins_no_transaction(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (_, producer):
         made = producer.transaction()
         await producer.aclose()
@@ -210,8 +359,11 @@ async def test_a_transaction_of_a_producer_that_is_closed_does_not_begin(version
 
 
 @both
-async def test_one_that_waits_to_begin_while_the_producer_closes(version: int, autojump_clock: Clock) -> None:
-    async with transacting(version, close_timeout_ms=1_000) as (cluster, producer), trio.open_nursery() as nursery:
+async def test_waiting_begin_fails_when_closing(version: int, autojump_clock: Clock) -> None:
+    async with (
+        transacting(version, close_timeout_ms=1_000) as (cluster, producer),
+        trio.open_nursery() as nursery,
+    ):
         with pytest.raises(Own):
             async with producer.transaction():
                 await producer.send("t", b"x", partition=0)

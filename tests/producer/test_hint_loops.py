@@ -1,4 +1,4 @@
-"""Hints who leads instead (KIP-951) that lead in a circle: they spare a batch its wait once, and then the backoff counts."""
+"""Leader hints (KIP-951) that form a circle: a hint spares a batch its backoff once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trikafka.testing import respond
 
 
 def hints_in_a_circle(brokers: int) -> Any:
-    """A broker that always names the next one, in an epoch that is higher each time."""
+    """Return a handler that always names the next broker, each time in a higher epoch."""
     count = 0
 
     async def handle(request: Any, default: Any) -> Any:
@@ -23,18 +23,30 @@ def hints_in_a_circle(brokers: int) -> Any:
         count += 1
         assert count < 300, "asked without a pause"  # which would never end, for no time passes
         hint = {"leader_id": count % brokers, "leader_epoch": 100 + count}
-        part = {"index": 0, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER, "base_offset": -1, "current_leader": hint}
-        return respond(request, responses=[{"name": "t", "partition_responses": [part]}], node_endpoints=[])
+        part = {
+            "index": 0,
+            "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            "base_offset": -1,
+            "current_leader": hint,
+        }
+        return respond(
+            request, responses=[{"name": "t", "partition_responses": [part]}], node_endpoints=[]
+        )
 
     return handle
 
 
 @pytest.mark.parametrize("brokers", [2, 3])
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_brokers_that_name_each_other_are_not_asked_without_a_pause(
+async def test_circular_hints_are_followed_with_backoff(
     autojump_clock: Clock, brokers: int, idempotent: bool
 ) -> None:
-    async with ready(nodes=brokers, delivery_timeout_ms=10_000, request_timeout_ms=5_000, enable_idempotence=idempotent) as (
+    async with ready(
+        nodes=brokers,
+        delivery_timeout_ms=10_000,
+        request_timeout_ms=5_000,
+        enable_idempotence=idempotent,
+    ) as (
         cluster,
         producer,
     ):
@@ -43,10 +55,12 @@ async def test_brokers_that_name_each_other_are_not_asked_without_a_pause(
         with trio.fail_after(30), pytest.raises(DeliveryTimeoutError):
             await producer.send("t", b"x")
         assert 5 < len(cluster.requests("Produce")) - produced < 50
-        assert len(cluster.requests("Metadata")) > asked, "who leads is asked for once the hints have led nowhere"
+        assert len(cluster.requests("Metadata")) > asked, (
+            "who leads is asked for once the hints have led nowhere"
+        )
 
 
-async def test_a_delivery_makes_the_next_hint_count_again(autojump_clock: Clock) -> None:
+async def test_delivery_makes_the_next_hint_count(autojump_clock: Clock) -> None:
     async with ready(nodes=2) as (cluster, producer):
 
         async def move_on(request: Any, default: Any) -> Any:

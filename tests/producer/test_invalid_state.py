@@ -1,4 +1,4 @@
-"""INVALID_TXN_STATE is the coordinator's word for what a user has a distinct error for: whoever says it, and to which request."""
+"""INVALID_TXN_STATE, from any request, is raised as one of the client's own errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,23 @@ from trikafka import TopicPartition
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import ProducerFencedError, TransactionAbortableError, TransactionFatalError
 
-APIS = ("AddPartitionsToTxn", "Produce", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "InitProducerId")
+APIS = (
+    "AddPartitionsToTxn",
+    "Produce",
+    "AddOffsetsToTxn",
+    "TxnOffsetCommit",
+    "EndTxn",
+    "InitProducerId",
+)
 OURS = (TransactionAbortableError, TransactionFatalError, ProducerFencedError)
 
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("ending", ["commit", "abort"])
 @pytest.mark.parametrize("api", APIS)
-async def test_it_never_leaks(api: str, ending: str, version: int, autojump_clock: Clock) -> None:
+async def test_invalid_txn_state_is_never_raised_plain(
+    api: str, ending: str, version: int, autojump_clock: Clock
+) -> None:
     raised: list[Exception] = []
     async with transacting(version) as (cluster, producer):
 
@@ -36,7 +45,9 @@ async def test_it_never_leaks(api: str, ending: str, version: int, autojump_cloc
             try:
                 async with producer.transaction() as txn:
                     await step(producer.send, "t", b"x", partition=0)
-                    await step(txn.send_offsets, {TopicPartition("t", 1): 1}, trikafka.GroupMetadata("g"))
+                    await step(
+                        txn.send_offsets, {TopicPartition("t", 1): 1}, trikafka.GroupMetadata("g")
+                    )
                     await step(txn.commit if ending == "commit" else txn.abort)
                 async with producer.transaction():
                     await producer.send("t", b"after", partition=1)
@@ -44,7 +55,9 @@ async def test_it_never_leaks(api: str, ending: str, version: int, autojump_cloc
                 raised.append(error)
         assert [error for error in raised if not isinstance(error, OURS)] == []
         said.remove()
-        if not any(isinstance(error, TransactionFatalError | ProducerFencedError) for error in raised):
+        if not any(
+            isinstance(error, TransactionFatalError | ProducerFencedError) for error in raised
+        ):
             async with producer.transaction():
                 await producer.send("t", b"last", partition=1)
             await until_closed(cluster)

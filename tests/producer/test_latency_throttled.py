@@ -1,4 +1,4 @@
-"""What a broker's quota has Produce requests wait is not the broker's latency, and stands beside it."""
+"""Broker latency excludes the waits for a quota, which are counted beside it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from trikafka import BrokerLatency
 
 
 def told(latency: BrokerLatency) -> Any:
-    return pytest.approx((latency.last, latency.mean, latency.longest, latency.requests, latency.throttled))
+    return pytest.approx(
+        (latency.last, latency.mean, latency.longest, latency.requests, latency.throttled)
+    )
 
 
-async def test_a_request_that_had_to_wait_for_a_quota(autojump_clock: Clock) -> None:
+async def test_throttle_before_a_request_is_not_latency(autojump_clock: Clock) -> None:
     """Before, the wait counted as the broker's."""
 
     async def throttle(request: Any, default: Any) -> Any:
@@ -35,8 +37,8 @@ async def test_a_request_that_had_to_wait_for_a_quota(autojump_clock: Clock) -> 
         assert told(producer.statistics().latency[0]) == (0.1, 0.2 / 3, 0.1, 3, 1.5)
 
 
-async def test_a_request_in_flight_that_a_muted_broker_leaves_unread(autojump_clock: Clock) -> None:
-    """A broker that throttles reads nothing more from the connection, and what is on its way waits there."""
+async def test_throttle_in_flight_is_not_latency(autojump_clock: Clock) -> None:
+    """A throttling broker reads nothing more from the connection, so requests in flight wait."""
     muted_until = 0.0
 
     async def mute(request: Any, default: Any) -> Any:
@@ -61,7 +63,7 @@ async def test_a_request_in_flight_that_a_muted_broker_leaves_unread(autojump_cl
         assert told(producer.statistics().latency[0]) == (0.15, 0.25 / 3, 0.15, 3, 1.0)
 
 
-async def test_without_a_quota_there_is_nothing_beside(autojump_clock: Clock) -> None:
+async def test_latency_has_no_throttle_without_quota(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         cluster.delay("Produce", 0.2, times=None)
         await producer.send("t", b"1")

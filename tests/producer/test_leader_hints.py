@@ -1,4 +1,6 @@
-"""A broker that does not lead any more says who does (KIP-951): the records go there at once, and nobody has to be asked."""
+"""Leader hints (KIP-951): a former leader names the new one, and records go there without a
+metadata request.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from trio.testing import MockClock as Clock
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_the_new_leader_has_the_record_at_once(idempotent: bool, autojump_clock: Clock) -> None:
+async def test_hinted_leader_gets_the_record_at_once(
+    idempotent: bool, autojump_clock: Clock
+) -> None:
     async with ready(nodes=2, partitions=2, enable_idempotence=idempotent) as (cluster, producer):
         asked, begun = len(cluster.requests("Metadata")), trio.current_time()
         for number in range(20):
@@ -24,7 +28,7 @@ async def test_the_new_leader_has_the_record_at_once(idempotent: bool, autojump_
         assert producer.statistics().batches_retried >= 38
 
 
-async def test_an_old_version_says_nothing_and_metadata_is_asked_for(autojump_clock: Clock) -> None:
+async def test_old_version_needs_a_metadata_request(autojump_clock: Clock) -> None:
     async with ready(nodes=2) as (cluster, producer):
         cluster.offer("Produce", (3, 9))
         cluster.disconnect(0)
@@ -37,7 +41,7 @@ async def test_an_old_version_says_nothing_and_metadata_is_asked_for(autojump_cl
         assert values(cluster) == [b"x", b"y"]
 
 
-async def test_order_is_kept_over_a_move_with_many_in_flight(autojump_clock: Clock) -> None:
+async def test_order_holds_over_moves_of_the_leader(autojump_clock: Clock) -> None:
     async with ready(nodes=2, batch_size=0) as (cluster, producer):
         cluster.delay("Produce", 0.05)
         acks = []
@@ -51,8 +55,8 @@ async def test_order_is_kept_over_a_move_with_many_in_flight(autojump_clock: Clo
         assert values(cluster) == [b"%d" % number for number in range(60)]
 
 
-async def test_a_hint_that_is_older_than_what_is_known_is_no_hint(autojump_clock: Clock) -> None:
-    """Metadata said so already: the broker that leads by now has refused nothing, so it is asked at once."""
+async def test_outdated_hint_costs_no_backoff(autojump_clock: Clock) -> None:
+    """Metadata has named the new leader already, and that one has refused nothing."""
     async with ready(nodes=2) as (cluster, producer):
         old = cluster.partition("t", 0).leader or 0
         cluster.delay("Produce", 1, node=old)

@@ -1,4 +1,4 @@
-"""What a producer tells of itself: statistics, and the observer's points for batches. Times are exact."""
+"""Statistics of a producer, and the observer's calls for batches. Times are exact."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from trikafka.testing import ScriptedCluster
 
 
 class Watching(ProducerObserver):
-    """A plugin and its observer: remembers what it was told."""
+    """A plugin and its observer, which records its calls."""
 
     def __init__(self) -> None:
         self.told: list[tuple[str, BatchEvent]] = []
@@ -38,13 +38,20 @@ class Watching(ProducerObserver):
 
 
 def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
-    return {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "plugins": plugins} | more
+    return {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+        "plugins": plugins,
+    } | more
 
 
-async def test_an_observer_is_told_of_each_batch_and_of_no_record(autojump_clock: Clock) -> None:
+async def test_observer_is_notified_of_batches(autojump_clock: Clock) -> None:
+    """No call is made for a single record."""
     watching = Watching()
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        given = settings(cluster, watching, linger_ms=100, retry_backoff_ms=50, retry_backoff_max_ms=50)
+        given = settings(
+            cluster, watching, linger_ms=100, retry_backoff_ms=50, retry_backoff_max_ms=50
+        )
         async with trikafka.open_producer(**given) as producer:
             await producer.partitions_for("t")
             cluster.delay("Produce", 0.25)
@@ -57,7 +64,14 @@ async def test_an_observer_is_told_of_each_batch_and_of_no_record(autojump_clock
             with pytest.raises(trikafka.BrokerResponseError):
                 await producer.send("t", b"w")
     points = [(point, event.records, event.attempt) for point, event in watching.told]
-    assert points == [("sent", 7, 1), ("retried", 7, 2), ("sent", 7, 2), ("delivered", 7, 2), ("sent", 1, 1), ("failed", 1, 1)]
+    assert points == [
+        ("sent", 7, 1),
+        ("retried", 7, 2),
+        ("sent", 7, 2),
+        ("delivered", 7, 2),
+        ("sent", 1, 1),
+        ("failed", 1, 1),
+    ]
     events = [event for _, event in watching.told]
     assert [event.age for event in events[:1]] == pytest.approx([0.1])
     assert events[3].age == pytest.approx(age)
@@ -67,7 +81,9 @@ async def test_an_observer_is_told_of_each_batch_and_of_no_record(autojump_clock
     assert all((event.topic, event.partition) == ("t", 0) and event.size > 0 for event in events)
 
 
-async def test_what_an_observer_raises_changes_nothing(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_of_an_observer_changes_nothing(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     class Broken(Watching):
         def batch_sent(self, event: BatchEvent) -> None:
             raise RuntimeError("broken")
@@ -80,10 +96,10 @@ async def test_what_an_observer_raises_changes_nothing(autojump_clock: Clock, ca
     assert sum("batch_sent" in record.message for record in caplog.records) == 1
 
 
-async def test_a_point_that_is_async_is_refused_at_open() -> None:
+async def test_async_observer_is_refused_at_open() -> None:
     class Async(Watching):
         async def batch_sent(self, event: BatchEvent) -> None:  # type: ignore[override]
-            """Nobody would await this."""
+            """No task would await this."""
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         with pytest.raises(trikafka.PluginError, match=r"batch_sent must be plain functions"):
@@ -91,19 +107,31 @@ async def test_a_point_that_is_async_is_refused_at_open() -> None:
                 pass
 
 
-async def test_statistics_know_states_and_latency(autojump_clock: Clock) -> None:
+async def test_statistics_count_states_and_latency(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 3}) as cluster:
-        given = settings(cluster, linger_ms=1_000, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000)
+        given = settings(
+            cluster, linger_ms=1_000, retry_backoff_ms=10_000, retry_backoff_max_ms=10_000
+        )
         async with trikafka.open_producer(**given) as producer:
             await producer.partitions_for("t")
             for partition in range(3):
                 await producer.enqueue("t", b"v", partition=partition)
-            assert producer.statistics().batches_by_state == {"open": 3, "waiting": 0, "retrying": 0, "in flight": 0}
+            assert producer.statistics().batches_by_state == {
+                "open": 3,
+                "waiting": 0,
+                "retrying": 0,
+                "in flight": 0,
+            }
             assert producer.statistics().latency == {}
             slow = cluster.delay("Produce", 0.4, node=0)
             cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS, node=1)
             await trio.sleep(1.2)
-            assert producer.statistics().batches_by_state == {"open": 0, "waiting": 0, "retrying": 1, "in flight": 2}
+            assert producer.statistics().batches_by_state == {
+                "open": 0,
+                "waiting": 0,
+                "retrying": 1,
+                "in flight": 2,
+            }
             await producer.flush()
             slow.remove()
             cluster.delay("Produce", 0.1, node=0)
@@ -112,4 +140,9 @@ async def test_statistics_know_states_and_latency(autojump_clock: Clock) -> None
             latency = producer.statistics().latency
             assert set(latency) == {0, 1}
             assert latency[1] == BrokerLatency(0, 0, 0, 2)
-            assert (latency[0].last, latency[0].mean, latency[0].longest, latency[0].requests) == pytest.approx((0.1, 0.25, 0.4, 2))
+            assert (
+                latency[0].last,
+                latency[0].mean,
+                latency[0].longest,
+                latency[0].requests,
+            ) == pytest.approx((0.1, 0.25, 0.4, 2))

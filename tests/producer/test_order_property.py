@@ -1,8 +1,10 @@
-"""Whatever happens between a producer and a broker: nothing doubled, nothing out of order, nothing acknowledged that is lost, and
-nothing in the log of which is said that it is not there. Without idempotence the last two.
+"""Whatever happens between a producer and a broker: nothing doubled, nothing out of order, nothing
+acknowledged that is lost, and nothing in the log of which is said that it is not there. Without
+idempotence the last two.
 
-The broker is the log of the scripted cluster, which checks sequence numbers as Kafka does. Dice choose who sends, loses, answers,
-expires and moves the leader, and when: they go through more in a second than Hypothesis, and a failure names the seed of its walk.
+The broker is the log of the scripted cluster, which checks sequence numbers as Kafka does. Dice
+choose who sends, loses, answers, expires and moves the leader, and when: they go through more in a
+second than Hypothesis, and a failure names the seed of its walk.
 """
 
 from __future__ import annotations
@@ -14,14 +16,15 @@ from collections.abc import Callable
 import pytest
 from accumulating import Bench, Ticket, outcome
 
-from trikafka._state.producer_batch import ProducerBatch
-from trikafka._state.sequences import Identity
+from trikafka._state.producer.producer_batch import ProducerBatch
+from trikafka._state.producer.sequences import ProducerIdentity
 from trikafka.errors import DeliveryTimeoutError, KafkaConnectionError, TrikafkaError, from_code
 from trikafka.testing.batches import BadBatch, decode_batch
 from trikafka.testing.state import Partition
 
 PARTITIONS = 2
-#: Codes that come when nothing was written, and when it was: a leader that is deposed answers so of what it has written.
+#: Codes that come when nothing was written, and when it was: a leader that is deposed answers so of
+#: what it has written.
 NOT_WRITTEN, PERHAPS_WRITTEN = (6, 19, 29, 87), (6, 3, 20)
 
 
@@ -40,19 +43,31 @@ class Walk:
         self.dice = random.Random(seed)
         self.idempotent = idempotent
         memory = self.dice.choice([1_000, 5_000])
-        self.bench = Bench(*[0] * PARTITIONS, batch_size=200, buffer_memory=memory, idempotent=idempotent)
+        self.bench = Bench(
+            *[0] * PARTITIONS, batch_size=200, buffer_memory=memory, idempotent=idempotent
+        )
         self.logs = [Partition("t", number, 0, [0]) for number in range(PARTITIONS)]
         self.wires = [Wire(), Wire()]
         self.tickets: list[tuple[bytes, Ticket]] = []
         self.most = 10**9  # records in a batch that a broker takes
 
     def steps(self) -> dict[Callable[[], None], int]:
-        """All that may happen, and how often."""
+        """Return all steps and how often each is chosen."""
         return {
-            self.put: 4, self.send: 4, self.carry_out: 4, self.answer: 4, self.wait: 2,
-            self.refuse: 1, self.refuse_what_is_written: 1, self.lose_connection: 1, self.move: 1, self.look_at_metadata: 1,
-            self.expire: 1, self.give_up: 1, self.limit_batches: 1,
-        }  # fmt: skip
+            self.put: 4,
+            self.send: 4,
+            self.carry_out: 4,
+            self.answer: 4,
+            self.wait: 2,
+            self.refuse: 1,
+            self.refuse_what_is_written: 1,
+            self.lose_connection: 1,
+            self.move: 1,
+            self.look_at_metadata: 1,
+            self.expire: 1,
+            self.give_up: 1,
+            self.limit_batches: 1,
+        }
 
     def go(self, count: int) -> None:
         steps = self.steps()
@@ -91,8 +106,12 @@ class Walk:
                     self.bench.accumulator.refused(batch, result, self.bench.now)
 
     def get_id(self) -> None:
-        if self.idempotent and self.bench.accumulator.producer.current is None and self.dice.random() < 0.5:
-            self.bench.accumulator.identified(Identity(2000 + len(self.tickets), 0))
+        if (
+            self.idempotent
+            and self.bench.accumulator.producer.current is None
+            and self.dice.random() < 0.5
+        ):
+            self.bench.accumulator.identified(ProducerIdentity(2000 + len(self.tickets), 0))
 
     def look_at_metadata(self) -> None:
         self.bench.accumulator.update_topic("t", [log.leader for log in self.logs])
@@ -113,7 +132,12 @@ class Walk:
     def carry_out(self) -> None:
         for node, wire in enumerate(self.wires):
             if wire.requests and self.dice.random() < 0.8:
-                wire.answers.append([(batch, self._store(node, batch, data)) for batch, data in wire.requests.popleft()])
+                wire.answers.append(
+                    [
+                        (batch, self._store(node, batch, data))
+                        for batch, data in wire.requests.popleft()
+                    ]
+                )
 
     def _store(self, node: int, batch: ProducerBatch, data: bytes) -> int | TrikafkaError:
         log = self.logs[batch.partition]
@@ -160,7 +184,7 @@ class Walk:
     # The end.
 
     def finish(self) -> None:
-        """Nothing goes wrong any more."""
+        """Let everything complete without further faults."""
         accumulator = self.bench.accumulator
         self.look_at_metadata()
         for _ in range(500):
@@ -171,19 +195,25 @@ class Walk:
         assert accumulator.used == 0
 
     def compare(self) -> None:
-        """What is in the log with what was said of it."""
+        """Compare the log with the outcomes."""
         stored = [
-            {record.offset: record.value for batch in log.batches for record in decode_batch(batch.data, "t", log.index)}
+            {
+                record.offset: record.value
+                for batch in log.batches
+                for record in decode_batch(batch.data, "t", log.index)
+            }
             for log in self.logs
         ]
         for log in stored:
             values = [value for _, value in sorted(log.items())]
             assert not self.idempotent or len(values) == len(set(values)), "doubled"
-            assert not self.idempotent or values == sorted(v for v in values if v is not None), "out of order"
+            assert not self.idempotent or values == sorted(v for v in values if v is not None), (
+                "out of order"
+            )
         self.seen: Counter[str] = Counter()
         for value, ticket in self.tickets:
             batch, _ = ticket[0].part(ticket[1])
-            is_there, doubts = value in stored[batch.partition].values(), [batch.unknown]
+            is_there, doubts = value in stored[batch.partition].values(), [batch.maybe_written]
             try:
                 metadata = outcome(ticket)
             except TrikafkaError as error:
@@ -191,7 +221,9 @@ class Walk:
                 self.seen["failed, in the log" if is_there else "failed"] += 1
             else:
                 assert is_there, "acknowledged and lost"
-                assert metadata.offset is None or stored[metadata.partition][metadata.offset] == value
+                assert (
+                    metadata.offset is None or stored[metadata.partition][metadata.offset] == value
+                )
                 self.seen["delivered"] += 1
                 continue
             assert all(doubts) or not is_there, "in the log, and said not to be"
@@ -199,7 +231,7 @@ class Walk:
 
 @pytest.mark.usefixtures("record_path")
 @pytest.mark.parametrize("idempotent", [True, False])
-def test_whatever_goes_wrong_what_is_said_of_a_record_is_true(idempotent: bool) -> None:
+def test_outcomes_are_true_in_random_walks(idempotent: bool) -> None:
     seen: Counter[str] = Counter()
     for _ in range(800):
         walk = Walk(seed := random.getrandbits(32), idempotent=idempotent)

@@ -1,4 +1,6 @@
-"""Read, process, write in virtual time: exactly once through aborts, rebalances, cut-off commits and handlers that fail."""
+"""Read, process, write in virtual time: exactly once through aborts, rebalances, cancelled commits
+and failing handlers.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +32,31 @@ def input_of(cluster: ScriptedCluster) -> None:
         cluster.append("in", part, [b"%d-%d" % (part, number) for number in range(COUNT)])
 
 
-def consumer_settings(cluster: ScriptedCluster, protocol: Protocol = "classic", **more: Any) -> dict[str, Any]:
-    given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g"}
-    given |= {"enable_auto_commit": False, "auto_offset_reset": "earliest", "group_protocol": protocol, "max_poll_records": 7}
+def consumer_settings(
+    cluster: ScriptedCluster, protocol: Protocol = "classic", **more: Any
+) -> dict[str, Any]:
+    given: dict[str, Any] = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+        "group_id": "g",
+    }
+    given |= {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "group_protocol": protocol,
+        "max_poll_records": 7,
+    }
     return given | more
 
 
 class Copying:
-    """A handler that copies records to ``t``; it fails now and then, if it is told to."""
+    """A handler that copies records to ``t``. With ``fail_every`` some calls fail."""
 
     def __init__(self, producer: Producer, fail_every: int = 0, pause: float = 0.0) -> None:
-        self._producer, self._fail_every, self._pause, self._calls = producer, fail_every, pause, 0
+        self._producer = producer
+        self._fail_every = fail_every
+        self._pause = pause
+        self._calls = 0
 
     async def __call__(self, batch: RecordBatch, txn: Transaction) -> None:
         self._calls += 1
@@ -53,13 +69,18 @@ class Copying:
 
 async def all_processed(cluster: ScriptedCluster) -> None:
     with trio.fail_after(600):
-        while any((at := cluster.committed("g", ("in", part))) is None or at.offset < COUNT for part in range(4)):  # noqa: ASYNC110
+        while any(  # noqa: ASYNC110
+            (at := cluster.committed("g", ("in", part))) is None or at.offset < COUNT
+            for part in range(4)
+        ):
             await trio.sleep(0.1)
 
 
 @protocols
 @versions
-async def test_everything_once(version: int, protocol: Protocol, autojump_clock: Clock) -> None:
+async def test_each_record_is_processed_once(
+    version: int, protocol: Protocol, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
         async with (
@@ -74,7 +95,7 @@ async def test_everything_once(version: int, protocol: Protocol, autojump_clock:
 
 
 @versions
-async def test_transactions_that_fail_are_done_again(version: int, autojump_clock: Clock) -> None:
+async def test_failed_transactions_are_repeated(version: int, autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
         for api, code in (
@@ -83,9 +104,17 @@ async def test_transactions_that_fail_are_done_again(version: int, autojump_cloc
             ("TxnOffsetCommit", ErrorCode.ILLEGAL_GENERATION),
         ):
             turn = iter(range(10_000))
-            cluster.fail(api, code, times=5, where=lambda request, turn=turn: not _aborts(request) and next(turn) % 3 == 1)  # type: ignore[misc]
+            cluster.fail(
+                api,
+                code,
+                times=5,
+                where=lambda request, turn=turn: not _aborts(request) and next(turn) % 3 == 1,
+            )  # type: ignore[misc]
         cluster.drop("EndTxn", times=2, after=True)
-        async with producer_of(cluster) as producer, trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer:
+        async with (
+            producer_of(cluster) as producer,
+            trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer,
+        ):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trikafka.process, consumer, producer, Copying(producer))
                 await all_processed(cluster)
@@ -98,11 +127,14 @@ def _aborts(request: Any) -> bool:
 
 
 @versions
-async def test_a_handler_that_fails_and_a_program_that_goes_on(version: int, autojump_clock: Clock) -> None:
+async def test_process_may_be_called_after_a_failure(version: int, autojump_clock: Clock) -> None:
     failures = 0
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
-        async with producer_of(cluster) as producer, trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer:
+        async with (
+            producer_of(cluster) as producer,
+            trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer,
+        ):
             handler = Copying(producer, fail_every=3)
 
             async def go_on() -> None:
@@ -122,11 +154,14 @@ async def test_a_handler_that_fails_and_a_program_that_goes_on(version: int, aut
 
 
 @versions
-async def test_it_is_cancelled_and_called_again(version: int, autojump_clock: Clock) -> None:
+async def test_process_may_be_called_after_a_cancel(version: int, autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
         cluster.delay("EndTxn", 0.2, times=None)
-        async with producer_of(cluster) as producer, trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer:
+        async with (
+            producer_of(cluster) as producer,
+            trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer,
+        ):
             handler = Copying(producer, pause=0.05)
             with trio.fail_after(600):
                 for tenth in range(3, 1000):
@@ -141,18 +176,30 @@ async def test_it_is_cancelled_and_called_again(version: int, autojump_clock: Cl
 
 @protocols
 @versions
-async def test_members_come_and_go(version: int, protocol: Protocol, autojump_clock: Clock) -> None:
+async def test_records_are_written_once_in_rebalances(
+    version: int, protocol: Protocol, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
 
         async def member(name: str, life: float) -> None:
             with trio.move_on_after(life):
                 async with AsyncExitStack() as stack:
-                    producer = await stack.enter_async_context(producer_of(cluster, transactional_id=name))
-                    settings = consumer_settings(cluster, protocol, session_timeout_ms=6_000 if protocol == "classic" else None)
+                    producer = await stack.enter_async_context(
+                        producer_of(cluster, transactional_id=name)
+                    )
+                    settings = consumer_settings(
+                        cluster,
+                        protocol,
+                        session_timeout_ms=6_000 if protocol == "classic" else None,
+                    )
                     settings = {key: value for key, value in settings.items() if value is not None}
-                    consumer: Consumer = await stack.enter_async_context(trikafka.open_consumer("in", **settings))
-                    await trikafka.process(consumer, producer, Copying(producer, pause=0.4), max_records=7)
+                    consumer: Consumer = await stack.enter_async_context(
+                        trikafka.open_consumer("in", **settings)
+                    )
+                    await trikafka.process(
+                        consumer, producer, Copying(producer, pause=0.4), max_records=7
+                    )
 
         with trio.fail_after(900):
             async with trio.open_nursery() as nursery:
@@ -163,15 +210,22 @@ async def test_members_come_and_go(version: int, protocol: Protocol, autojump_cl
         assert Counter(await committed(cluster)) == EXPECTED
 
 
-async def test_what_does_not_fit(autojump_clock: Clock) -> None:
+async def test_unfit_clients_are_refused(autojump_clock: Clock) -> None:
     async def never(batch: RecordBatch, txn: Transaction) -> None:
         raise AssertionError
 
-    async with ScriptedCluster(topics={"t": 2, "in": 1}) as cluster, producer_of(cluster) as producer:
-        async with trikafka.open_consumer("in", **consumer_settings(cluster, enable_auto_commit=True)) as consumer:
+    async with (
+        ScriptedCluster(topics={"t": 2, "in": 1}) as cluster,
+        producer_of(cluster) as producer,
+    ):
+        async with trikafka.open_consumer(
+            "in", **consumer_settings(cluster, enable_auto_commit=True)
+        ) as consumer:
             with pytest.raises(ConfigurationError, match="enable_auto_commit"):
                 await trikafka.process(consumer, producer, never)
-        async with trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as consumer:
+        async with trikafka.open_consumer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as consumer:
             with pytest.raises(ConfigurationError, match="group_id"):
                 await trikafka.process(consumer, producer, never)
         async with trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer:
@@ -182,10 +236,13 @@ async def test_what_does_not_fit(autojump_clock: Clock) -> None:
                     await trikafka.process(consumer, plain, never)
 
 
-async def test_a_second_instance_with_the_same_id_ends_the_first(autojump_clock: Clock) -> None:
+async def test_second_instance_fences_the_first(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         input_of(cluster)
-        async with producer_of(cluster) as producer, trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer:
+        async with (
+            producer_of(cluster) as producer,
+            trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer,
+        ):
             ends: list[BaseException] = []
 
             async def first() -> None:
@@ -206,8 +263,12 @@ async def test_a_second_instance_with_the_same_id_ends_the_first(autojump_clock:
 
 @versions
 @pytest.mark.parametrize("call", ["commit", "abort", "prepare", "detach"])
-async def test_a_handler_that_ends_its_transaction_itself_is_refused(call: str, version: int, autojump_clock: Clock) -> None:
-    """Else its records were committed without the offsets of what they were made of, and made once more by the next call."""
+async def test_handler_must_not_end_its_transaction(
+    call: str, version: int, autojump_clock: Clock
+) -> None:
+    """Its records would be committed without the offsets they were made of, and made again by the
+    next call.
+    """
 
     async def handler(batch: trikafka.RecordBatch, txn: trikafka.Transaction) -> None:
         await producer.send("t", b"made")
@@ -215,8 +276,14 @@ async def test_a_handler_that_ends_its_transaction_itself_is_refused(call: str, 
 
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
-        async with producer_of(cluster) as producer, trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer:
-            with pytest.raises(trikafka.IllegalStateError, match=rf"^{call}\(\): a handler does not end its transaction"):
+        async with (
+            producer_of(cluster) as producer,
+            trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer,
+        ):
+            with pytest.raises(
+                trikafka.IllegalStateError,
+                match=rf"^{call}\(\): a handler does not end its transaction",
+            ):
                 await trikafka.process(consumer, producer, handler)
             assert not any((await consumer.committed(consumer.assignment())).values())
             async with producer.transaction() as txn:

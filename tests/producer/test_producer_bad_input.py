@@ -1,4 +1,4 @@
-"""What can never be sent is refused at once, by the same error whichever way it comes, and before anything is asked or taken."""
+"""Records that can never be sent: the same error from each call, at once and without a request."""
 
 from __future__ import annotations
 
@@ -29,22 +29,67 @@ async def send_nowait(producer: Producer, *record: Any, **fields: Any) -> None:
     producer.send_nowait(*record, **fields)
 
 
-WAYS: dict[str, Way] = {"send": Producer.send, "enqueue": Producer.enqueue, "send_nowait": send_nowait}
+WAYS: dict[str, Way] = {
+    "send": Producer.send,
+    "enqueue": Producer.enqueue,
+    "send_nowait": send_nowait,
+}
 WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
-    (("t", b"v"), {"partition": True}, ConfigurationError, "partition must be a whole number from 0, not True"),
-    (("t", b"v"), {"partition": 1.0}, ConfigurationError, "partition must be a whole number from 0, not 1.0"),
-    (("t", b"v"), {"partition": b"0"}, ConfigurationError, "partition must be a whole number from 0, not b'0'"),
-    (("t", b"v"), {"partition": "0"}, ConfigurationError, "partition must be a whole number from 0, not '0'"),
-    (("t", b"v"), {"partition": -1}, ConfigurationError, "partition must be a whole number from 0, not -1"),
+    (
+        ("t", b"v"),
+        {"partition": True},
+        ConfigurationError,
+        "partition must be a whole number from 0, not True",
+    ),
+    (
+        ("t", b"v"),
+        {"partition": 1.0},
+        ConfigurationError,
+        "partition must be a whole number from 0, not 1.0",
+    ),
+    (
+        ("t", b"v"),
+        {"partition": b"0"},
+        ConfigurationError,
+        "partition must be a whole number from 0, not b'0'",
+    ),
+    (
+        ("t", b"v"),
+        {"partition": "0"},
+        ConfigurationError,
+        "partition must be a whole number from 0, not '0'",
+    ),
+    (
+        ("t", b"v"),
+        {"partition": -1},
+        ConfigurationError,
+        "partition must be a whole number from 0, not -1",
+    ),
     ((["t"], b"v"), {}, ConfigurationError, r"topic must be a name, not \['t'\]"),
     ((b"t", b"v"), {}, ConfigurationError, "topic must be a name, not b't'"),
     (("", b"v"), {}, ConfigurationError, "topic must be a name, not ''"),
     (("no/name", b"v"), {}, TrikafkaError, "no/name"),
     (("t", "text"), {}, TypeError, "value must be bytes, not str; encode it first"),
-    (("t", 5), {}, TypeError, r"value must be bytes-like or None, not int; encode it first, such as value=str\(value\).encode\(\)"),
-    (("t", b"v"), {"key": 1.5}, TypeError, r"key must be bytes-like or None, not float; encode it first, such as key=str\(key\)"),
+    (
+        ("t", 5),
+        {},
+        TypeError,
+        r"value must be bytes-like or None, not int; encode it first, such as "
+        r"value=str\(value\).encode\(\)",
+    ),
+    (
+        ("t", b"v"),
+        {"key": 1.5},
+        TypeError,
+        r"key must be bytes-like or None, not float; encode it first, such as key=str\(key\)",
+    ),
     (("t", True), {}, TypeError, "value must be bytes-like or None, not bool$"),
-    (("t", b"v"), {"headers": [("a", 5)]}, TypeError, r"header value must be .* not int; encode it first, such as str\(value\)"),
+    (
+        ("t", b"v"),
+        {"headers": [("a", 5)]},
+        TypeError,
+        r"header value must be .* not int; encode it first, such as str\(value\)",
+    ),
     (("t", b"v"), {"key": "text"}, TypeError, "key must be bytes, not str"),
     (("t", b"v"), {"headers": {"a": b"b"}}, TypeError, "headers must be pairs"),
     (("t", b"v"), {"timestamp": -1}, ConfigurationError, "timestamp must be milliseconds"),
@@ -56,8 +101,14 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(("record", "fields", "error", "text"), WRONG)
-async def test_it_is_refused_at_once(
-    record: tuple[Any, ...], fields: dict[str, Any], error: type[Exception], text: str, way: str, known: bool, autojump_clock: Clock
+async def test_unsendable_record_is_refused_at_once(
+    record: tuple[Any, ...],
+    fields: dict[str, Any],
+    error: type[Exception],
+    text: str,
+    way: str,
+    known: bool,
+    autojump_clock: Clock,
 ) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
         if known:
@@ -70,10 +121,10 @@ async def test_it_is_refused_at_once(
         assert producer.statistics().buffer_used == 0
 
 
-# --- send_nowait: full, and never -------------------------------------------------------------------------------------
+# --- send_nowait: full, and never -----------------------------------------------------------------
 
 
-async def test_a_topic_that_is_not_known_yet_is_asked_for(autojump_clock: Clock) -> None:
+async def test_unknown_topic_is_requested_meanwhile(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
         tries = 0
         with trio.fail_after(2):
@@ -89,7 +140,7 @@ async def test_a_topic_that_is_not_known_yet_is_asked_for(autojump_clock: Clock)
         assert [record.value for record in cluster.records("t", 0)] == [b"x"]
 
 
-async def test_a_topic_that_there_is_not_ends_a_loop(autojump_clock: Clock) -> None:
+async def test_missing_topic_ends_a_loop(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         start = trio.current_time()
         with trio.fail_after(10), pytest.raises(UnknownTopicOrPartitionError, match="'nowhere'"):  # noqa: PT012
@@ -108,12 +159,14 @@ async def test_a_topic_that_there_is_not_ends_a_loop(autojump_clock: Clock) -> N
                     await trio.sleep(0.1)
 
 
-async def test_a_partition_that_there_is_not_ends_a_loop(autojump_clock: Clock) -> None:
+async def test_missing_partition_ends_a_loop(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         with pytest.raises(trio.WouldBlock):
             producer.send_nowait("t", b"x", partition=1)
         await trio.sleep(3.1)
-        with pytest.raises(UnknownTopicOrPartitionError, match="has 1 partitions, and no partition 1"):
+        with pytest.raises(
+            UnknownTopicOrPartitionError, match="has 1 partitions, and no partition 1"
+        ):
             producer.send_nowait("t", b"x", partition=1)
         cluster.add_partitions("t", 2)
         with trio.fail_after(10):
@@ -125,7 +178,7 @@ async def test_a_partition_that_there_is_not_ends_a_loop(autojump_clock: Clock) 
                     await trio.sleep(0.1)
 
 
-async def test_no_permission_is_told(autojump_clock: Clock) -> None:
+async def test_missing_permission_is_raised_soon(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         cluster.create_topic("secret")
         cluster.fail("Metadata", ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=None, topic="secret")
@@ -136,7 +189,7 @@ async def test_no_permission_is_told(autojump_clock: Clock) -> None:
             producer.send_nowait("secret", b"x")
 
 
-async def test_full_is_full(autojump_clock: Clock) -> None:
+async def test_full_buffer_stays_would_block(autojump_clock: Clock) -> None:
     async with ready(buffer_memory=1_000) as (cluster, producer):
         cluster.freeze(0)
         assert fill(producer) > 0
@@ -145,11 +198,11 @@ async def test_full_is_full(autojump_clock: Clock) -> None:
             producer.send_nowait("t", b"x" * 300)
 
 
-# --- metadata that cannot be true -------------------------------------------------------------------------------------
+# --- metadata that cannot be true -----------------------------------------------------------------
 
 
 @pytest.mark.parametrize("index", [2_000_000, 2**31 - 1])
-async def test_a_partition_with_a_huge_number_is_no_work(index: int, autojump_clock: Clock) -> None:
+async def test_huge_partition_number_is_rejected(index: int, autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
 
         async def lie(request: Any, default: Callable[[], Any]) -> Any:
@@ -161,18 +214,20 @@ async def test_a_partition_with_a_huge_number_is_no_work(index: int, autojump_cl
 
         rule = cluster.on("Metadata", lie)
         cluster.create_topic("u")
-        with pytest.raises(KafkaTimeoutError, match=f"it names a partition {index} of topic 'u', which has 1"):
+        with pytest.raises(
+            KafkaTimeoutError, match=f"it names a partition {index} of topic 'u', which has 1"
+        ):
             await producer.send("u", b"x")
         rule.remove()
         await producer.send("t", b"x")
         assert values(cluster) == [b"x"]
 
 
-# --- bytes-like values ------------------------------------------------------------------------------------------------
+# --- bytes-like values ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [True, False])
-async def test_bytes_like_values_and_keys(known: bool, autojump_clock: Clock) -> None:
+async def test_bytes_like_values_and_keys_are_sent(known: bool, autojump_clock: Clock) -> None:
     pa = pytest.importorskip("pyarrow")
     given = [
         bytearray(b"0"),

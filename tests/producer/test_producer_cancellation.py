@@ -1,4 +1,6 @@
-"""Cancelled at every await: what was not accepted is not written, what was accepted is, and nothing is left behind."""
+"""Cancellation at every await: accepted records are written, others are not, and no resource is
+left.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ import trio
 from producing import fill, opened, ready, values
 from trio.testing import MockClock as Clock
 
-from trikafka._api.ack import Ack
-from trikafka._api.producer import Producer
+from trikafka._api.producer.ack import Ack
+from trikafka._api.producer.producer import Producer
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.testing._leftovers import assert_nothing_left
 
@@ -18,16 +20,20 @@ Given = tuple[ScriptedCluster, Producer]
 
 
 async def usable(given: Given) -> None:
-    """The producer goes on, its room is free, nobody waits; no slot, socket or task is left."""
+    """Check that the producer works, its room is free, and no slot, socket or task is left."""
     cluster, producer = given
     await producer.send("t", b"after")
     assert values(cluster)[-1] == b"after"
     statistics = producer.statistics()
-    assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (0, 0, 0)
+    assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (
+        0,
+        0,
+        0,
+    )
     await assert_nothing_left(cluster, producer)
 
 
-async def test_send(autojump_clock: Clock) -> None:
+async def test_send_may_be_cancelled_anywhere(autojump_clock: Clock) -> None:
     finished: list[bytes] = []
 
     async def scenario(given: Given) -> None:
@@ -38,11 +44,13 @@ async def test_send(autojump_clock: Clock) -> None:
         await usable(given)
         assert values(given[0]) in ([b"after"], [b"sent", b"after"])
 
-    assert await assert_all_awaits_cancellable(scenario, check, setup=ready) == 1, "the wait for the outcome"
+    assert await assert_all_awaits_cancellable(scenario, check, setup=ready) == 1, (
+        "the wait for the outcome"
+    )
     assert finished == [b"sent"]
 
 
-async def test_what_is_cancelled_already_is_not_accepted(autojump_clock: Clock) -> None:
+async def test_cancelled_scope_accepts_no_record(autojump_clock: Clock) -> None:
     async with ready() as given:
         for call in (given[1].send, given[1].enqueue):
             with trio.CancelScope() as scope:
@@ -53,7 +61,7 @@ async def test_what_is_cancelled_already_is_not_accepted(autojump_clock: Clock) 
         assert values(given[0]) == [b"after"]
 
 
-async def test_the_first_send_of_a_topic(autojump_clock: Clock) -> None:
+async def test_first_send_may_be_cancelled_anywhere(autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         await given[1].send("new", b"x")
 
@@ -72,7 +80,9 @@ async def _with_topic() -> AsyncIterator[Given]:
         yield given
 
 
-async def test_enqueue_that_waits_for_room_takes_nothing_when_cancelled(autojump_clock: Clock) -> None:
+async def test_cancelled_enqueue_takes_no_room(
+    autojump_clock: Clock,
+) -> None:
     def setup() -> AbstractAsyncContextManager[Given]:
         return ready(buffer_memory=1_000)
 
@@ -103,7 +113,7 @@ async def _thaw_later(cluster: ScriptedCluster) -> None:
     cluster.thaw(0)
 
 
-async def test_a_cancelled_waiter_lets_the_next_one_through(autojump_clock: Clock) -> None:
+async def test_cancelled_waiter_frees_the_next(autojump_clock: Clock) -> None:
     async with ready(buffer_memory=1_000) as (cluster, producer):
         cluster.freeze(0)
         assert fill(producer) > 0
@@ -126,7 +136,7 @@ async def test_a_cancelled_waiter_lets_the_next_one_through(autojump_clock: Cloc
         assert b"first" * 60 not in values(cluster)
 
 
-async def test_waiting_for_an_ack(autojump_clock: Clock) -> None:
+async def test_cancelled_ack_keeps_its_record(autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         ack = given[1].send_nowait("t", b"x")
         await ack.wait()
@@ -137,10 +147,12 @@ async def test_waiting_for_an_ack(autojump_clock: Clock) -> None:
         await usable(given)
         assert values(given[0]) == [b"x", b"after"], "the record was on its way"
 
-    assert await assert_all_awaits_cancellable(scenario, check, setup=ready) == 1, "the second time there is nothing to wait for"
+    assert await assert_all_awaits_cancellable(scenario, check, setup=ready) == 1, (
+        "the second time there is nothing to wait for"
+    )
 
 
-async def test_one_waiter_cancelled_does_not_disturb_the_others(autojump_clock: Clock) -> None:
+async def test_cancelled_waiter_leaves_other_waiters(autojump_clock: Clock) -> None:
     async with ready(linger_ms=1_000) as (_, producer):
         ack = producer.send_nowait("t", b"x")
         results = []
@@ -155,7 +167,7 @@ async def test_one_waiter_cancelled_does_not_disturb_the_others(autojump_clock: 
         assert [result.offset for result in results] == [1]
 
 
-async def test_flush(autojump_clock: Clock) -> None:
+async def test_flush_may_be_cancelled_anywhere(autojump_clock: Clock) -> None:
     def setup() -> AbstractAsyncContextManager[Given]:
         return ready(linger_ms=1_000)
 
@@ -171,14 +183,14 @@ async def test_flush(autojump_clock: Clock) -> None:
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 1
 
 
-async def test_partitions_for(autojump_clock: Clock) -> None:
+async def test_partitions_for_may_be_cancelled(autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         await given[1].partitions_for("other")
 
     assert await assert_all_awaits_cancellable(scenario, usable, setup=ready) >= 1
 
 
-async def test_aclose(autojump_clock: Clock) -> None:
+async def test_aclose_may_be_cancelled_anywhere(autojump_clock: Clock) -> None:
     acks: list[Ack] = []
 
     def setup() -> AbstractAsyncContextManager[Given]:
@@ -198,8 +210,8 @@ async def test_aclose(autojump_clock: Clock) -> None:
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 1
 
 
-async def test_leaving(autojump_clock: Clock) -> None:
-    """Cancelled anywhere in the body and on the way out, the block ends and the sockets are closed."""
+async def test_exit_may_be_cancelled_anywhere(autojump_clock: Clock) -> None:
+    """Cancelled in the body or at the exit, the block ends and the sockets are closed."""
 
     async def scenario(cluster: ScriptedCluster) -> None:
         with trio.CancelScope(shield=True) as opening:
@@ -218,7 +230,7 @@ async def test_leaving(autojump_clock: Clock) -> None:
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 5
 
 
-async def test_opening(autojump_clock: Clock) -> None:
+async def test_opening_may_be_cancelled_anywhere(autojump_clock: Clock) -> None:
     async def scenario(cluster: ScriptedCluster) -> None:
         async with opened(cluster):
             pass

@@ -1,4 +1,4 @@
-"""Order and no doubles through everything that goes wrong on the way, and what the brokers are asked meanwhile."""
+"""Order without duplicates through every fault, and the requests made meanwhile."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import trio
 from producing import numbers, opened, ready, values
 from trio.testing import MockClock as Clock
 
-from trikafka._api.ack import Ack
-from trikafka._api.producer import Producer
+from trikafka._api.producer.ack import Ack
+from trikafka._api.producer.producer import Producer
 from trikafka.errors import (
     AuthorizationError,
     ClientFailedError,
@@ -29,7 +29,7 @@ COUNT = 60
 
 
 async def write(producer: Producer, count: int = COUNT, *, pause: float = 0.004) -> list[Ack]:
-    """Records one after the other, each a batch of its own, so that several requests are in flight."""
+    """Enqueue records, each in a batch of its own, so that several requests are in flight."""
     acks = []
     for value in numbers(count):
         acks.append(await producer.enqueue("t", value, partition=0))
@@ -96,7 +96,7 @@ TROUBLES = [
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-async def test_order_and_no_doubles(trouble: str, autojump_clock: Clock) -> None:
+async def test_order_holds_without_duplicates(trouble: str, autojump_clock: Clock) -> None:
     async with ready(nodes=2, request_timeout_ms=5_000) as (cluster, producer):
         cluster.delay("Produce", 0.01, after=True)
         acks: list[Ack] = []
@@ -111,10 +111,16 @@ async def test_order_and_no_doubles(trouble: str, autojump_clock: Clock) -> None
         assert await offsets(acks) == list(range(1, COUNT + 1))
         assert values(cluster) == numbers(COUNT)
         statistics = producer.statistics()
-        assert (statistics.buffer_used, statistics.records_delivered, statistics.records_failed) == (0, COUNT + 1, 0)
+        assert (
+            statistics.buffer_used,
+            statistics.records_delivered,
+            statistics.records_failed,
+        ) == (0, COUNT + 1, 0)
 
 
-async def test_several_requests_are_in_flight_and_no_more_than_allowed(autojump_clock: Clock) -> None:
+async def test_requests_in_flight_reach_their_limit(
+    autojump_clock: Clock,
+) -> None:
     async with ready(max_in_flight_requests_per_connection=3) as (cluster, producer):
         cluster.delay("Produce", 1)
         most = 0
@@ -135,10 +141,14 @@ async def test_partitions_of_one_leader_share_a_request(autojump_clock: Clock) -
             producer.send_nowait("t", value, partition=int(value) % 4)
         await producer.flush()
         assert len(cluster.requests("Produce")) - before == 2
-        assert sorted(value for number in range(4) for value in values(cluster, number) if value) == numbers(40)
+        assert sorted(
+            value for number in range(4) for value in values(cluster, number) if value
+        ) == numbers(40)
 
 
-async def test_a_lost_first_batch_is_repeated_by_the_next_producer_id_only_once(autojump_clock: Clock) -> None:
+async def test_lost_first_batch_is_written_once(
+    autojump_clock: Clock,
+) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
         cluster.drop("Produce", after=True)
         acks = await write(producer, 5)
@@ -146,20 +156,22 @@ async def test_a_lost_first_batch_is_repeated_by_the_next_producer_id_only_once(
         assert values(cluster) == numbers(5)
 
 
-async def test_a_duplicate_is_delivered_without_an_offset(autojump_clock: Clock) -> None:
+async def test_duplicate_response_has_no_offset(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         cluster.fail("Produce", 46, after=True)
         assert await producer.send("t", b"x", timestamp=123) == RecordMetadata("t", 0, None, 123)
 
 
-async def test_log_append_time_is_told(autojump_clock: Clock) -> None:
+async def test_log_append_time_is_returned(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster, opened(cluster) as producer:
         cluster.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"})
         metadata = await producer.send("t", b"x", timestamp=123)
         assert metadata.timestamp == cluster.now_ms()
 
 
-async def test_an_expired_batch_of_unknown_fate_is_followed_by_a_new_epoch(autojump_clock: Clock) -> None:
+async def test_expired_batch_is_followed_by_new_epoch(
+    autojump_clock: Clock,
+) -> None:
     async with ready(delivery_timeout_ms=3_000, request_timeout_ms=3_000) as (cluster, producer):
         rule = cluster.drop("Produce", times=None, after=True)
         with pytest.raises(TrikafkaError):
@@ -173,7 +185,7 @@ async def test_an_expired_batch_of_unknown_fate_is_followed_by_a_new_epoch(autoj
 
 
 @pytest.mark.parametrize("code", [47, 90])
-async def test_a_fenced_producer_says_so_and_goes_on_with_a_new_id(code: int, autojump_clock: Clock) -> None:
+async def test_fenced_producer_continues_with_a_new_id(code: int, autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         cluster.fail("Produce", code)
         with pytest.raises(ProducerFencedError):
@@ -183,22 +195,31 @@ async def test_a_fenced_producer_says_so_and_goes_on_with_a_new_id(code: int, au
         assert len(cluster.requests("InitProducerId")) == 2
 
 
-# --- producer ids ----------------------------------------------------------------------------------------------------
+# --- producer ids ---------------------------------------------------------------------------------
 
 
-async def test_one_producer_id_for_all_however_often_it_must_be_asked_for(autojump_clock: Clock) -> None:
+async def test_one_producer_id_serves_all_partitions(
+    autojump_clock: Clock,
+) -> None:
+    """Failed and lost requests for the id are repeated until it is there."""
     async with ScriptedCluster(nodes=2, topics={"t": 4}) as cluster, opened(cluster) as producer:
         cluster.fail("InitProducerId", 14, times=2)
         cluster.drop("InitProducerId", times=1)
         async with trio.open_nursery() as nursery:
             for number in range(20):
-                nursery.start_soon(lambda number=number: producer.send("t", b"x", partition=number % 4))
-        ids = {batch.info.producer_id for number in range(4) for batch in cluster.partition("t", number).batches}
+                nursery.start_soon(
+                    lambda number=number: producer.send("t", b"x", partition=number % 4)
+                )
+        ids = {
+            batch.info.producer_id
+            for number in range(4)
+            for batch in cluster.partition("t", number).batches
+        }
         assert len(ids) == 1
         assert len(cluster.requests("InitProducerId")) == 4
 
 
-async def test_no_permission_for_a_producer_id_fails_the_records(autojump_clock: Clock) -> None:
+async def test_missing_right_to_an_id_fails_records(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
         cluster.fail("InitProducerId", 31)
         with pytest.raises(AuthorizationError):
@@ -207,7 +228,7 @@ async def test_no_permission_for_a_producer_id_fails_the_records(autojump_clock:
         assert values(cluster) == [b"y"]
 
 
-async def test_a_broker_without_producer_ids(autojump_clock: Clock) -> None:
+async def test_broker_without_ids_is_explained(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}, api_versions={"InitProducerId": None}) as cluster:
         async with opened(cluster) as producer:
             with pytest.raises(UnsupportedVersionError, match="enable_idempotence=False"):
@@ -216,20 +237,24 @@ async def test_a_broker_without_producer_ids(autojump_clock: Clock) -> None:
             assert (await producer.send("t", b"x")).offset == 0
 
 
-# --- acks and sizes --------------------------------------------------------------------------------------------------
+# --- acks and sizes -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("acks", "offset"), [(0, None), (1, 0), ("all", 0)])
-async def test_acks_without_idempotence(acks: int | str, offset: int | None, autojump_clock: Clock) -> None:
+async def test_acks_work_without_idempotence(
+    acks: int | str, offset: int | None, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         async with opened(cluster, acks=acks, enable_idempotence=False) as producer:
-            assert (await producer.send("t", b"x", timestamp=5)) == RecordMetadata("t", 0, offset, 5)
+            assert (await producer.send("t", b"x", timestamp=5)) == RecordMetadata(
+                "t", 0, offset, 5
+            )
             await trio.testing.wait_all_tasks_blocked()
         assert values(cluster) == [b"x"]
         assert cluster.requests("InitProducerId") == []
 
 
-async def test_a_batch_too_large_for_the_topic_is_split(autojump_clock: Clock) -> None:
+async def test_batch_too_large_for_the_topic_is_split(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster, opened(cluster, linger_ms=5) as producer:
         cluster.create_topic("t", 1, {"max.message.bytes": "500"})
         acks = [await producer.enqueue("t", value + b"x" * 97) for value in numbers(30)]
@@ -242,7 +267,7 @@ async def test_a_batch_too_large_for_the_topic_is_split(autojump_clock: Clock) -
         await producer.send("t", b"x")
 
 
-async def test_flush_waits_for_the_halves_of_a_split_batch(autojump_clock: Clock) -> None:
+async def test_flush_waits_for_split_batches(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster, opened(cluster, linger_ms=60_000) as producer:
         cluster.create_topic("t", 1, {"max.message.bytes": "500"})
         acks = [await producer.enqueue("t", value + b"x" * 97) for value in numbers(30)]
@@ -250,7 +275,7 @@ async def test_flush_waits_for_the_halves_of_a_split_batch(autojump_clock: Clock
         assert all(ack.done for ack in acks)
 
 
-async def test_what_cannot_be_sent_is_refused_before_it_is_queued(autojump_clock: Clock) -> None:
+async def test_unsendable_record_is_never_queued(autojump_clock: Clock) -> None:
     async with ready(max_request_size=5_000, buffer_memory=10_000) as (cluster, producer):
         bad: list[tuple[type[Exception], str, dict[str, Any]]] = [
             (RecordTooLargeError, "max_request_size", {"value": b"x" * 5_000}),
@@ -276,13 +301,17 @@ async def test_what_cannot_be_sent_is_refused_before_it_is_queued(autojump_clock
     [
         ({"compression_type": "lzip"}, TrikafkaError, "lzip"),
         ({"partitioner": "magic"}, ConfigurationError, "magic"),
-        ({"transactional_id": "t", "enable_idempotence": False}, ConfigurationError, "enable_idempotence"),
+        (
+            {"transactional_id": "t", "enable_idempotence": False},
+            ConfigurationError,
+            "enable_idempotence",
+        ),
         ({"linger": 5}, ConfigurationError, "linger_ms"),
         ({"delivery_timeout_ms": 1_000}, ConfigurationError, "KIP-91"),
         ({"acks": 1, "enable_idempotence": True}, ConfigurationError, "enable_idempotence"),
     ],
 )
-async def test_wrong_settings_are_told_before_any_dial(
+async def test_wrong_settings_are_raised_before_dials(
     settings: dict[str, Any], error: type[Exception], text: str, autojump_clock: Clock
 ) -> None:
     async with ScriptedCluster() as cluster:
@@ -292,10 +321,10 @@ async def test_wrong_settings_are_told_before_any_dial(
         assert cluster.dials == []
 
 
-# --- errors that come out --------------------------------------------------------------------------------------------
+# --- errors that come out -------------------------------------------------------------------------
 
 
-async def test_a_refused_record_tells_why_and_does_not_stop_the_others(
+async def test_refused_record_does_not_stop_others(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with ready() as (cluster, producer):
@@ -312,7 +341,9 @@ async def test_a_refused_record_tells_why_and_does_not_stop_the_others(
         assert producer.statistics().records_failed == 2
 
 
-async def test_a_failure_that_nobody_waits_for_is_logged(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_unobserved_failure_is_logged(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with ready() as (cluster, producer):
         cluster.fail("Produce", 29)
         producer.send_nowait("t", b"no")
@@ -322,7 +353,9 @@ async def test_a_failure_that_nobody_waits_for_is_logged(autojump_clock: Clock, 
         assert "1 records for t-0 were not delivered" in record.getMessage()
 
 
-async def test_garbage_for_a_response_is_a_lost_connection_and_the_batch_is_sent_again(autojump_clock: Clock) -> None:
+async def test_garbage_response_is_a_lost_connection(
+    autojump_clock: Clock,
+) -> None:
     async with ready() as (cluster, producer):
         before = len(values(cluster))
         cluster.garbage("Produce", b"\x00\x00\x00\x05hello")
@@ -331,7 +364,7 @@ async def test_garbage_for_a_response_is_a_lost_connection_and_the_batch_is_sent
         assert values(cluster)[before:] == [b"x", b"y"]
 
 
-async def test_a_bug_in_the_background_ends_the_block_and_no_ack_hangs(
+async def test_background_bug_fails_block_and_acks(
     autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
@@ -339,7 +372,7 @@ async def test_a_bug_in_the_background_ends_the_block_and_no_ack_hangs(
         with pytest.raises(ClientFailedError) as caught:  # noqa: PT012
             async with opened(cluster) as producer:
                 await producer.send("t", b"x")
-                monkeypatch.setattr("trikafka._managers.produce_senders.from_code", None)
+                monkeypatch.setattr("trikafka._managers.producer.produce_senders.from_code", None)
                 cluster.fail("Produce", 29)
                 ack = await producer.enqueue("t", b"y")
                 await trio.sleep_forever()

@@ -1,4 +1,6 @@
-"""Which partition records go to: KIP-480 and KIP-794, a function of the user's, and brokers that are slow or out of reach."""
+"""Partitioning: KIP-480 and KIP-794, a function of the user's, and brokers that are slow or
+unreachable.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,11 @@ def by_first_byte(topic: str, key: bytes | None, partitions: Sequence[int]) -> i
     return partitions[key[0] % len(partitions) if key else -1]
 
 
-async def test_a_function_as_partitioner(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"t": 3}) as cluster, opened(cluster, partitioner=by_first_byte) as producer:
+async def test_function_may_be_the_partitioner(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 3}) as cluster,
+        opened(cluster, partitioner=by_first_byte) as producer,
+    ):
         for key in (b"\0", b"\1", b"\2", b"\3", None):
             await producer.send("t", b"v", key=key)
         await producer.send("t", b"v", key=b"\0", partition=1)
@@ -33,31 +38,45 @@ async def test_a_function_as_partitioner(autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("answer", [3, -1, None, "0", True])
-async def test_a_function_that_chooses_what_there_is_not(answer: Any, autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"t": 3}) as cluster, opened(cluster, partitioner=lambda *_: answer) as producer:
+async def test_wrong_choice_of_partitioner_is_refused(answer: Any, autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 3}) as cluster,
+        opened(cluster, partitioner=lambda *_: answer) as producer,
+    ):
         with pytest.raises(PluginError, match=r"the partitioner chose .* of 3 partitions of 't'"):
             await producer.send("t", b"v")
         assert producer.statistics().buffer_used == 0
 
 
 @pytest.mark.parametrize("wrong", [5, b"default", ["default"]])
-def test_what_is_no_partitioner(wrong: Any) -> None:
+def test_wrong_partitioner_is_refused(wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match="partitioner must be"):
         ProducerConfig.build({"bootstrap_servers": "a:1", "partitioner": wrong})
 
 
 @pytest.mark.usefixtures("record_path")
-def test_keys_count_unless_they_are_ignored() -> None:
+def test_keys_may_be_ignored() -> None:
     keys = [b"%d" % number for number in range(30)]
     bench = Bench(0, 0, 0, 0, batch_size=10_000, buffer_memory=100_000, max_request_size=20_000)
-    assert [bench.put(key=key)[0].partition for key in keys] == [partition_for_key(key, 4) for key in keys]
-    bench = Bench(0, 0, 0, 0, ignore_keys=True, batch_size=10_000, buffer_memory=100_000, max_request_size=20_000)
+    assert [bench.put(key=key)[0].partition for key in keys] == [
+        partition_for_key(key, 4) for key in keys
+    ]
+    bench = Bench(
+        0,
+        0,
+        0,
+        0,
+        ignore_keys=True,
+        batch_size=10_000,
+        buffer_memory=100_000,
+        max_request_size=20_000,
+    )
     assert len({bench.put(key=key)[0].partition for key in keys}) == 1
     assert {bench.put(key=key, partition=3)[0].partition for key in keys} == {3}
     assert len({bench.put(b"x" * 3_000, key=key)[0].partition for key in keys}) >= 3
 
 
-async def test_keys_of_a_table_are_ignored_too(autojump_clock: Clock) -> None:
+async def test_keys_of_a_table_may_be_ignored(autojump_clock: Clock) -> None:
     pa = pytest.importorskip("pyarrow")
     async with ready(partitions=4, partitioner_ignore_keys=True) as (_, producer):
         table = pa.table({"key": [b"%d" % number for number in range(50)], "value": [b"v"] * 50})
@@ -69,8 +88,12 @@ async def test_keys_of_a_table_are_ignored_too(autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
-async def test_a_slow_broker_gets_less(adaptive: bool, autojump_clock: Clock) -> None:
-    settings = {"partitioner_adaptive_partitioning_enable": adaptive, "batch_size": 100, "max_in_flight_requests_per_connection": 1}
+async def test_slow_broker_gets_fewer_records(adaptive: bool, autojump_clock: Clock) -> None:
+    settings = {
+        "partitioner_adaptive_partitioning_enable": adaptive,
+        "batch_size": 100,
+        "max_in_flight_requests_per_connection": 1,
+    }
     async with ready(nodes=2, partitions=8, **settings) as (cluster, producer):
         cluster.delay("Produce", 0.5, node=1)
         cluster.delay("Produce", 0.005, node=0)
@@ -78,27 +101,39 @@ async def test_a_slow_broker_gets_less(adaptive: bool, autojump_clock: Clock) ->
             await producer.enqueue("t", b"x" * 50)
             await trio.sleep(0.005)
         await producer.flush()
-        found = Counter(cluster.partition("t", number).leader for number in range(8) for _ in cluster.records("t", number)[1:])
+        found = Counter(
+            cluster.partition("t", number).leader
+            for number in range(8)
+            for _ in cluster.records("t", number)[1:]
+        )
         assert found.total() == 600
         assert (found[1] < 225) == adaptive, found
 
 
 @pytest.mark.parametrize("adaptive", [True, False])
-async def test_a_slow_broker_gets_less_of_two_partitions(adaptive: bool, autojump_clock: Clock) -> None:
-    """They are not served in turn: each choice is by the weights (KIP-794)."""
-    settings = {"partitioner_adaptive_partitioning_enable": adaptive, "batch_size": 100, "max_in_flight_requests_per_connection": 1}
+async def test_slow_broker_of_two_gets_fewer_records(adaptive: bool, autojump_clock: Clock) -> None:
+    """Partitions are not served in turn: each choice is by the weights (KIP-794)."""
+    settings = {
+        "partitioner_adaptive_partitioning_enable": adaptive,
+        "batch_size": 100,
+        "max_in_flight_requests_per_connection": 1,
+    }
     async with ready(nodes=2, partitions=2, **settings) as (cluster, producer):
         cluster.delay("Produce", 0.2, node=1)
         for _ in range(600):
             await producer.enqueue("t", b"x" * 50)
             await trio.sleep(0.005)
         await producer.flush(timeout=600)
-        found = Counter(cluster.partition("t", number).leader for number in range(2) for _ in cluster.records("t", number)[1:])
+        found = Counter(
+            cluster.partition("t", number).leader
+            for number in range(2)
+            for _ in cluster.records("t", number)[1:]
+        )
         assert found.total() == 600
         assert (found[1] < 150) == adaptive, found
 
 
-def test_the_weights_are_those_of_java() -> None:
+def test_weights_are_those_of_java() -> None:
     """BuiltInPartitioner: queues of 0, 3 and 1 batches weigh 4, 1 and 3."""
     bench = Bench(0, 0, 0, batch_size=0, buffer_memory=100_000)
     for number, count in enumerate((0, 3, 1)):
@@ -110,20 +145,34 @@ def test_the_weights_are_those_of_java() -> None:
 
 
 @pytest.mark.parametrize("patience", [0, 2_000])
-async def test_a_broker_that_takes_nothing_gets_nothing_after_a_while(patience: int, autojump_clock: Clock) -> None:
-    """It is connected, and has as many requests as it may have: as in Java's client it counts as not available."""
-    settings = {"partitioner_availability_timeout_ms": patience, "partitioner_adaptive_partitioning_enable": False, "batch_size": 0}
-    async with ready(nodes=2, partitions=4, **settings, max_in_flight_requests_per_connection=1) as (cluster, producer):
+async def test_busy_broker_counts_as_unavailable(patience: int, autojump_clock: Clock) -> None:
+    """It is connected and has as many requests as allowed, so it is unavailable, as in Java's
+    client.
+    """
+    settings = {
+        "partitioner_availability_timeout_ms": patience,
+        "partitioner_adaptive_partitioning_enable": False,
+        "batch_size": 0,
+    }
+    async with ready(
+        nodes=2, partitions=4, **settings, max_in_flight_requests_per_connection=1
+    ) as (cluster, producer):
         cluster.freeze(1)
         assert await keyless_are_delivered(cluster, producer, node=1, waiting=2) == (patience > 0)
         cluster.thaw(1)
         await producer.flush()
-        assert {(await producer.send("t", b"x")).partition % 2 for _ in range(40)} == {0, 1}, "it is back"
+        assert {(await producer.send("t", b"x")).partition % 2 for _ in range(40)} == {0, 1}, (
+            "it is back"
+        )
 
 
 @pytest.mark.parametrize("patience", [0, 2_000])
-async def test_a_broker_out_of_reach_gets_nothing_after_a_while(patience: int, autojump_clock: Clock) -> None:
-    settings = {"partitioner_availability_timeout_ms": patience, "partitioner_adaptive_partitioning_enable": False, "batch_size": 0}
+async def test_unreachable_broker_gets_no_records(patience: int, autojump_clock: Clock) -> None:
+    settings = {
+        "partitioner_availability_timeout_ms": patience,
+        "partitioner_adaptive_partitioning_enable": False,
+        "batch_size": 0,
+    }
     async with ready(nodes=2, partitions=4, **settings) as (cluster, producer):
         cluster.stop(1, noticed=False)
         assert await keyless_are_delivered(cluster, producer, node=1, waiting=1) == (patience > 0)
@@ -131,7 +180,7 @@ async def test_a_broker_out_of_reach_gets_nothing_after_a_while(patience: int, a
         await producer.flush()
 
 
-async def test_a_sender_of_a_broker_that_is_gone_ends(autojump_clock: Clock) -> None:
+async def test_sender_of_a_removed_broker_ends(autojump_clock: Clock) -> None:
     async with ready(nodes=2, partitions=2, metadata_max_age_ms=1_000) as (cluster, producer):
         leaders = {cluster.partition("t", number).leader for number in range(2)}
         assert leaders == {0, 1}
@@ -154,31 +203,46 @@ async def test_a_sender_of_a_broker_that_is_gone_ends(autojump_clock: Clock) -> 
         assert senders() == 2
 
 
-# --- codecs -----------------------------------------------------------------------------------------------------------
+# --- codecs ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", 1, 19), ("lz4", 1, 12)])
-async def test_levels_of_compression(codec: str, low: int, high: int, autojump_clock: Clock) -> None:
+@pytest.mark.parametrize(
+    ("codec", "low", "high"), [("gzip", 1, 9), ("zstd", 1, 19), ("lz4", 1, 12)]
+)
+async def test_compression_levels_change_the_size(
+    codec: str, low: int, high: int, autojump_clock: Clock
+) -> None:
     text = b" ".join(b"%d %f" % (number, math.sin(number)) for number in range(5_000))
     sizes = []
     for level in (low, high):
-        settings = from_properties({"compression.type": codec, f"compression.{codec}.level": str(level)})
-        async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, **settings) as producer:
+        settings = from_properties(
+            {"compression.type": codec, f"compression.{codec}.level": str(level)}
+        )
+        async with (
+            ScriptedCluster(topics={"t": 1}) as cluster,
+            opened(cluster, **settings) as producer,
+        ):
             await producer.send("t", text)
             assert [record.value for record in cluster.records("t", 0)] == [text]
             sizes.append(len(cluster.partition("t", 0).batches[0].data))
     assert sizes[1] < sizes[0]
 
 
-@pytest.mark.parametrize(("name", "wrong"), [("gzip", 0), ("gzip", 10), ("lz4", 18), ("zstd", 23), ("zstd", 1.5), ("gzip", True)])
-def test_levels_that_there_are_not(name: str, wrong: Any) -> None:
+@pytest.mark.parametrize(
+    ("name", "wrong"),
+    [("gzip", 0), ("gzip", 10), ("lz4", 18), ("zstd", 23), ("zstd", 1.5), ("gzip", True)],
+)
+def test_wrong_compression_levels_are_refused(name: str, wrong: Any) -> None:
     with pytest.raises(ConfigurationError, match=f"compression_{name}_level must be"):
         ProducerConfig.build({"bootstrap_servers": "a:1", f"compression_{name}_level": wrong})
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-async def test_topics_are_created_where_that_is_allowed(allowed: bool, autojump_clock: Clock) -> None:
-    async with ScriptedCluster(auto_create_topics=True) as cluster, opened(cluster, allow_auto_create_topics=allowed) as producer:
+async def test_topics_are_created_if_allowed(allowed: bool, autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(auto_create_topics=True) as cluster,
+        opened(cluster, allow_auto_create_topics=allowed) as producer,
+    ):
         if allowed:
             await producer.send("new", b"x")
         else:

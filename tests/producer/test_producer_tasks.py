@@ -1,29 +1,36 @@
-"""Compression beside the loop, and what a producer leaves behind: no task more, no byte of room."""
+"""Compression in threads, and the tasks and the room that a producer leaves behind: none."""
 
 from __future__ import annotations
 
+import gzip
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import trio
 from producing import numbers, opened, ready, values
 from trio.testing import MockClock as Clock
 
-from trikafka.errors import PluginError
+from trikafka.errors import DeliveryTimeoutError, PluginError
 from trikafka.hooks import hookimpl
 from trikafka.interfaces import ClientContext, Observer
 from trikafka.testing import ScriptedCluster
 
 
 @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
-async def test_compressed_batches_arrive_in_order_in_real_time(compression: str) -> None:
-    """Large batches go through a thread, small ones do not: their order is the same."""
+async def test_compressed_batches_arrive_in_order(compression: str) -> None:
+    """Large batches are compressed in a thread, small ones in the loop. In real time."""
     noise = random.Random(5)
-    sent = [b"%04d" % number + noise.randbytes(noise.choice((10, 20_000))) * 3 for number in range(300)]
+    sent = [
+        b"%04d" % number + noise.randbytes(noise.choice((10, 20_000))) * 3 for number in range(300)
+    ]
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         async with opened(cluster, compression_type=compression, batch_size=200_000) as producer:
-            acks = [await producer.enqueue("t", value, partition=number % 2) for number, value in enumerate(sent)]
+            acks = [
+                await producer.enqueue("t", value, partition=number % 2)
+                for number, value in enumerate(sent)
+            ]
             await producer.flush()
             assert all(ack.done for ack in acks)
         assert values(cluster, 0) == sent[::2]
@@ -32,7 +39,45 @@ async def test_compressed_batches_arrive_in_order_in_real_time(compression: str)
         assert codecs == {{"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[compression]}
 
 
-async def test_the_loop_goes_on_while_much_is_compressed() -> None:
+class SlowGzip:
+    """A codec whose first large batch takes three seconds of virtual time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._slow = True
+
+    def compress(self, data: Any, level: int | None) -> bytes:
+        if self._slow and len(data) > 100_000:
+            self._slow = False
+            trio.from_thread.run_sync(self._clock.jump, 3.0)
+            trio.from_thread.run(trio.testing.wait_all_tasks_blocked, 0.05)
+        return gzip.compress(data)
+
+    def decompress(self, data: Any, limit: int) -> bytes:
+        return gzip.decompress(data)
+
+
+async def test_batch_expired_while_compressed_is_unsent(autojump_clock: Clock) -> None:
+    """Its send() has raised, so a program may send the record again: it is in the log once then."""
+
+    class Offers:
+        @hookimpl
+        def trikafka_compression(self, name: str) -> object | None:
+            return SlowGzip(autojump_clock) if name == "gzip" else None
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings = {"compression_type": "gzip", "batch_size": 900_000, "plugins": [Offers()]}
+        limits = {"delivery_timeout_ms": 2_000, "request_timeout_ms": 1_500, "linger_ms": 0}
+        async with opened(cluster, **settings, **limits) as producer:
+            large = random.Random(4).randbytes(500_000)
+            with pytest.raises(DeliveryTimeoutError):
+                await producer.send("t", large, partition=0)
+            await producer.send("t", large, partition=0)
+            await producer.send("t", b"last", partition=0)
+        assert values(cluster, 0) == [large, b"last"]
+
+
+async def test_compression_does_not_block_the_loop() -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         settings = {"compression_type": "gzip", "batch_size": 900_000, "linger_ms": 20}
         async with opened(cluster, **settings) as producer:
@@ -56,7 +101,7 @@ async def test_the_loop_goes_on_while_much_is_compressed() -> None:
         assert len(values(cluster)) == 50
 
 
-async def test_no_task_and_no_room_is_left_behind(autojump_clock: Clock) -> None:
+async def test_no_task_and_no_room_is_left(autojump_clock: Clock) -> None:
     async with ready(nodes=2, partitions=4) as (cluster, producer):
 
         async def round_of_trouble() -> int:
@@ -67,16 +112,21 @@ async def test_no_task_and_no_room_is_left_behind(autojump_clock: Clock) -> None
                     nursery.start_soon(producer.send, "t", value)
             await trio.testing.wait_all_tasks_blocked()
             statistics = producer.statistics()
-            assert (statistics.buffer_used, statistics.batches_waiting, statistics.requests_in_flight) == (0, 0, 0)
+            assert (
+                statistics.buffer_used,
+                statistics.batches_waiting,
+                statistics.requests_in_flight,
+            ) == (0, 0, 0)
             return trio.lowlevel.current_statistics().tasks_living
 
-        # The first rounds open connections: to each of the two brokers one for metadata and one for records.
+        # The first rounds open connections: to each of the two brokers one for metadata and one for
+        # records.
         early = [await round_of_trouble() for _ in range(20)]
         late = [await round_of_trouble() for _ in range(20)]
         assert max(late) <= max(early)
 
 
-async def test_one_task_that_enqueues_without_end_lets_the_others_run() -> None:
+async def test_endless_enqueue_lets_other_tasks_run() -> None:
     async with ready(linger_ms=0) as (cluster, producer), trio.open_nursery() as nursery:
 
         async def flood() -> None:
@@ -89,7 +139,7 @@ async def test_one_task_that_enqueues_without_end_lets_the_others_run() -> None:
         nursery.cancel_scope.cancel()
 
 
-async def test_statistics_and_names(autojump_clock: Clock) -> None:
+async def test_statistics_and_reprs_are_as_documented(autojump_clock: Clock) -> None:
     async with ready(linger_ms=1_000) as (_, producer):
         ack = producer.send_nowait("t", b"x")
         assert (ack.partition, ack.done) == (("t", 0), False)
@@ -116,7 +166,7 @@ class Evens:
         return 0 if key is not None and int(key) % 2 == 0 else partitions[-1]
 
 
-async def test_a_plugins_partitioner(autojump_clock: Clock) -> None:
+async def test_partitioner_of_a_plugin_is_used(autojump_clock: Clock) -> None:
     async with ready(partitions=3, plugins=[Evens()], partitioner="evens") as (cluster, producer):
         for number in range(6):
             await producer.send("t", b"%d" % number, key=b"%d" % number)
@@ -146,7 +196,7 @@ class Watcher(Observer):
         self.seen.append("closed")
 
 
-async def test_observers_are_told(autojump_clock: Clock) -> None:
+async def test_observer_sees_open_and_close(autojump_clock: Clock) -> None:
     watcher = Watcher()
     async with ready(plugins=[watcher]) as (_, producer):
         assert watcher.seen == ["opened"]
@@ -154,9 +204,16 @@ async def test_observers_are_told(autojump_clock: Clock) -> None:
     assert watcher.seen == ["opened", "closed"]
 
 
-async def test_as_many_requests_in_flight_as_may_be(autojump_clock: Clock) -> None:
-    settings = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 100, "batch_size": 1}
-    async with ScriptedCluster(nodes=1, topics={"t": 1}) as cluster, opened(cluster, **settings) as producer:
+async def test_hundred_requests_in_flight_complete(autojump_clock: Clock) -> None:
+    settings = {
+        "enable_idempotence": False,
+        "max_in_flight_requests_per_connection": 100,
+        "batch_size": 1,
+    }
+    async with (
+        ScriptedCluster(nodes=1, topics={"t": 1}) as cluster,
+        opened(cluster, **settings) as producer,
+    ):
         await producer.send("t", b"first")
         cluster.delay("Produce", 0.05)
         acks = [await producer.enqueue("t", b"x") for _ in range(300)]

@@ -1,4 +1,6 @@
-"""When things happen, to the millisecond, in virtual time: linger, delivery timeout, max_block, request timeout, backoff, close."""
+"""Exact times of a producer in virtual time: linger, delivery timeout, max_block, request timeout,
+backoff, close.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from trikafka.errors import (
 from trikafka.testing import ScriptedCluster
 
 
-async def test_a_lone_record_lingers_and_a_full_batch_does_not(autojump_clock: Clock) -> None:
+async def test_full_batch_does_not_linger(autojump_clock: Clock) -> None:
     async with ready(linger_ms=50, batch_size=1_000) as (_, producer):
         start = trio.current_time()
         await producer.send("t", b"alone")
@@ -30,7 +32,7 @@ async def test_a_lone_record_lingers_and_a_full_batch_does_not(autojump_clock: C
         assert trio.current_time() - start == pytest.approx(0.05)
 
 
-async def test_flush_ends_the_lingering(autojump_clock: Clock) -> None:
+async def test_flush_ends_the_linger(autojump_clock: Clock) -> None:
     async with ready(linger_ms=5_000) as (_, producer):
         start = trio.current_time()
         ack = producer.send_nowait("t", b"x")
@@ -39,7 +41,9 @@ async def test_flush_ends_the_lingering(autojump_clock: Clock) -> None:
         assert trio.current_time() == start
 
 
-async def test_a_record_that_waits_in_vain_fails_at_its_delivery_timeout(autojump_clock: Clock) -> None:
+async def test_record_fails_at_its_delivery_timeout(
+    autojump_clock: Clock,
+) -> None:
     async with ready(delivery_timeout_ms=7_000, request_timeout_ms=2_000) as (cluster, producer):
         cluster.stop(0)
         start = trio.current_time()
@@ -50,8 +54,10 @@ async def test_a_record_that_waits_in_vain_fails_at_its_delivery_timeout(autojum
         assert producer.statistics().buffer_used == 0
 
 
-async def test_a_batch_that_expires_in_flight_fails_at_once_while_its_request_runs_on(autojump_clock: Clock) -> None:
-    """KIP-91: the outcome comes at the delivery timeout, the request still has its request timeout."""
+async def test_expired_batch_leaves_its_request_running(
+    autojump_clock: Clock,
+) -> None:
+    """KIP-91: the outcome is known at the delivery timeout; the request keeps its own timeout."""
     async with ready(delivery_timeout_ms=10_000, request_timeout_ms=9_000) as (cluster, producer):
         cluster.fail("Produce", 19, times=1)
         cluster.delay("Produce", 6, times=2)
@@ -71,7 +77,9 @@ async def test_a_batch_that_expires_in_flight_fails_at_once_while_its_request_ru
         assert epochs == {0}, "the broker told that it has the expired one, so its number is no gap"
 
 
-async def test_a_frozen_broker_loses_the_connection_at_the_request_timeout(autojump_clock: Clock) -> None:
+async def test_frozen_broker_is_left_at_request_timeout(
+    autojump_clock: Clock,
+) -> None:
     async with ready(request_timeout_ms=4_000) as (cluster, producer):
         cluster.freeze(0)
         ack = await producer.enqueue("t", b"x")
@@ -84,8 +92,11 @@ async def test_a_frozen_broker_loses_the_connection_at_the_request_timeout(autoj
         assert values(cluster) == [b"x"], "the frozen broker took it twice; its number gave it away"
 
 
-async def test_enqueue_waits_for_room_no_longer_than_max_block(autojump_clock: Clock) -> None:
-    async with ready(buffer_memory=2_000, max_block_ms=1_500, batch_size=500) as (cluster, producer):
+async def test_enqueue_waits_for_room_until_max_block(autojump_clock: Clock) -> None:
+    async with ready(buffer_memory=2_000, max_block_ms=1_500, batch_size=500) as (
+        cluster,
+        producer,
+    ):
         cluster.freeze(0)
         accepted = fill(producer)
         start = trio.current_time()
@@ -99,7 +110,10 @@ async def test_enqueue_waits_for_room_no_longer_than_max_block(autojump_clock: C
         assert values(cluster) == [b"x" * 300] * accepted + [b"y" * 300]
 
 
-async def test_room_is_given_in_the_order_of_asking_and_ends_the_lingering(autojump_clock: Clock) -> None:
+async def test_room_is_given_in_order_of_request(
+    autojump_clock: Clock,
+) -> None:
+    """A full buffer ends the linger."""
     async with ready(buffer_memory=1_000, batch_size=500, linger_ms=60_000) as (cluster, producer):
         start = trio.current_time()
         async with trio.open_nursery() as nursery:
@@ -111,7 +125,9 @@ async def test_room_is_given_in_the_order_of_asking_and_ends_the_lingering(autoj
         assert [value[:3] for value in values(cluster) if value] == numbers(9)
 
 
-async def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_room(autojump_clock: Clock) -> None:
+async def test_small_record_does_not_overtake_for_room(
+    autojump_clock: Clock,
+) -> None:
     async with ready(buffer_memory=1_000, linger_ms=0) as (cluster, producer):
         cluster.freeze(0)
         await producer.enqueue("t", b"x" * 600)
@@ -130,7 +146,7 @@ async def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_room(
         assert accepted == [b"l" * 700, b"s"]
 
 
-async def test_an_unknown_topic_is_an_error_soon(autojump_clock: Clock) -> None:
+async def test_unknown_topic_is_an_error_soon(autojump_clock: Clock) -> None:
     async with ready() as (_, producer):
         start = trio.current_time()
         with pytest.raises(UnknownTopicOrPartitionError, match="'nowhere'"):
@@ -143,7 +159,7 @@ async def test_an_unknown_topic_is_an_error_soon(autojump_clock: Clock) -> None:
             producer.send_nowait("nowhere", b"x")
 
 
-async def test_a_topic_made_a_moment_ago_is_waited_for(autojump_clock: Clock) -> None:
+async def test_new_topic_is_waited_for(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer), trio.open_nursery() as nursery:
         nursery.start_soon(producer.send, "new", b"x")
         await trio.sleep(2)
@@ -151,7 +167,7 @@ async def test_a_topic_made_a_moment_ago_is_waited_for(autojump_clock: Clock) ->
     assert [record.value for record in cluster.records("new", 0)] == [b"x"]
 
 
-async def test_without_metadata_enqueue_ends_at_max_block(autojump_clock: Clock) -> None:
+async def test_missing_metadata_ends_at_max_block(autojump_clock: Clock) -> None:
     async with ready(max_block_ms=2_500) as (cluster, producer):
         cluster.create_topic("other")
         cluster.freeze(0)
@@ -163,13 +179,16 @@ async def test_without_metadata_enqueue_ends_at_max_block(autojump_clock: Clock)
         await producer.send("other", b"x")
 
 
-async def test_max_block_0_still_tries_once(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, max_block_ms=0) as producer:
+async def test_max_block_0_tries_once(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        opened(cluster, max_block_ms=0) as producer,
+    ):
         await producer.send("t", b"x")
         assert values(cluster) == [b"x"]
 
 
-async def test_retries_wait_longer_each_time(autojump_clock: Clock) -> None:
+async def test_retry_backoff_grows(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         cluster.fail("Produce", 19, times=3)
         start = trio.current_time()
@@ -182,7 +201,7 @@ async def test_retries_wait_longer_each_time(autojump_clock: Clock) -> None:
         assert producer.statistics().batches_retried == 3
 
 
-async def test_flush_past_its_timeout(autojump_clock: Clock) -> None:
+async def test_flush_raises_at_its_timeout(autojump_clock: Clock) -> None:
     async with ready() as (cluster, producer):
         cluster.freeze(0)
         ack = producer.send_nowait("t", b"x")
@@ -196,17 +215,17 @@ async def test_flush_past_its_timeout(autojump_clock: Clock) -> None:
         await ack.wait()
 
 
-async def test_flush_with_timeout_0_is_enough_for_one_round_trip(autojump_clock: Clock) -> None:
+async def test_flush_with_timeout_0_has_a_round_trip(autojump_clock: Clock) -> None:
     async with ready(linger_ms=5_000) as (_, producer):
         ack = producer.send_nowait("t", b"x")
         await producer.flush(timeout=0)
         assert ack.done
 
 
-# --- the way out -----------------------------------------------------------------------------------------------------
+# --- the way out ----------------------------------------------------------------------------------
 
 
-async def test_the_way_out_flushes(autojump_clock: Clock) -> None:
+async def test_exit_flushes(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         async with opened(cluster, linger_ms=60_000) as producer:
             acks = [await producer.enqueue("t", value) for value in numbers(20)]
@@ -216,7 +235,7 @@ async def test_the_way_out_flushes(autojump_clock: Clock) -> None:
         assert cluster.connections() == 0
 
 
-async def test_the_way_out_has_its_limit_and_what_is_left_fails(autojump_clock: Clock) -> None:
+async def test_exit_fails_records_at_its_limit(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         async with opened(cluster, close_timeout_ms=3_000) as producer:
             await producer.send("t", b"first")
@@ -229,7 +248,7 @@ async def test_the_way_out_has_its_limit_and_what_is_left_fails(autojump_clock: 
         assert producer.statistics().buffer_used == 0
 
 
-async def test_an_exception_comes_out_as_it_is_after_a_flush(autojump_clock: Clock) -> None:
+async def test_exception_is_raised_after_a_flush(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         with pytest.raises(KeyError):  # noqa: PT012
             async with opened(cluster, linger_ms=60_000) as producer:
@@ -239,7 +258,9 @@ async def test_an_exception_comes_out_as_it_is_after_a_flush(autojump_clock: Clo
 
 
 @pytest.mark.parametrize(("frozen", "limit"), [(False, 0.0), (True, 1.0)])
-async def test_a_cancelled_exit_flushes_for_a_second_at_most(frozen: bool, limit: float, autojump_clock: Clock) -> None:
+async def test_cancelled_exit_flushes_for_a_second(
+    frozen: bool, limit: float, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         with trio.CancelScope() as scope:
             async with opened(cluster, linger_ms=60_000) as producer:
@@ -256,7 +277,7 @@ async def test_a_cancelled_exit_flushes_for_a_second_at_most(frozen: bool, limit
         assert cluster.connections() == 0
 
 
-async def test_aclose_then_nothing_more_and_twice_is_fine(autojump_clock: Clock) -> None:
+async def test_closed_producer_refuses_calls(autojump_clock: Clock) -> None:
     async with ready(linger_ms=60_000) as (cluster, producer):
         ack = producer.send_nowait("t", b"x")
         await producer.aclose()
@@ -278,7 +299,7 @@ async def test_aclose_then_nothing_more_and_twice_is_fine(autojump_clock: Clock)
             await producer.aclose(timeout=-1)
 
 
-async def test_closing_wakes_those_who_wait_for_room(autojump_clock: Clock) -> None:
+async def test_closing_wakes_waiters_for_room(autojump_clock: Clock) -> None:
     async with ready(buffer_memory=1_000) as (cluster, producer):
         cluster.freeze(0)
         assert fill(producer) > 0
@@ -294,7 +315,10 @@ async def test_closing_wakes_those_who_wait_for_room(autojump_clock: Clock) -> N
         assert producer.statistics().tasks_waiting == 0
 
 
-async def test_closing_flushes_what_was_accepted_and_lets_nobody_in_after_that(autojump_clock: Clock) -> None:
+async def test_closing_refuses_waiting_records(
+    autojump_clock: Clock,
+) -> None:
+    """Records that were accepted before are delivered."""
     async with ready(buffer_memory=1_000) as (cluster, producer):
         cluster.delay("Produce", 1)
         accepted = fill(producer)
@@ -317,7 +341,7 @@ async def test_closing_flushes_what_was_accepted_and_lets_nobody_in_after_that(a
         assert values(cluster) == [b"x" * 300] * accepted
 
 
-async def test_aclose_with_timeout_0_is_enough_for_one_round_trip(autojump_clock: Clock) -> None:
+async def test_aclose_with_timeout_0_has_a_round_trip(autojump_clock: Clock) -> None:
     async with ready(linger_ms=5_000) as (cluster, producer):
         producer.send_nowait("t", b"x")
         await producer.aclose(timeout=0)

@@ -1,4 +1,4 @@
-"""A producer whose credentials the brokers do not take any more: told at once, and no broker is dialled again and again."""
+"""A producer whose credentials are refused: errors at once, and no storm of dials."""
 
 from __future__ import annotations
 
@@ -26,10 +26,12 @@ Default = Callable[[], Awaitable[Any]]
 
 
 class Guarded:
-    """A cluster that lets in whom ``welcome`` says."""
+    """A cluster that accepts clients while ``welcome`` is true."""
 
     def __init__(self, cluster: ScriptedCluster) -> None:
-        self.cluster, self.welcome, self.asked = cluster, True, 0
+        self.cluster = cluster
+        self.welcome = True
+        self.asked = 0
         cluster.offer("SaslHandshake", (0, 1))
         cluster.offer("SaslAuthenticate", (0, 2))
         cluster.on("SaslHandshake", self._shake)
@@ -40,12 +42,19 @@ class Guarded:
 
     async def _authenticate(self, request: Any, default: Default) -> Any:
         self.asked += 1
-        code, text = (0, None) if self.welcome else (ErrorCode.SASL_AUTHENTICATION_FAILED, "Invalid username or password")
-        return respond(request, error_code=code, error_message=text, auth_bytes=b"", session_lifetime_ms=0)
+        code, text = (
+            (0, None)
+            if self.welcome
+            else (ErrorCode.SASL_AUTHENTICATION_FAILED, "Invalid username or password")
+        )
+        return respond(
+            request, error_code=code, error_message=text, auth_bytes=b"", session_lifetime_ms=0
+        )
 
     def shut(self) -> None:
-        """Let nobody in any more, and send those away who are in."""
-        self.welcome, self.asked = False, 0
+        """Refuse all clients and disconnect the present ones."""
+        self.welcome = False
+        self.asked = 0
         self.cluster.disconnect(0)
 
 
@@ -59,7 +68,10 @@ async def guarded(**settings: Any) -> AsyncIterator[tuple[Guarded, Producer]]:
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
-async def test_each_record_has_its_error_at_once_and_the_broker_its_peace(idempotent: bool, autojump_clock: Clock) -> None:
+async def test_refused_credentials_are_not_retried_soon(
+    idempotent: bool, autojump_clock: Clock
+) -> None:
+    """Each record fails at once while the refusal is recent."""
     async with guarded(enable_idempotence=idempotent) as (guard, producer):
         guard.shut()
         await trio.sleep(0.1)
@@ -75,7 +87,7 @@ async def test_each_record_has_its_error_at_once_and_the_broker_its_peace(idempo
         assert ack.done, "not even a moment"
 
 
-async def test_credentials_that_are_good_again(autojump_clock: Clock) -> None:
+async def test_good_credentials_are_used_again(autojump_clock: Clock) -> None:
     async with guarded() as (guard, producer):
         guard.shut()
         await trio.sleep(0.1)
@@ -87,7 +99,7 @@ async def test_credentials_that_are_good_again(autojump_clock: Clock) -> None:
         assert values(guard.cluster) == [b"y"]
 
 
-async def test_a_producer_id_is_not_asked_for_again_and_again(autojump_clock: Clock) -> None:
+async def test_refused_producer_id_is_not_asked_often(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         guard = Guarded(cluster)
         async with opened(cluster, **PLAIN) as producer:
@@ -101,12 +113,14 @@ async def test_a_producer_id_is_not_asked_for_again_and_again(autojump_clock: Cl
             assert guard.asked <= 2
 
 
-async def test_a_password_that_was_changed_is_tried_soon(autojump_clock: Clock) -> None:
-    """Each dial asks ``sasl_credentials``: what they return by now may be good."""
+async def test_changed_password_is_tried_soon(autojump_clock: Clock) -> None:
+    """Each dial calls ``sasl_credentials``, which may return good ones by then."""
     rotating = {name: value for name, value in PLAIN.items() if not name.startswith("sasl_plain")}
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         guard = Guarded(cluster)
-        async with opened(cluster, **rotating, sasl_credentials=lambda: ("alice", "wonder")) as producer:
+        async with opened(
+            cluster, **rotating, sasl_credentials=lambda: ("alice", "wonder")
+        ) as producer:
             await producer.send("t", b"x")
             guard.shut()
             await trio.sleep(0.1)
@@ -118,16 +132,26 @@ async def test_a_password_that_was_changed_is_tried_soon(autojump_clock: Clock) 
         assert values(cluster) == [b"x", b"y"]
 
 
-async def test_a_token_of_which_there_is_a_new_one_is_tried_soon(autojump_clock: Clock) -> None:
-    """Each dial asks for a token: it is not the same that was refused."""
+async def test_new_token_is_tried_soon(autojump_clock: Clock) -> None:
+    """Each dial asks for a token, which is not the one that was refused."""
     token, good = "old", "old"
 
     async def shake(request: Any, default: Default) -> Any:
         return respond(request, error_code=0, mechanisms=["OAUTHBEARER"])
 
     async def authenticate(request: Any, default: Default) -> Any:
-        code = 0 if good.encode() in bytes(request.auth_bytes) else ErrorCode.SASL_AUTHENTICATION_FAILED
-        return respond(request, error_code=code, error_message="expired" if code else None, auth_bytes=b"", session_lifetime_ms=0)
+        code = (
+            0
+            if good.encode() in bytes(request.auth_bytes)
+            else ErrorCode.SASL_AUTHENTICATION_FAILED
+        )
+        return respond(
+            request,
+            error_code=code,
+            error_message="expired" if code else None,
+            auth_bytes=b"",
+            session_lifetime_ms=0,
+        )
 
     async def provider() -> str:
         return token

@@ -1,4 +1,4 @@
-"""How many requests go out ahead of their responses: as the setting says, but no more than the network takes."""
+"""Requests sent ahead of their responses: as many as the setting allows and the network takes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SETTINGS = {"batch_size": 0, "enable_idempotence": False}
 
 
 class Backlog:
-    """What the system says that it has not sent yet."""
+    """The number of unsent bytes that the operating system reports."""
 
     bytes = 0
 
@@ -26,7 +26,9 @@ def backlog(monkeypatch: pytest.MonkeyPatch) -> Backlog:
 
 
 @pytest.mark.parametrize(("waiting", "in_flight"), [(0, 5), (1 << 19, 5), ((1 << 19) + 1, 2)])
-async def test_no_more_than_the_network_takes(waiting: int, in_flight: int, backlog: Backlog, autojump_clock: Clock) -> None:
+async def test_backlog_limits_requests_in_flight(
+    waiting: int, in_flight: int, backlog: Backlog, autojump_clock: Clock
+) -> None:
     async with ready(**_SETTINGS) as (cluster, producer):
         backlog.bytes = waiting
         cluster.freeze(0)
@@ -39,7 +41,7 @@ async def test_no_more_than_the_network_takes(waiting: int, in_flight: int, back
         assert values(cluster) == numbers(8), "each response lets the next one go"
 
 
-async def test_what_the_network_takes_again_is_made_use_of_soon(backlog: Backlog, autojump_clock: Clock) -> None:
+async def test_drained_backlog_is_used_soon(backlog: Backlog, autojump_clock: Clock) -> None:
     async with ready(**_SETTINGS) as (cluster, producer):
         backlog.bytes = 1 << 20
         cluster.freeze(0)
@@ -57,9 +59,16 @@ async def test_what_the_network_takes_again_is_made_use_of_soon(backlog: Backlog
 
 
 @pytest.mark.parametrize("linger_ms", [0, 5])
-async def test_a_broker_whose_records_have_all_expired_is_in_reach_again(linger_ms: int, autojump_clock: Clock) -> None:
-    settings = {"partitioner_availability_timeout_ms": 2_000, "partitioner_adaptive_partitioning_enable": False}
-    settings |= {"delivery_timeout_ms": 4_000 + linger_ms, "request_timeout_ms": 4_000, "linger_ms": linger_ms}
+async def test_broker_is_available_after_expiries(linger_ms: int, autojump_clock: Clock) -> None:
+    settings = {
+        "partitioner_availability_timeout_ms": 2_000,
+        "partitioner_adaptive_partitioning_enable": False,
+    }
+    settings |= {
+        "delivery_timeout_ms": 4_000 + linger_ms,
+        "request_timeout_ms": 4_000,
+        "linger_ms": linger_ms,
+    }
     settings |= {"max_in_flight_requests_per_connection": 1}
     async with ready(nodes=2, partitions=4, **settings, **_SETTINGS) as (cluster, producer):
         cluster.freeze(1)
@@ -73,9 +82,14 @@ async def test_a_broker_whose_records_have_all_expired_is_in_reach_again(linger_
 
 
 @pytest.mark.parametrize("patience", [0, 2_000])
-async def test_a_broker_that_takes_nothing_counts_as_out_of_reach(patience: int, backlog: Backlog, autojump_clock: Clock) -> None:
-    """As one that has as many requests as it may have."""
-    settings = {"partitioner_availability_timeout_ms": patience, "partitioner_adaptive_partitioning_enable": False}
+async def test_broker_with_a_backlog_is_unavailable(
+    patience: int, backlog: Backlog, autojump_clock: Clock
+) -> None:
+    """Like a broker that has as many requests as allowed."""
+    settings = {
+        "partitioner_availability_timeout_ms": patience,
+        "partitioner_adaptive_partitioning_enable": False,
+    }
     async with ready(nodes=2, partitions=4, **settings, **_SETTINGS) as (cluster, producer):
         backlog.bytes = 1 << 20
         cluster.freeze(1)
@@ -84,7 +98,7 @@ async def test_a_broker_that_takes_nothing_counts_as_out_of_reach(patience: int,
         await producer.flush()
 
 
-async def test_what_is_held_back_expires_and_closes_as_ever(backlog: Backlog, autojump_clock: Clock) -> None:
+async def test_held_back_records_expire_on_time(backlog: Backlog, autojump_clock: Clock) -> None:
     settings = {"delivery_timeout_ms": 4_000, "request_timeout_ms": 3_000}
     async with ready(**_SETTINGS, **settings) as (cluster, producer):
         backlog.bytes = 1 << 20

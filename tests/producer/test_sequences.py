@@ -1,4 +1,4 @@
-"""Sequence numbers: rows of what happened against what the next number is."""
+"""Sequence numbers: rows of events and the next number."""
 
 from __future__ import annotations
 
@@ -6,27 +6,38 @@ from collections.abc import Callable
 
 import pytest
 
-from trikafka._state.producer_state import Idempotent, Plain, ProducerState, Transactional
-from trikafka._state.sequences import FORGOTTEN_AFTER, MAX_EPOCH, Identity, PartitionSequences, on_wire
-from trikafka._state.transaction import ProducerTransaction
+from trikafka._state.producer.producer_state import (
+    Idempotent,
+    NonIdempotent,
+    ProducerState,
+    Transactional,
+)
+from trikafka._state.producer.sequences import (
+    FORGOTTEN_AFTER,
+    MAX_EPOCH,
+    PartitionSequences,
+    ProducerIdentity,
+    on_wire,
+)
+from trikafka._state.producer.transaction_state import ProducerTransaction
 from trikafka.types import TopicPartition
 
-FIRST = Identity(1000, 0)
+FIRST = ProducerIdentity(1000, 0)
 PLACE = TopicPartition("t", 0)
 STRAYS = frozenset({1})
 
 
-def idempotent(identity: Identity = FIRST) -> tuple[Idempotent, PartitionSequences]:
-    """The state of a producer that was given ``identity``, and the row of a partition in it."""
+def idempotent(identity: ProducerIdentity = FIRST) -> tuple[Idempotent, PartitionSequences]:
+    """Return the state of a producer with ``identity`` and the row of a partition in it."""
     producer = Idempotent()
     producer.initialized(identity)
     return producer, producer.partition(PLACE)
 
 
-def test_numbers_follow_each_other_and_keep_the_identity_they_began_with() -> None:
+def test_numbers_keep_their_first_identity() -> None:
     producer, sequences = idempotent()
     assert [sequences.assign(count, 0.0) for count in (3, 1, 5)] == [0, 3, 4]
-    producer.initialized(Identity(2000, 0))
+    producer.initialized(ProducerIdentity(2000, 0))
     assert sequences.assign(1, 0.0) == 9
     assert sequences.identity == FIRST
     assert producer.partition(PLACE) is sequences
@@ -42,7 +53,7 @@ def test_numbers_follow_each_other_and_keep_the_identity_they_began_with() -> No
         ((3, 2), (5, 1), None),
     ],
 )
-def test_what_is_lost_is_found_by_what_comes_after(
+def test_later_acknowledgement_proves_the_lost(
     lost: tuple[int, int], acknowledged: tuple[int, int] | None, still: int | None
 ) -> None:
     _, sequences = idempotent()
@@ -51,28 +62,31 @@ def test_what_is_lost_is_found_by_what_comes_after(
     if acknowledged is not None:
         sequences.acknowledge(*acknowledged, 0.0)
     assert sequences.lost == still
-    assert sequences.strays == (STRAYS if still is not None else set())
+    assert sequences.possibly_in_flight_at == (STRAYS if still is not None else set())
 
 
-def test_what_the_broker_has_is_not_lost() -> None:
+def test_acknowledged_number_is_not_lost() -> None:
     _, sequences = idempotent()
     sequences.assign(10, 0.0)
     sequences.acknowledge(5, 5, 0.0)
     sequences.lose(0, 5, STRAYS)
-    assert (sequences.lost, sequences.strays) == (None, set())
+    assert (sequences.lost, sequences.possibly_in_flight_at) == (None, set())
 
 
-def test_brokers_that_may_read_what_is_lost_still() -> None:
+def test_brokers_with_lost_bytes_are_kept() -> None:
     _, sequences = idempotent()
     sequences.assign(10, 0.0)
     sequences.lose(0, 3, frozenset())  # refused: nothing is under way
-    assert (sequences.lost, sequences.strays) == (3, set())
+    assert (sequences.lost, sequences.possibly_in_flight_at) == (3, set())
     sequences.lose(3, 3, STRAYS)
-    assert (sequences.lost, sequences.strays) == (6, STRAYS)
+    assert (sequences.lost, sequences.possibly_in_flight_at) == (6, STRAYS)
 
 
-@pytest.mark.parametrize(("silent", "unproven"), [(FORGOTTEN_AFTER, False), (FORGOTTEN_AFTER + 0.001, True)])
-def test_a_batch_after_a_silence_has_to_be_acknowledged_before_the_next(silent: float, unproven: bool) -> None:
+@pytest.mark.parametrize(
+    ("silent", "unproven"), [(FORGOTTEN_AFTER, False), (FORGOTTEN_AFTER + 0.001, True)]
+)
+def test_silence_makes_the_next_batch_unproven(silent: float, unproven: bool) -> None:
+    """After a long silence a batch must be acknowledged before the next one is sent."""
     _, sequences = idempotent()
     sequences.assign(3, 0.0)
     assert sequences.unproven
@@ -89,15 +103,17 @@ def test_a_batch_after_a_silence_has_to_be_acknowledged_before_the_next(silent: 
 @pytest.mark.parametrize(
     ("own", "current", "then"),
     [
-        (Identity(1, 0), Identity(1, 0), Identity(1, 1)),
-        (Identity(1, 7), Identity(1, 0), Identity(1, 8)),
-        (Identity(1, 7), None, Identity(1, 8)),
-        (Identity(1, 7), Identity(2, 0), Identity(2, 0)),
-        (Identity(1, MAX_EPOCH), Identity(1, 0), None),
-        (Identity(1, MAX_EPOCH), Identity(2, 0), Identity(2, 0)),
+        (ProducerIdentity(1, 0), ProducerIdentity(1, 0), ProducerIdentity(1, 1)),
+        (ProducerIdentity(1, 7), ProducerIdentity(1, 0), ProducerIdentity(1, 8)),
+        (ProducerIdentity(1, 7), None, ProducerIdentity(1, 8)),
+        (ProducerIdentity(1, 7), ProducerIdentity(2, 0), ProducerIdentity(2, 0)),
+        (ProducerIdentity(1, MAX_EPOCH), ProducerIdentity(1, 0), None),
+        (ProducerIdentity(1, MAX_EPOCH), ProducerIdentity(2, 0), ProducerIdentity(2, 0)),
     ],
 )
-def test_a_new_epoch_begins_at_0(own: Identity, current: Identity | None, then: Identity | None) -> None:
+def test_new_epoch_begins_at_0(
+    own: ProducerIdentity, current: ProducerIdentity | None, then: ProducerIdentity | None
+) -> None:
     producer, sequences = idempotent(own)
     sequences.assign(5, 0.0)
     sequences.lose(0, 5, STRAYS)
@@ -106,19 +122,26 @@ def test_a_new_epoch_begins_at_0(own: Identity, current: Identity | None, then: 
     else:
         producer.initialized(current)
     sequences.restart()
-    assert (sequences.identity, sequences.next, sequences.lost, sequences.acknowledged) == (then, 0, None, 0)
-    assert not sequences.strays
-    assert producer.current == (current if then is not None else None), "an id whose epochs are used up is asked for anew"
+    assert (sequences.identity, sequences.next, sequences.lost, sequences.acknowledged) == (
+        then,
+        0,
+        None,
+        0,
+    )
+    assert not sequences.possibly_in_flight_at
+    assert producer.current == (current if then is not None else None), (
+        "an id whose epochs are used up is asked for anew"
+    )
 
 
-def test_a_partition_goes_on_under_its_own_epoch_and_others_under_theirs() -> None:
+def test_partitions_have_their_own_epochs() -> None:
     producer, sequences = idempotent()
     other = producer.partition(TopicPartition("t", 1))
     for row in (sequences, other):
         row.assign(5, 0.0)
     sequences.restart()
-    assert (sequences.identity, other.identity) == (Identity(1000, 1), FIRST)
-    sequences.renounce()
+    assert (sequences.identity, other.identity) == (ProducerIdentity(1000, 1), FIRST)
+    sequences.reset()
     assert (sequences.identity, other.next) == (None, 5)
     assert sequences.assign(1, 0.0) == 0
     assert sequences.identity == FIRST
@@ -132,7 +155,10 @@ def transactional() -> Transactional:
 
 
 @pytest.mark.parametrize(("kind", "anew"), [(Idempotent, True), (transactional, False)])
-def test_who_begins_anew_when_nobody_can_tell_of_what_is_lost(kind: Callable[[], ProducerState], anew: bool) -> None:
+def test_only_idempotent_leaves_a_loss_behind(
+    kind: Callable[[], ProducerState], anew: bool
+) -> None:
+    """A transactional producer keeps its epoch within the transaction."""
     producer = kind()
     producer.initialized(FIRST)
     sequences = producer.partition(PLACE)
@@ -142,7 +168,7 @@ def test_who_begins_anew_when_nobody_can_tell_of_what_is_lost(kind: Callable[[],
     sequences.lose(0, 5, STRAYS)
     sequences.leave_behind()
     assert (sequences.lost is None) is anew
-    assert sequences.identity == (Identity(1000, 1) if anew else FIRST)
+    assert sequences.identity == (ProducerIdentity(1000, 1) if anew else FIRST)
 
 
 @pytest.mark.parametrize(
@@ -150,14 +176,16 @@ def test_who_begins_anew_when_nobody_can_tell_of_what_is_lost(kind: Callable[[],
     [
         (True, True, False, False, True),
         (False, True, False, False, True),
-        (True, True, True, False, True),  # its outcome will tell of what is lost
+        (True, True, True, False, True),  # its outcome will show whether the lost one is in the log
         (True, False, True, False, False),
         (False, True, True, False, False),
         (True, False, False, True, True),
         (False, False, False, True, False),
     ],
 )
-def test_what_the_numbers_admit(first: bool, numbered: bool, lost: bool, unproven: bool, admitted: bool) -> None:
+def test_numbers_admit_a_batch(
+    first: bool, numbered: bool, lost: bool, unproven: bool, admitted: bool
+) -> None:
     _, sequences = idempotent()
     sequences.assign(5, 0.0)
     if not unproven:
@@ -166,17 +194,20 @@ def test_what_the_numbers_admit(first: bool, numbered: bool, lost: bool, unprove
     if lost:
         sequences.assign(1, 0.0)
         sequences.lose(5, 1, STRAYS)
-    assert sequences.admits(first=first, numbered=numbered) is admitted
+    assert sequences.allows_batch(first=first, numbered=numbered) is admitted
 
 
-def test_without_idempotence_there_is_nothing_to_number() -> None:
-    producer = Plain()
+def test_non_idempotent_producer_has_no_numbers() -> None:
+    producer = NonIdempotent()
     producer.initialized(FIRST)
     assert not producer.numbered
     assert producer.current is None
-    assert producer.admits(producer.partition(PLACE))
+    assert producer.may_send(producer.partition(PLACE))
 
 
-@pytest.mark.parametrize(("sequence", "seen"), [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**31 + 5, 5), (2**33 + 1, 1)])
-def test_brokers_count_to_31_bits(sequence: int, seen: int) -> None:
+@pytest.mark.parametrize(
+    ("sequence", "seen"),
+    [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**31 + 5, 5), (2**33 + 1, 1)],
+)
+def test_sequence_wraps_at_31_bits(sequence: int, seen: int) -> None:
     assert on_wire(sequence) == seen

@@ -1,4 +1,6 @@
-"""Transactions in virtual time, in both versions of the protocol: all or nothing, whatever goes wrong, and typed errors for it."""
+"""Transactions in virtual time, in both versions of the protocol: all or nothing, with typed
+errors.
+"""
 
 # ruff: noqa: PT012 (it is a whole block of a transaction that raises)
 
@@ -35,11 +37,11 @@ both = pytest.mark.parametrize("version", [1, 2])
 
 
 class Own(Exception):
-    """Of the program."""
+    """An exception of the program."""
 
 
 @both
-async def test_what_is_committed_is_seen_and_what_is_aborted_is_not(version: int, autojump_clock: Clock) -> None:
+async def test_only_committed_records_are_seen(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         for number in range(3):
             async with producer.transaction():
@@ -54,25 +56,34 @@ async def test_what_is_committed_is_seen_and_what_is_aborted_is_not(version: int
 
 
 @both
-async def test_what_is_asked_of_the_brokers(version: int, autojump_clock: Clock) -> None:
-    """Version 2 has no round trip for a partition and none for a group; each end of it gives the next epoch (KIP-890)."""
+async def test_requests_are_those_of_the_version(version: int, autojump_clock: Clock) -> None:
+    """Version 2 has no round trip for a partition or a group, and each end gives the next epoch
+    (KIP-890).
+    """
     async with transacting(version) as (cluster, producer):
         for _ in range(2):
             async with producer.transaction() as txn:
                 await producer.send("t", b"a", partition=0)
                 await txn.send_offsets({T1: 5}, trikafka.GroupMetadata("g"))
-        asked = [len(cluster.requests(api)) for api in ("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn")]
+        asked = [
+            len(cluster.requests(api))
+            for api in ("InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "EndTxn")
+        ]
         assert asked == ([1, 2, 2, 2] if version == 1 else [1, 0, 0, 2])
         assert {seen.version for seen in cluster.requests("EndTxn")} == {4 if version == 1 else 5}
-        assert {seen.version for seen in cluster.requests("TxnOffsetCommit")} == {4 if version == 1 else 5}
-        assert {seen.version for seen in cluster.requests("Produce")} == {11 if version == 1 else 12}
+        assert {seen.version for seen in cluster.requests("TxnOffsetCommit")} == {
+            4 if version == 1 else 5
+        }
+        assert {seen.version for seen in cluster.requests("Produce")} == {
+            11 if version == 1 else 12
+        }
         await until_closed(cluster)
         assert cluster.transactions.by_id["x"].epoch == (0 if version == 1 else 2)
         assert cluster.committed("g", T1) == OffsetAndMetadata(5)
 
 
 @both
-async def test_a_transaction_in_which_nothing_happens_asks_nobody(version: int, autojump_clock: Clock) -> None:
+async def test_empty_transaction_makes_no_request(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         async with producer.transaction():
             pass
@@ -81,7 +92,7 @@ async def test_a_transaction_in_which_nothing_happens_asks_nobody(version: int, 
         assert not cluster.requests("EndTxn")
 
 
-async def test_outside_of_a_transaction_nothing_is_accepted(autojump_clock: Clock) -> None:
+async def test_records_outside_a_transaction_are_refused(autojump_clock: Clock) -> None:
     pa = pytest.importorskip("pyarrow")
     async with transacting() as (cluster, producer):
         for call in (
@@ -98,8 +109,11 @@ async def test_outside_of_a_transaction_nothing_is_accepted(autojump_clock: Cloc
         assert not cluster.requests("Produce")
 
 
-async def test_a_producer_without_an_id_has_no_transactions(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(topics={"t": 1}) as cluster, producer_of(cluster, transactional_id=None) as producer:
+async def test_producer_without_id_has_no_transactions(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        producer_of(cluster, transactional_id=None) as producer,
+    ):
         with pytest.raises(ConfigurationError, match="transactional_id"):
             producer.transaction()
 
@@ -116,7 +130,9 @@ async def test_a_producer_without_an_id_has_no_transactions(autojump_clock: Cloc
         ({"transactional_id": ""}, "transactional_id"),
     ],
 )
-async def test_settings_that_do_not_fit(settings: dict[str, Any], named: str, autojump_clock: Clock) -> None:
+async def test_conflicting_settings_are_refused(
+    settings: dict[str, Any], named: str, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster() as cluster:
         with pytest.raises(ConfigurationError, match=named):
             async with producer_of(cluster, **settings):
@@ -124,7 +140,7 @@ async def test_settings_that_do_not_fit(settings: dict[str, Any], named: str, au
         assert not cluster.dials
 
 
-async def test_one_transaction_at_a_time(autojump_clock: Clock) -> None:
+async def test_second_transaction_at_a_time_is_refused(autojump_clock: Clock) -> None:
     async with transacting() as (_, producer):
         async with producer.transaction() as txn:
             with pytest.raises(IllegalStateError, match="one at a time"):
@@ -141,7 +157,7 @@ async def test_one_transaction_at_a_time(autojump_clock: Clock) -> None:
 
 
 @both
-async def test_a_record_that_fails_is_the_end_of_its_transaction(version: int, autojump_clock: Clock) -> None:
+async def test_failed_record_fails_its_transaction(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         cluster.fail("Produce", ErrorCode.INVALID_RECORD)
         with pytest.raises(TransactionAbortableError) as caught:
@@ -161,7 +177,8 @@ async def test_a_record_that_fails_is_the_end_of_its_transaction(version: int, a
 
 
 @both
-async def test_a_commit_does_not_wait_for_the_rest_once_a_record_has_failed(version: int, autojump_clock: Clock) -> None:
+async def test_commit_fails_at_once_with_a_record(version: int, autojump_clock: Clock) -> None:
+    """It does not wait for the outcomes of other records."""
     async with transacting(version, nodes=2) as (cluster, producer):
         leaders = {part: cluster.partition("t", part).leader for part in (0, 1)}
         assert leaders[0] != leaders[1]
@@ -182,7 +199,7 @@ async def test_a_commit_does_not_wait_for_the_rest_once_a_record_has_failed(vers
 
 
 @both
-async def test_another_producer_with_this_id_fences(version: int, autojump_clock: Clock) -> None:
+async def test_second_producer_with_the_id_fences(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         with pytest.raises(ProducerFencedError):
             async with producer.transaction():
@@ -200,7 +217,7 @@ async def test_another_producer_with_this_id_fences(version: int, autojump_clock
 
 
 @both
-async def test_fenced_while_it_sends(version: int, autojump_clock: Clock) -> None:
+async def test_producer_is_fenced_while_it_sends(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         with pytest.raises(ProducerFencedError):
             async with producer.transaction():
@@ -212,8 +229,8 @@ async def test_fenced_while_it_sends(version: int, autojump_clock: Clock) -> Non
 
 
 @both
-async def test_a_transaction_that_is_open_for_too_long_is_aborted_by_its_coordinator(version: int, autojump_clock: Clock) -> None:
-    """In version 2 the producer goes on with the next one; in version 1 it cannot be told from a fenced one."""
+async def test_overlong_transaction_is_aborted(version: int, autojump_clock: Clock) -> None:
+    """In version 2 the producer continues. In version 1 the error is the same as a fenced one's."""
     async with transacting(version, transaction_timeout_ms=1_000) as (cluster, producer):
         with pytest.raises((TransactionAbortableError, ProducerFencedError)) as caught:
             async with producer.transaction():
@@ -229,7 +246,7 @@ async def test_a_transaction_that_is_open_for_too_long_is_aborted_by_its_coordin
 
 
 @both
-async def test_the_response_to_a_commit_is_lost(version: int, autojump_clock: Clock) -> None:
+async def test_lost_commit_response_is_retried(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         cluster.drop("EndTxn", after=True)
         async with producer.transaction():
@@ -241,9 +258,21 @@ async def test_the_response_to_a_commit_is_lost(version: int, autojump_clock: Cl
 
 
 @both
-@pytest.mark.parametrize("api", ["InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "Produce"])
+@pytest.mark.parametrize(
+    "api",
+    [
+        "InitProducerId",
+        "AddPartitionsToTxn",
+        "AddOffsetsToTxn",
+        "TxnOffsetCommit",
+        "EndTxn",
+        "Produce",
+    ],
+)
 @pytest.mark.parametrize("trouble", ["moved", "loading", "concurrent", "lost", "response lost"])
-async def test_what_passes_is_waited_for(version: int, api: str, trouble: str, autojump_clock: Clock) -> None:
+async def test_transient_errors_are_retried(
+    version: int, api: str, trouble: str, autojump_clock: Clock
+) -> None:
     codes = {
         "moved": ErrorCode.NOT_COORDINATOR,
         "loading": ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
@@ -268,7 +297,7 @@ async def test_what_passes_is_waited_for(version: int, api: str, trouble: str, a
 
 
 @both
-async def test_a_commit_whose_outcome_does_not_come_is_undecided(version: int, autojump_clock: Clock) -> None:
+async def test_commit_without_outcome_is_undecided(version: int, autojump_clock: Clock) -> None:
     async with transacting(version, nodes=2) as (cluster, producer):
         before = 0.0
         with pytest.raises(TransactionUndecidedError) as caught:
@@ -300,7 +329,7 @@ async def test_a_commit_whose_outcome_does_not_come_is_undecided(version: int, a
 
 
 @both
-async def test_the_next_transaction_settles_the_old_verdict(version: int, autojump_clock: Clock) -> None:
+async def test_next_transaction_settles_the_last(version: int, autojump_clock: Clock) -> None:
     async with transacting(version, nodes=2) as (cluster, producer):
         with trio.move_on_after(1):
             async with producer.transaction():
@@ -316,9 +345,7 @@ async def test_the_next_transaction_settles_the_old_verdict(version: int, autoju
 
 
 @both
-async def test_a_verdict_that_nobody_heard_and_that_was_no_commit_is_told_at_the_next_begin(
-    version: int, autojump_clock: Clock
-) -> None:
+async def test_next_begin_raises_an_unraised_refusal(version: int, autojump_clock: Clock) -> None:
     async with transacting(version, nodes=2) as (cluster, producer):
         with trio.move_on_after(1):
             async with producer.transaction():
@@ -335,8 +362,12 @@ async def test_a_verdict_that_nobody_heard_and_that_was_no_commit_is_told_at_the
 
 
 @both
-async def test_a_commit_that_the_coordinator_refuses(version: int, autojump_clock: Clock) -> None:
-    for code in (ErrorCode.TRANSACTION_ABORTABLE, ErrorCode.UNKNOWN_PRODUCER_ID, ErrorCode.INVALID_TXN_STATE):
+async def test_refused_commit_is_abortable(version: int, autojump_clock: Clock) -> None:
+    for code in (
+        ErrorCode.TRANSACTION_ABORTABLE,
+        ErrorCode.UNKNOWN_PRODUCER_ID,
+        ErrorCode.INVALID_TXN_STATE,
+    ):
         async with transacting(version) as (cluster, producer):
             cluster.fail("EndTxn", code)
             with pytest.raises(TransactionAbortableError) as caught:
@@ -351,13 +382,13 @@ async def test_a_commit_that_the_coordinator_refuses(version: int, autojump_cloc
 
 
 @both
-async def test_what_ends_a_producer(version: int, autojump_clock: Clock) -> None:
+async def test_fatal_error_ends_the_producer(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
-        cluster.fail("EndTxn", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        cluster.fail("EndTxn", ErrorCode.UNSUPPORTED_VERSION)
         with pytest.raises(TransactionFatalError) as caught:
             async with producer.transaction():
                 await producer.send("t", b"x", partition=0)
-        assert isinstance(caught.value.__cause__, AuthorizationError)
+        assert isinstance(caught.value.__cause__, BrokerResponseError)
         with pytest.raises(TransactionFatalError):
             async with producer.transaction():
                 pass
@@ -366,7 +397,7 @@ async def test_what_ends_a_producer(version: int, autojump_clock: Clock) -> None
 
 
 @both
-async def test_not_authorized_at_open(version: int, autojump_clock: Clock) -> None:
+async def test_missing_right_is_raised_at_open(version: int, autojump_clock: Clock) -> None:
     async with ScriptedCluster(transaction_version=version) as cluster:
         cluster.fail("InitProducerId", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         with pytest.raises(AuthorizationError, match="'x'"):
@@ -375,7 +406,7 @@ async def test_not_authorized_at_open(version: int, autojump_clock: Clock) -> No
         assert cluster.connections() == 0
 
 
-async def test_no_permission_for_a_topic_in_version_1(autojump_clock: Clock) -> None:
+async def test_missing_topic_right_is_abortable_in_v1(autojump_clock: Clock) -> None:
     async with transacting(1) as (cluster, producer):
         cluster.fail("AddPartitionsToTxn", ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         with pytest.raises(TransactionAbortableError) as caught:
@@ -387,8 +418,10 @@ async def test_no_permission_for_a_topic_in_version_1(autojump_clock: Clock) -> 
         assert len(cluster.requests("Produce")) == 1
 
 
-async def test_an_abort_in_version_1_waits_for_what_is_in_flight(autojump_clock: Clock) -> None:
-    """Brokers that do not verify would begin a transaction with it, which nobody ends: readers of committed records stand there."""
+async def test_abort_in_v1_waits_for_batches_in_flight(autojump_clock: Clock) -> None:
+    """A broker that does not verify would begin a transaction with the late batch that no end
+    closes.
+    """
     async with transacting(1) as (cluster, producer):
         cluster.transactions.verification = False
         with pytest.raises(Own):
@@ -409,8 +442,11 @@ async def test_an_abort_in_version_1_waits_for_what_is_in_flight(autojump_clock:
 
 
 @both
-async def test_the_abort_drops_what_waits(version: int, autojump_clock: Clock) -> None:
-    async with transacting(version, linger_ms=10_000, request_timeout_ms=5_000) as (cluster, producer):
+async def test_abort_drops_waiting_records(version: int, autojump_clock: Clock) -> None:
+    async with transacting(version, linger_ms=10_000, request_timeout_ms=5_000) as (
+        cluster,
+        producer,
+    ):
         with pytest.raises(Own):
             async with producer.transaction():
                 ack = producer.send_nowait("t", b"waits", partition=0)
@@ -422,7 +458,7 @@ async def test_the_abort_drops_what_waits(version: int, autojump_clock: Clock) -
 
 
 @both
-async def test_what_waits_for_room_does_not_join_the_next_transaction(version: int, autojump_clock: Clock) -> None:
+async def test_waiting_record_skips_next_transaction(version: int, autojump_clock: Clock) -> None:
     async with transacting(version, nodes=2, buffer_memory=1_000) as (cluster, producer):
         other = next(part for part in (0, 1) if cluster.partition("t", part).leader == 1)
         raised: list[Exception] = []
@@ -457,7 +493,7 @@ async def _thaw_soon(cluster: ScriptedCluster) -> None:
 
 
 @both
-async def test_closing_aborts_what_a_task_left_open(version: int, autojump_clock: Clock) -> None:
+async def test_closing_aborts_an_open_transaction(version: int, autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         async with producer_of(cluster) as producer:
             txn = producer.transaction()
@@ -469,7 +505,7 @@ async def test_closing_aborts_what_a_task_left_open(version: int, autojump_clock
 
 
 @both
-async def test_a_commit_is_not_called_done_because_the_producer_closes(version: int, autojump_clock: Clock) -> None:
+async def test_commit_is_undecided_if_producer_closes(version: int, autojump_clock: Clock) -> None:
     ends: list[BaseException | None] = []
     async with transacting(version) as (cluster, producer):
 
@@ -491,7 +527,7 @@ async def test_a_commit_is_not_called_done_because_the_producer_closes(version: 
 
 
 @both
-async def test_a_cancelled_block_leaves_nothing_open(version: int, autojump_clock: Clock) -> None:
+async def test_cancelled_block_leaves_nothing_open(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         before = trio.current_time()
         with trio.move_on_after(1) as scope:
@@ -508,7 +544,8 @@ async def test_a_cancelled_block_leaves_nothing_open(version: int, autojump_cloc
 
 
 @both
-async def test_an_abort_of_a_frozen_coordinator_is_waited_for_a_second_and_goes_on(version: int, autojump_clock: Clock) -> None:
+async def test_cancelled_block_waits_1_s_for_the_abort(version: int, autojump_clock: Clock) -> None:
+    """The abort continues in the background when the coordinator thaws."""
     async with transacting(version) as (cluster, producer):
         before = trio.current_time()
         with trio.move_on_after(1):
@@ -525,8 +562,10 @@ async def test_an_abort_of_a_frozen_coordinator_is_waited_for_a_second_and_goes_
 
 
 @both
-async def test_a_delivery_that_times_out_makes_the_transaction_abortable(version: int, autojump_clock: Clock) -> None:
-    async with transacting(version, nodes=2, delivery_timeout_ms=3_000, request_timeout_ms=1_000) as (cluster, producer):
+async def test_expired_record_is_abortable(version: int, autojump_clock: Clock) -> None:
+    async with transacting(
+        version, nodes=2, delivery_timeout_ms=3_000, request_timeout_ms=1_000
+    ) as (cluster, producer):
         far = next(part for part in (0, 1) if cluster.partition("t", part).leader == 1)
         async with producer.transaction():
             await producer.send("t", b"first", partition=far)
@@ -543,11 +582,15 @@ async def test_a_delivery_that_times_out_makes_the_transaction_abortable(version
 
 
 @both
-async def test_offsets_of_a_consumer(version: int, autojump_clock: Clock) -> None:
+async def test_offsets_of_a_consumer_are_committed(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         cluster.create_topic("in", 1)
         cluster.append("in", 0, [b"1", b"2", b"3"])
-        given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g"}
+        given: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+            "group_id": "g",
+        }
         given |= {"auto_offset_reset": "earliest", "enable_auto_commit": False}
         async with trikafka.open_consumer("in", **given) as consumer:
             records = [await consumer.receive() for _ in range(3)]
@@ -571,10 +614,16 @@ async def test_offsets_of_a_consumer(version: int, autojump_clock: Clock) -> Non
         assert cluster.requests("TxnOffsetCommit")[0].request.member_id
 
 
-async def test_a_consumer_that_commits_by_itself_is_refused(autojump_clock: Clock) -> None:
+async def test_auto_committing_consumer_is_refused(autojump_clock: Clock) -> None:
     async with transacting() as (cluster, producer):
-        given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
-        async with trikafka.open_consumer(**given, group_id="g") as consumer, producer.transaction() as txn:
+        given: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
+        async with (
+            trikafka.open_consumer(**given, group_id="g") as consumer,
+            producer.transaction() as txn,
+        ):
             with pytest.raises(ConfigurationError, match="enable_auto_commit"):
                 await txn.send_offsets({T1: 1}, consumer)
         async with trikafka.open_consumer(**given) as consumer, producer.transaction() as txn:
@@ -585,8 +634,13 @@ async def test_a_consumer_that_commits_by_itself_is_refused(autojump_clock: Cloc
 
 
 @both
-@pytest.mark.parametrize("code", [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH])
-async def test_offsets_of_a_member_that_is_out_of_its_group(version: int, code: ErrorCode, autojump_clock: Clock) -> None:
+@pytest.mark.parametrize(
+    "code",
+    [ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH],
+)
+async def test_offsets_of_a_removed_member_are_refused(
+    version: int, code: ErrorCode, autojump_clock: Clock
+) -> None:
     async with transacting(version) as (cluster, producer):
         cluster.fail("TxnOffsetCommit", code)
         with pytest.raises(TransactionAbortableError) as caught:
@@ -599,7 +653,7 @@ async def test_offsets_of_a_member_that_is_out_of_its_group(version: int, code: 
 
 
 @both
-async def test_offsets_that_were_cut_off_are_not_committed_by_mistake(version: int, autojump_clock: Clock) -> None:
+async def test_cancelled_offsets_fail_the_transaction(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         cluster.delay("TxnOffsetCommit", 5)
         with pytest.raises(TransactionAbortableError, match="send_offsets was cancelled"):
@@ -613,9 +667,14 @@ async def test_offsets_that_were_cut_off_are_not_committed_by_mistake(version: i
 
 
 @both
-async def test_a_table_is_all_or_nothing(version: int, autojump_clock: Clock) -> None:
+async def test_table_is_all_or_nothing(version: int, autojump_clock: Clock) -> None:
     pa = pytest.importorskip("pyarrow")
-    table = pa.table({"value": [b"%03d" % number for number in range(100)], "partition": [n % 2 for n in range(100)]})
+    table = pa.table(
+        {
+            "value": [b"%03d" % number for number in range(100)],
+            "partition": [n % 2 for n in range(100)],
+        }
+    )
     async with transacting(version) as (cluster, producer):
         async with producer.transaction():
             await producer.send_arrow("t", table)
@@ -636,12 +695,16 @@ async def test_a_table_is_all_or_nothing(version: int, autojump_clock: Clock) ->
 
 
 @both
-async def test_a_program_killed_in_a_transaction_is_fenced_by_its_next_run(version: int, autojump_clock: Clock) -> None:
+async def test_killed_program_is_fenced_by_its_next_run(
+    version: int, autojump_clock: Clock
+) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         async with producer_of(cluster, close_timeout_ms=0) as first:
             await first.transaction().__aenter__()
             await first.send("t", b"of the dead", partition=0)
-            cluster.fail("EndTxn", ErrorCode.COORDINATOR_NOT_AVAILABLE, times=3)  # nothing is heard of it any more
+            cluster.fail(
+                "EndTxn", ErrorCode.COORDINATOR_NOT_AVAILABLE, times=3
+            )  # nothing is heard of it any more
         assert open_at_the_broker(cluster)
         async with producer_of(cluster) as second, second.transaction():
             await second.send("t", b"of the living", partition=0)
@@ -649,13 +712,15 @@ async def test_a_program_killed_in_a_transaction_is_fenced_by_its_next_run(versi
         assert await committed(cluster) == [b"of the living"]
 
 
-async def test_two_phases(autojump_clock: Clock) -> None:
+async def test_prepared_transactions_survive_a_restart(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         cluster.transactions.two_phase = True
         cluster.offer("InitProducerId", (0, 6))
         prepared = []
         for value in (b"kept", b"dropped"):
-            async with producer_of(cluster, transactional_id=value.decode(), two_phase_commit=True) as producer:
+            async with producer_of(
+                cluster, transactional_id=value.decode(), two_phase_commit=True
+            ) as producer:
                 async with producer.transaction() as txn:
                     await producer.send("t", value, partition=0)
                     prepared.append(str(await txn.prepare()))
@@ -668,9 +733,13 @@ async def test_two_phases(autojump_clock: Clock) -> None:
         assert open_at_the_broker(cluster, "kept")
         assert open_at_the_broker(cluster, "dropped")
         for _ in range(2):  # the second time it is known already
-            async with producer_of(cluster, transactional_id="kept", two_phase_commit=True, commit_prepared=prepared[0]):
+            async with producer_of(
+                cluster, transactional_id="kept", two_phase_commit=True, commit_prepared=prepared[0]
+            ):
                 pass
-        async with producer_of(cluster, transactional_id="dropped", two_phase_commit=True) as producer:
+        async with producer_of(
+            cluster, transactional_id="dropped", two_phase_commit=True
+        ) as producer:
             async with producer.transaction() as txn:
                 await producer.send("t", b"both", partition=1)
                 await txn.prepare()
@@ -679,7 +748,7 @@ async def test_two_phases(autojump_clock: Clock) -> None:
         assert await committed(cluster) == [b"kept", b"both"]
 
 
-async def test_two_phases_where_the_brokers_have_them_not(autojump_clock: Clock) -> None:
+async def test_missing_two_phase_commit_is_explained(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster:
         cluster.offer("InitProducerId", (0, 6))
         with pytest.raises(AuthorizationError, match=r"transaction\.two\.phase\.commit\.enable"):
@@ -696,8 +765,8 @@ async def test_two_phases_where_the_brokers_have_them_not(autojump_clock: Clock)
 
 
 @both
-async def test_the_epochs_are_used_up(version: int, autojump_clock: Clock) -> None:
-    """The coordinator gives another producer id then; nobody notices."""
+async def test_exhausted_epochs_are_replaced(version: int, autojump_clock: Clock) -> None:
+    """The coordinator gives another producer id, unnoticed by the program."""
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         async with producer_of(cluster):
             pass
@@ -715,8 +784,8 @@ async def test_the_epochs_are_used_up(version: int, autojump_clock: Clock) -> No
 
 
 @both
-async def test_a_quota_on_transactions_is_kept(version: int, autojump_clock: Clock) -> None:
-    """KIP-219: the coordinator's responses may ask for a pause, too."""
+async def test_quota_on_transactions_is_kept(version: int, autojump_clock: Clock) -> None:
+    """KIP-219: responses of the coordinator may ask for a pause."""
     async with transacting(version) as (cluster, producer):
 
         async def slow_down(request: Any, default: Any) -> Any:

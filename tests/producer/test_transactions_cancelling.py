@@ -1,4 +1,6 @@
-"""Transactions cancelled at every await: all or nothing all the same, nothing is left open, and the producer goes on."""
+"""Transactions cancelled at every await: all or nothing, nothing is left open, and the producer
+works.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,10 @@ VALUES = [b"a", b"b", b"c"]
 
 
 def check_of(*, allowed: tuple[int, ...] = (0, 3)) -> Callable[[Given], Awaitable[None]]:
-    """Of the values all or none are there; the offset goes with them; the next transaction works; nothing is left behind."""
+    """Return a check that all or none of the values are there.
+
+    The offset is committed with them, and the next transaction works.
+    """
 
     async def check(given: Given) -> None:
         cluster, producer = given
@@ -35,13 +40,17 @@ def check_of(*, allowed: tuple[int, ...] = (0, 3)) -> Callable[[Given], Awaitabl
         if cluster.requests("TxnOffsetCommit"):
             assert cluster.committed("g", T1) == (OffsetAndMetadata(3) if seen else None)
         statistics = producer.statistics()
-        assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (0, 0, 0)
+        assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (
+            0,
+            0,
+            0,
+        )
 
     return check
 
 
 @both
-async def test_a_whole_transaction(version: int, autojump_clock: Clock) -> None:
+async def test_transaction_may_be_cancelled_anywhere(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         producer = given[1]
         async with producer.transaction() as txn:
@@ -49,12 +58,14 @@ async def test_a_whole_transaction(version: int, autojump_clock: Clock) -> None:
                 await producer.send("t", value, partition=VALUES.index(value) // 2)
             await txn.send_offsets({T1: 3}, GROUP)
 
-    count = await assert_all_awaits_cancellable(scenario, check_of(), setup=lambda: transacting(version))
+    count = await assert_all_awaits_cancellable(
+        scenario, check_of(), setup=lambda: transacting(version)
+    )
     assert count >= 6
 
 
 @both
-async def test_what_is_enqueued_and_a_commit_by_hand(version: int, autojump_clock: Clock) -> None:
+async def test_explicit_commit_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         producer = given[1]
         async with producer.transaction() as txn:
@@ -62,22 +73,32 @@ async def test_what_is_enqueued_and_a_commit_by_hand(version: int, autojump_cloc
                 await producer.enqueue("t", value, partition=0)
             await txn.commit()
 
-    assert await assert_all_awaits_cancellable(scenario, check_of(), setup=lambda: transacting(version)) >= 3
+    assert (
+        await assert_all_awaits_cancellable(
+            scenario, check_of(), setup=lambda: transacting(version)
+        )
+        >= 3
+    )
 
 
 @both
-async def test_an_abort_by_hand(version: int, autojump_clock: Clock) -> None:
+async def test_explicit_abort_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         producer = given[1]
         async with producer.transaction() as txn:
             await producer.send("t", b"a", partition=0)
             await txn.abort()
 
-    assert await assert_all_awaits_cancellable(scenario, check_of(allowed=(0,)), setup=lambda: transacting(version)) >= 3
+    assert (
+        await assert_all_awaits_cancellable(
+            scenario, check_of(allowed=(0,)), setup=lambda: transacting(version)
+        )
+        >= 3
+    )
 
 
 @both
-async def test_an_abort_by_an_exception(version: int, autojump_clock: Clock) -> None:
+async def test_abort_by_an_exception_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         producer = given[1]
         with suppress(KeyError):
@@ -86,11 +107,14 @@ async def test_an_abort_by_an_exception(version: int, autojump_clock: Clock) -> 
                 raise KeyError
 
     check = check_of(allowed=(0,))
-    assert await assert_all_awaits_cancellable(scenario, check, setup=lambda: transacting(version)) >= 2
+    assert (
+        await assert_all_awaits_cancellable(scenario, check, setup=lambda: transacting(version))
+        >= 2
+    )
 
 
 @both
-async def test_a_commit_that_is_tried_again_after_it_was_cut_off(version: int, autojump_clock: Clock) -> None:
+async def test_repeated_commit_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         cluster, producer = given
         cluster.delay("EndTxn", 5)
@@ -101,11 +125,16 @@ async def test_a_commit_that_is_tried_again_after_it_was_cut_off(version: int, a
                 await txn.commit()
             await txn.commit()
 
-    assert await assert_all_awaits_cancellable(scenario, check_of(), setup=lambda: transacting(version)) >= 4
+    assert (
+        await assert_all_awaits_cancellable(
+            scenario, check_of(), setup=lambda: transacting(version)
+        )
+        >= 4
+    )
 
 
 @both
-async def test_a_begin_that_waits_for_the_last_one(version: int, autojump_clock: Clock) -> None:
+async def test_waiting_begin_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         cluster, producer = given
         cluster.delay("EndTxn", 5)
@@ -113,16 +142,23 @@ async def test_a_begin_that_waits_for_the_last_one(version: int, autojump_clock:
             async with producer.transaction():
                 await producer.send("t", b"never", partition=1)
                 first.cancel()
-                await trio.lowlevel.checkpoint()  # the abort has one second, and goes on in the background
+                await (
+                    trio.lowlevel.checkpoint()
+                )  # the abort has one second, and goes on in the background
         async with producer.transaction():
             for value in VALUES:
                 await producer.send("t", value, partition=0)
 
-    assert await assert_all_awaits_cancellable(scenario, check_of(), setup=lambda: transacting(version)) >= 4
+    assert (
+        await assert_all_awaits_cancellable(
+            scenario, check_of(), setup=lambda: transacting(version)
+        )
+        >= 4
+    )
 
 
-async def test_prepare(autojump_clock: Clock) -> None:
-    """Cancelled before it is prepared, it is aborted; after that it is committed."""
+async def test_prepare_may_be_cancelled_anywhere(autojump_clock: Clock) -> None:
+    """Cancelled before it is prepared, the transaction is aborted; after that it is committed."""
 
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
@@ -146,7 +182,7 @@ async def test_prepare(autojump_clock: Clock) -> None:
 
 
 @both
-async def test_the_coordinator_moves_meanwhile(version: int, autojump_clock: Clock) -> None:
+async def test_moving_coordinator_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         cluster, producer = given
         async with producer.transaction() as txn:
@@ -157,11 +193,16 @@ async def test_the_coordinator_moves_meanwhile(version: int, autojump_clock: Clo
             cluster.move_coordinator(0)
             await txn.send_offsets({T1: 3}, GROUP)
 
-    assert await assert_all_awaits_cancellable(scenario, check_of(), setup=lambda: transacting(version, nodes=2)) >= 6
+    assert (
+        await assert_all_awaits_cancellable(
+            scenario, check_of(), setup=lambda: transacting(version, nodes=2)
+        )
+        >= 6
+    )
 
 
 @both
-async def test_a_table(version: int, autojump_clock: Clock) -> None:
+async def test_table_in_a_transaction_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
     pa = pytest.importorskip("pyarrow")
     table = pa.table({"value": VALUES, "partition": [0, 0, 1]})
 
@@ -170,11 +211,16 @@ async def test_a_table(version: int, autojump_clock: Clock) -> None:
         async with producer.transaction():
             await producer.send_arrow("t", table)
 
-    assert await assert_all_awaits_cancellable(scenario, check_of(), setup=lambda: transacting(version)) >= 4
+    assert (
+        await assert_all_awaits_cancellable(
+            scenario, check_of(), setup=lambda: transacting(version)
+        )
+        >= 4
+    )
 
 
 @both
-async def test_opening_and_leaving(version: int, autojump_clock: Clock) -> None:
+async def test_open_and_exit_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[ScriptedCluster]:
         async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:

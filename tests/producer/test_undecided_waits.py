@@ -1,4 +1,4 @@
-"""A commit whose outcome did not come in time is asked for again after the wait that the log tells, not at once."""
+"""An undecided commit is asked for again after the wait that the log names, not at once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ TOLD = "tried again in"
 
 
 class Times(logging.Handler):
-    """When each line of a transaction that timed out came, and the wait (seconds) that it tells of."""
+    """The time of each log line about a timed-out transaction, and the wait (seconds) that it
+    names.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -32,18 +34,27 @@ class Times(logging.Handler):
 
 
 @pytest.mark.parametrize("call", ["process", "run_tasks"])
-async def test_it_is_asked_for_again_after_the_wait(
-    call: str, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+async def test_undecided_commit_waits_as_logged(
+    call: str,
+    autojump_clock: Clock,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(retry._random, "uniform", lambda low, high: 1.0)
     times = Times()
     monkeypatch.setattr(logging.getLogger("trikafka"), "handlers", [times])
     caplog.set_level(logging.WARNING, "trikafka")
-    settings: dict[str, Any] = {"default_api_timeout_ms": 2_000, "request_timeout_ms": 1_000, "close_timeout_ms": 1_000}
+    settings: dict[str, Any] = {
+        "default_api_timeout_ms": 2_000,
+        "request_timeout_ms": 1_000,
+        "close_timeout_ms": 1_000,
+    }
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         input_of(cluster)
         async with (
-            producer_of(cluster, **settings, retry_backoff_ms=300, retry_backoff_max_ms=700) as producer,
+            producer_of(
+                cluster, **settings, retry_backoff_ms=300, retry_backoff_max_ms=700
+            ) as producer,
             trikafka.open_consumer(
                 "in", **consumer_settings(cluster, retry_backoff_ms=300, retry_backoff_max_ms=700)
             ) as consumer,
@@ -69,4 +80,6 @@ async def test_it_is_asked_for_again_after_the_wait(
         assert [wait for _, wait in times.told[:3]] == [0.3, 0.6, 0.7]
         # A commit takes its two seconds each time; before, the next one began at once.
         starts = [told_at + wait for told_at, wait in times.told[:2]]
-        assert [told_at - 2 for told_at, _ in times.told[1:3]] == [pytest.approx(start, abs=1e-6) for start in starts]
+        assert [told_at - 2 for told_at, _ in times.told[1:3]] == [
+            pytest.approx(start, abs=1e-6) for start in starts
+        ]

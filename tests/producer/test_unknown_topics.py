@@ -1,4 +1,7 @@
-"""``send_nowait`` to more topics that there are not than are looked for at a time: each has its error, and no loop is endless."""
+"""``send_nowait`` to more missing topics than are looked for at a time.
+
+Each has its error, and no loop is endless.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from producing import ready
 from trio.testing import MockClock as Clock
 
 from trikafka import Producer, UnknownTopicOrPartitionError
-from trikafka._state.unknown_topics import MOST, UnknownTopics
+from trikafka._state.producer.unknown_topics import MOST, UnknownTopics
 from trikafka.error_codes import ErrorCode
 
 #: A wait (seconds) between two rounds of calls.
@@ -16,7 +19,7 @@ _PAUSE = 0.5
 
 
 def refused(producer: Producer, topic: str) -> bool:
-    """Whether it is *never*; else it was *not now*."""
+    """Return whether the topic is refused for good rather than for now."""
     try:
         producer.send_nowait(topic, b"x")
     except UnknownTopicOrPartitionError as error:
@@ -27,20 +30,32 @@ def refused(producer: Producer, topic: str) -> bool:
 
 
 @pytest.mark.parametrize("backwards", [False, True])
-async def test_each_of_many_unknown_topics_has_its_error(backwards: bool, autojump_clock: Clock) -> None:
+async def test_each_of_many_unknown_topics_has_its_error(
+    backwards: bool, autojump_clock: Clock
+) -> None:
     async with ready() as (cluster, producer):
         left = [f"no{number}" for number in range(2 * MOST + MOST // 2)]
         with trio.fail_after(60):
             while left:
-                left = [topic for topic in (reversed(left) if backwards else left) if not refused(producer, topic)]
+                left = [
+                    topic
+                    for topic in (reversed(left) if backwards else left)
+                    if not refused(producer, topic)
+                ]
                 await trio.sleep(_PAUSE)
-        asked = {topic.name for seen in cluster.requests("Metadata")[-1:] for topic in seen.request.topics}
+        asked = {
+            topic.name
+            for seen in cluster.requests("Metadata")[-1:]
+            for topic in seen.request.topics
+        }
         assert len(asked) <= MOST + 1, "no more are asked for than are looked for, and t"
         assert "t" in asked
         await producer.send("t", b"x")
 
 
-async def test_one_that_appears_is_written_to_though_all_seats_are_taken(autojump_clock: Clock) -> None:
+async def test_new_topic_is_found_among_many_missing(
+    autojump_clock: Clock,
+) -> None:
     async with ready(retry_backoff_max_ms=20_000) as (cluster, producer):
         for number in range(MOST):
             assert not refused(producer, f"no{number}")
@@ -51,12 +66,14 @@ async def test_one_that_appears_is_written_to_though_all_seats_are_taken(autojum
                     ack = producer.send_nowait("late", b"x")
                     break
                 except trio.WouldBlock:
-                    await trio.sleep(20)  # nobody asks for the others again: their seats are free after a while
+                    await trio.sleep(
+                        20
+                    )  # no call asks for the others again, so their places become free
             await ack.wait()
 
 
-async def test_told_and_not_told(autojump_clock: Clock) -> None:
-    """One that has been told goes on being told, and is looked for all the same."""
+async def test_missing_topic_is_found_when_created(autojump_clock: Clock) -> None:
+    """It is refused until then and looked for all the same."""
     async with ready() as (cluster, producer):
         assert not refused(producer, "late")
         await trio.sleep(3)
@@ -67,7 +84,7 @@ async def test_told_and_not_told(autojump_clock: Clock) -> None:
         await producer.send_nowait("late", b"x").wait()
 
 
-def test_seats() -> None:
+def test_places_of_unknown_topics_are_bounded() -> None:
     now, version = 0.0, 1
     places = UnknownTopics(lambda: now)
     assert not places.look_for(("t", 5), 3.0, version)
@@ -82,7 +99,9 @@ def test_seats() -> None:
     for number in range(MOST - 1):
         assert not places.look_for((f"u{number}", None), 3.0, version)
     assert not places.look_for(("new", None), 3.0, version)
-    assert places.topics == {"new"} | {f"u{number}" for number in range(MOST - 1)}, "who was told has left"
+    assert places.topics == {"new"} | {f"u{number}" for number in range(MOST - 1)}, (
+        "who was told has left"
+    )
     assert not places.look_for(("t", 5), 3.0, version)
     assert "t" not in places.topics, "nobody has left"
     places.found("new", 1)
@@ -92,7 +111,7 @@ def test_seats() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["stopped", "frozen", "no leader yet"])
-async def test_who_hears_nothing_is_not_told_that_there_is_no_such_topic(trouble: str, autojump_clock: Clock) -> None:
+async def test_silence_does_not_mean_a_missing_topic(trouble: str, autojump_clock: Clock) -> None:
     async with ready(close_timeout_ms=100) as (cluster, producer):
         cluster.create_topic("u")
         if trouble == "stopped":

@@ -1,4 +1,7 @@
-"""Looks for secrets in everything that a client lets out: its log, its errors down to the locals of their frames, what it tells."""
+"""A search for secrets in everything that a client reveals.
+
+That is its log, its errors with the locals of their frames, and its reports about itself.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,25 @@ from urllib.parse import quote, quote_plus
 
 
 class Search:
-    """Notes what came out. ``marks`` are the secrets; a mark counts in any form in which it may travel."""
+    """A search for secrets, with its findings.
+
+    ``marks`` are the secrets. A mark is found in every encoding in which it may appear.
+    """
 
     def __init__(self, *marks: str) -> None:
         self._forms: dict[str, str] = {}
         for mark in marks:
             raw = mark.encode("utf-8", "surrogatepass")
-            forms = [mark, repr(mark)[1:-1], quote(raw), quote_plus(raw), repr(raw)[2:-1], raw.hex()]
-            for before in (b"", b"x", b"xx"):  # in the middle of something, base64 has one of three forms
+            forms = [
+                mark,
+                repr(mark)[1:-1],
+                quote(raw),
+                quote_plus(raw),
+                repr(raw)[2:-1],
+                raw.hex(),
+            ]
+            # Inside a longer text, base64 has one of three forms.
+            for before in (b"", b"x", b"xx"):
                 text = base64.b64encode(before + raw).decode()
                 forms.append(text[4 * bool(before) : len(text) - 4])
             self._forms |= dict.fromkeys(forms, mark)
@@ -27,7 +41,7 @@ class Search:
         self.looked_at = 0
 
     def text(self, where: str, text: str) -> None:
-        """Look through ``text``."""
+        """Search ``text``."""
         self.looked_at += 1
         for form in self._forms:
             if form and form in text:
@@ -36,7 +50,7 @@ class Search:
                 return
 
     def log(self, records: list[logging.LogRecord], only: str = "") -> None:
-        """Look through what was logged (by loggers whose names begin with ``only``), its arguments and tracebacks included."""
+        """Search the log of loggers whose names begin with ``only``, with arguments and tracebacks."""
         for record in records:
             if not record.name.startswith(only):
                 continue
@@ -45,25 +59,38 @@ class Search:
                 self.error(record.exc_info[1])
 
     def error(self, error: BaseException) -> None:
-        """Look through an error and all that hang on it: words, attributes, notes, and the locals of frames (not of tests)."""
+        """Search an error and all related errors.
+
+        The search covers messages, attributes, notes, and the locals of frames outside of tests.
+        """
         for each in _all_of(error):
             name = type(each).__name__
-            self.text(f"{name} in words", f"{each!s} {each!r} {each.args!r} {vars(each)!r} {getattr(each, '__notes__', ())!r}")
-            told = traceback.TracebackException.from_exception(each, capture_locals=True, compact=True)
+            self.text(
+                f"{name} in words",
+                f"{each!s} {each!r} {each.args!r} {vars(each)!r} "
+                f"{getattr(each, '__notes__', ())!r}",
+            )
+            told = traceback.TracebackException.from_exception(
+                each, capture_locals=True, compact=True
+            )
             for frame in told.stack:
                 if frame.locals and "/tests/" not in frame.filename:
                     for local, value in frame.locals.items():
-                        self.text(f"{name}: {local} in {frame.name} ({Path(frame.filename).name}:{frame.lineno})", value)
+                        self.text(
+                            f"{name}: {local} in {frame.name} "
+                            f"({Path(frame.filename).name}:{frame.lineno})",
+                            value,
+                        )
 
     def client(self, client: Any) -> None:
-        """Look through what a client tells of itself."""
+        """Search the reports of a client about itself."""
         for name in ("statistics", "health", "metrics"):
             if hasattr(client, name):
                 self.text(name, repr(getattr(client, name)()))
         self.text("repr", repr(client))
 
     def verify(self) -> None:
-        """Nothing was found, and there was something to look at."""
+        """Check that something was searched and that no secret was found."""
         assert self.looked_at, "nothing came out"
         assert not self.found, "\n".join(self.found)
 

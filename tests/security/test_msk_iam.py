@@ -1,4 +1,4 @@
-"""The example of a third party's mechanism: its signature against the one that AWS publishes, and against kafka-python's."""
+"""The example mechanism of a third party: its signature is AWS' published one and kafka-python's."""
 
 from __future__ import annotations
 
@@ -27,27 +27,34 @@ def msk(monkeypatch: pytest.MonkeyPatch) -> Any:
     del sys.modules["trikafka_msk_iam"]
 
 
-def test_it_is_short() -> None:
-    assert len((EXAMPLE / "trikafka_msk_iam.py").read_text().splitlines()) < 100
-
-
-def test_the_signature_that_aws_publishes(msk: Any) -> None:
-    """Of the Amazon S3 API reference: authenticating requests by query parameters."""
-    who = msk.AwsCredentials("AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1")
+def test_signature_equals_the_published_one(msk: Any) -> None:
+    """The Amazon S3 API reference has one: authenticating requests by query parameters."""
+    who = msk.AwsCredentials(
+        "AKIAIOSFODNN7EXAMPLE", "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", "us-east-1"
+    )
     now = datetime(2013, 5, 24, tzinfo=UTC)
     host = "examplebucket.s3.amazonaws.com"
-    query = msk.presigned(who, now, "s3", host, {}, path="/test.txt", expires=86_400, payload="UNSIGNED-PAYLOAD")
+    query = msk.presigned(
+        who, now, "s3", host, {}, path="/test.txt", expires=86_400, payload="UNSIGNED-PAYLOAD"
+    )
     assert query["X-Amz-Credential"] == "AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request"
-    assert query["X-Amz-Signature"] == "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
+    assert (
+        query["X-Amz-Signature"]
+        == "aeeed9bbccd4d02ee5c0109b86d86835f995330da4c265957d157751f604d404"
+    )
 
 
 @pytest.mark.parametrize("token", [None, "a/token+with=signs"])
-async def test_what_is_said(msk: Any, token: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_payload_equals_kafka_pythons(
+    msk: Any, token: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from kafka.net.sasl import msk as theirs
 
     async def credentials() -> Any:
         await trio.lowlevel.checkpoint()
-        return msk.AwsCredentials("AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-central-1", token)
+        return msk.AwsCredentials(
+            "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-central-1", token
+        )
 
     class At(datetime):
         @classmethod
@@ -58,7 +65,9 @@ async def test_what_is_said(msk: Any, token: str | None, monkeypatch: pytest.Mon
     monkeypatch.setattr(theirs.datetime, "datetime", At)
     mechanism = msk.MskIam(credentials).trikafka_sasl("AWS_MSK_IAM", None)(Node(1, HOST, 9198))
     said = json.loads(await mechanism.first())
-    other = theirs.AwsMskIamClient(HOST, "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-central-1", token)
+    other = theirs.AwsMskIamClient(
+        HOST, "AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "eu-central-1", token
+    )
     expected = json.loads(other.first_message())
     assert said.pop("user-agent") != expected.pop("user-agent")
     assert said == {name: value for name, value in expected.items() if value is not None}
@@ -66,13 +75,19 @@ async def test_what_is_said(msk: Any, token: str | None, monkeypatch: pytest.Mon
     assert msk.plugin.trikafka_sasl("PLAIN", None) is None
 
 
-async def test_credentials_that_are_missing_are_named(msk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_credentials_are_named(msk: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from trikafka._net.auth import SaslAuthenticator
     from trikafka.config import AdminConfig
 
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-    config = AdminConfig.build({"security_protocol": "SASL_SSL", "sasl_mechanism": "AWS_MSK_IAM", "bootstrap_servers": "a:1"})
+    config = AdminConfig.build(
+        {
+            "security_protocol": "SASL_SSL",
+            "sasl_mechanism": "AWS_MSK_IAM",
+            "bootstrap_servers": "a:1",
+        }
+    )
 
     class Response:
         error_code = 0

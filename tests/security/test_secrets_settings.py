@@ -1,4 +1,4 @@
-"""Secrets that are wrong before anything is dialled: in no error, not in its causes, not in the locals of its frames, in no log."""
+"""Invalid secrets: they are in no error, cause, frame's locals or log."""
 
 from __future__ import annotations
 
@@ -27,32 +27,71 @@ CHAIN = _LEAF.cert_chain_pems[0].bytes().decode()
 #: A key that cannot be read, with the mark in it.
 KEY = f"-----BEGIN PRIVATE KEY-----\n{MARK}\n-----END PRIVATE KEY-----\n"
 OPENERS = [trikafka.open_consumer, trikafka.open_producer, trikafka.open_admin]
-PLAIN = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN", "sasl_plain_username": "alice"}
+PLAIN = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_plain_username": "alice",
+}
 OAUTH: dict[str, Any] = {"security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "OAUTHBEARER"}
-ENDPOINT = {"sasl_oauth_token_endpoint_url": "http://127.0.0.1:9/token", "sasl_oauth_client_id": "me"}
+ENDPOINT = {
+    "sasl_oauth_token_endpoint_url": "http://127.0.0.1:9/token",
+    "sasl_oauth_client_id": "me",
+}
 TLS = {"security_protocol": "SSL"}
 
 WRONG: dict[str, dict[str, Any]] = {
     "password, bytes": {**PLAIN, "sasl_plain_password": MARK.encode()},
     "password, a list": {**PLAIN, "sasl_plain_password": [MARK]},
-    "password, another setting is wrong": {**PLAIN, "sasl_plain_password": MARK, "request_timeout_ms": "soon"},
-    "password, another setting is unknown": {**PLAIN, "sasl_plain_password": MARK, "no_such_setting": 1},
+    "password, another setting is wrong": {
+        **PLAIN,
+        "sasl_plain_password": MARK,
+        "request_timeout_ms": "soon",
+    },
+    "password, another setting is unknown": {
+        **PLAIN,
+        "sasl_plain_password": MARK,
+        "no_such_setting": 1,
+    },
     "password, its own name is wrong": {**PLAIN, "sasl_plain_pasword": MARK},
     "password, without SASL": {"sasl_plain_password": MARK},
-    "password, beside credentials": {**PLAIN, "sasl_plain_password": MARK, "sasl_credentials": lambda: ("a", MARK)},
+    "password, beside credentials": {
+        **PLAIN,
+        "sasl_plain_password": MARK,
+        "sasl_credentials": lambda: ("a", MARK),
+    },
     "password, unencodable": {**PLAIN, "sasl_plain_password": BROKEN},
-    "password, unencodable name": {**PLAIN, "sasl_plain_username": "\ud800", "sasl_plain_password": MARK},
-    "password, unknown mechanism": {**PLAIN, "sasl_mechanism": "NO-SUCH", "sasl_plain_password": MARK},
-    "credentials, no function": {**PLAIN, "sasl_plain_username": None, "sasl_credentials": ("alice", MARK)},
+    "password, unencodable name": {
+        **PLAIN,
+        "sasl_plain_username": "\ud800",
+        "sasl_plain_password": MARK,
+    },
+    "password, unknown mechanism": {
+        **PLAIN,
+        "sasl_mechanism": "NO-SUCH",
+        "sasl_plain_password": MARK,
+    },
+    "credentials, no function": {
+        **PLAIN,
+        "sasl_plain_username": None,
+        "sasl_credentials": ("alice", MARK),
+    },
     "token, no function": {**OAUTH, "sasl_oauth_token_provider": MARK},
     "client secret, bytes": {**OAUTH, **ENDPOINT, "sasl_oauth_client_secret": MARK.encode()},
     "client secret, unencodable": {**OAUTH, **ENDPOINT, "sasl_oauth_client_secret": BROKEN},
     "client secret, no id": {**OAUTH, "sasl_oauth_client_secret": MARK},
-    "userinfo in the URL": {**OAUTH, "sasl_oauth_token_endpoint_url": f"http://me:{MARK}@127.0.0.1:9/"},
-    "userinfo in the URL, bytes": {**OAUTH, "sasl_oauth_token_endpoint_url": f"http://me:{MARK}@127.0.0.1:9/".encode()},
+    "userinfo in the URL": {
+        **OAUTH,
+        "sasl_oauth_token_endpoint_url": f"http://me:{MARK}@127.0.0.1:9/",
+    },
+    "userinfo in the URL, bytes": {
+        **OAUTH,
+        "sasl_oauth_token_endpoint_url": f"http://me:{MARK}@127.0.0.1:9/".encode(),
+    },
     "extensions": {**OAUTH, "sasl_oauth_extensions": [("key", MARK)]},
     "userinfo in an address": {"bootstrap_servers": f"me:{MARK}@localhost:9092"},
-    "userinfo in one of several": {"bootstrap_servers": ["localhost:9092", f"me:{MARK}@localhost:9092"]},
+    "userinfo in one of several": {
+        "bootstrap_servers": ["localhost:9092", f"me:{MARK}@localhost:9092"]
+    },
     "a proxy as address": {"bootstrap_servers": f"http://me:{MARK}@proxy:3128"},
     "address, bytes": {"bootstrap_servers": f"me:{MARK}@localhost:9092".encode()},
     "key, bytes": {**TLS, "ssl_certfile": CHAIN, "ssl_keyfile": KEY.encode()},
@@ -63,7 +102,11 @@ WRONG: dict[str, dict[str, Any]] = {
     "key, unencodable": {**TLS, "ssl_certfile": CHAIN, "ssl_keyfile": f"{KEY}\ud800"},
     "key in the certificate, unreadable": {**TLS, "ssl_certfile": CHAIN + KEY},
     "key in the certificate, bytes": {**TLS, "ssl_certfile": (CHAIN + KEY).encode()},
-    "key in the certificate, another setting is wrong": {**TLS, "ssl_certfile": CHAIN + KEY, "client_id": 5},
+    "key in the certificate, another setting is wrong": {
+        **TLS,
+        "ssl_certfile": CHAIN + KEY,
+        "client_id": 5,
+    },
     "key among the authorities": {**TLS, "ssl_cafile": KEY},
     "ssl_password, bytes": {**TLS, "ssl_certfile": CHAIN, "ssl_password": MARK.encode()},
     "ssl_password, no certificate": {**TLS, "ssl_password": MARK},
@@ -75,28 +118,42 @@ def locked_key() -> str:
     from cryptography.hazmat.primitives import serialization as s
 
     loaded = s.load_pem_private_key(_LEAF.private_key_pem.bytes(), None)
-    return loaded.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"sesame")).decode()
+    return loaded.private_bytes(
+        s.Encoding.PEM, s.PrivateFormat.PKCS8, s.BestAvailableEncryption(b"sesame")
+    ).decode()
 
 
 @pytest.mark.parametrize("opener", OPENERS, ids=["consumer", "producer", "admin"])
 @pytest.mark.parametrize("name", WRONG)
-async def test_opening_with_a_secret_that_is_wrong(
-    opener: Callable[..., Any], name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+async def test_wrong_secret_at_opening_is_hidden(
+    opener: Callable[..., Any],
+    name: str,
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     await _search(opener, WRONG[name], caplog, capfd)
 
 
 @pytest.mark.parametrize("password", [f"wrong {MARK}", MARK * 100], ids=["wrong", "too long"])
-async def test_the_password_of_a_key(password: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
+async def test_password_of_a_key_is_hidden(
+    password: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
     settings = {**TLS, "ssl_certfile": CHAIN, "ssl_keyfile": locked_key(), "ssl_password": password}
     await _search(trikafka.open_admin, settings, caplog, capfd)
 
 
 async def _search(
-    opener: Callable[..., Any], settings: dict[str, Any], caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    opener: Callable[..., Any],
+    settings: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     search = Search(MARK)
-    with caplog.at_level(logging.DEBUG), trio.fail_after(10), pytest.raises(trikafka.ConfigurationError) as caught:
+    with (
+        caplog.at_level(logging.DEBUG),
+        trio.fail_after(10),
+        pytest.raises(trikafka.ConfigurationError) as caught,
+    ):
         async with opener(**{"bootstrap_servers": "127.0.0.1:9", **settings}):
             pass
     search.error(caught.value)
@@ -112,17 +169,24 @@ async def _search(
         {"sasl.jaas.config": f"x.PlainLoginModule required user=alice password='{MARK}';"},
         {"sasl.jaas.config": f"password={MARK}"},
         {"sasl.jaas.config": f"x.NoSuchModule required password={MARK};"},
-        {"sasl.jaas.config": f"x.OAuthBearerLoginModule required clientSecret={MARK};", "sasl.oauthbearer.client.secret": MARK},
+        {
+            "sasl.jaas.config": f"x.OAuthBearerLoginModule required clientSecret={MARK};",
+            "sasl.oauthbearer.client.secret": MARK,
+        },
         {"sasl.password": MARK, "fetch.min.bytes": "few"},
         {"sasl.passwd": MARK},
         {"sasl.password": MARK, "sasl.plain.password": MARK},
         {"ssl.key.pem": KEY, "ssl.keystore.type": "JKS"},
-        {"ssl.keystore.type": "PKCS12", "ssl.keystore.password": MARK, "ssl.keystore.location": "x"},
+        {
+            "ssl.keystore.type": "PKCS12",
+            "ssl.keystore.password": MARK,
+            "ssl.keystore.location": "x",
+        },
         {"ssl.keystore.type": "PEM", "ssl.keystore.password": MARK, "ssl.keystore.location": "x"},
         {"ssl.keystore.key": KEY, "enable.auto.commit": "yes"},
     ],
 )
-def test_properties_that_are_wrong(properties: dict[str, str]) -> None:
+def test_wrong_properties_hide_secrets(properties: dict[str, str]) -> None:
     search = Search(MARK)
     try:
         settings = from_properties(properties)
@@ -133,8 +197,12 @@ def test_properties_that_are_wrong(properties: dict[str, str]) -> None:
     search.verify()
 
 
-def test_what_is_secret_is_used_as_it_is_and_never_shown() -> None:
-    settings: dict[str, Any] = {**PLAIN, "sasl_plain_password": MARK, "bootstrap_servers": "localhost:9092"}
+def test_secret_is_used_and_never_shown() -> None:
+    settings: dict[str, Any] = {
+        **PLAIN,
+        "sasl_plain_password": MARK,
+        "bootstrap_servers": "localhost:9092",
+    }
     config = ConsumerConfig.build(settings)
     assert config.sasl_plain_password == MARK
     assert f"{config.sasl_plain_password}" == MARK
@@ -143,19 +211,24 @@ def test_what_is_secret_is_used_as_it_is_and_never_shown() -> None:
     twins = [config, copy.copy(config), copy.deepcopy(config), pickle.loads(pickle.dumps(config))]
     for twin in twins:
         assert twin.sasl_plain_password == MARK
-        search.text("repr", repr(twin) + repr(vars(twin)) + repr(dataclasses.asdict(twin)) + f"{twin}")
+        search.text(
+            "repr", repr(twin) + repr(vars(twin)) + repr(dataclasses.asdict(twin)) + f"{twin}"
+        )
     search.verify()
     assert repr(config.bootstrap_servers) == "'localhost:9092'"
 
 
-def test_what_is_no_secret_is_shown() -> None:
+def test_public_setting_is_shown() -> None:
     found = from_properties({"group.id": "g", "sasl.password": MARK, "bootstrap.servers": "a:1"})
-    assert repr(found) == "{'sasl_plain_password': <secret>, 'group_id': 'g', 'bootstrap_servers': 'a:1'}"
+    assert (
+        repr(found)
+        == "{'sasl_plain_password': <secret>, 'group_id': 'g', 'bootstrap_servers': 'a:1'}"
+    )
     assert type(found["group_id"]) is str
     assert isinstance(found["sasl_plain_password"], Secret)
 
 
-def test_a_provider_is_not_shown() -> None:
+def test_provider_is_not_shown() -> None:
     provider = functools.partial(lambda token: token, MARK)
     config = ConsumerConfig.build({**OAUTH, "sasl_oauth_token_provider": provider})
     search = Search(MARK)

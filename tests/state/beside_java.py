@@ -1,7 +1,7 @@
-"""Groups to try the assignors with, and Kafka's own classes to ask beside ours (``JavaAssignors.java`` in a JVM).
+"""Random groups for the assignors, and Kafka's own assignors in a JVM (``JavaAssignors.java``).
 
-Run as a program, it writes ``assignors_golden.jsonl`` anew: answers of Java's, for machines without it
-(``PYTHONPATH=. python tests/state/beside_java.py``).
+As a program it rewrites ``assignors_golden.jsonl``, which has Java's answers for machines without
+Java (``PYTHONPATH=. python tests/state/beside_java.py``).
 """
 
 from __future__ import annotations
@@ -18,7 +18,12 @@ from trikafka_broker import fetch_jars
 from trikafka_broker.java import find_java
 
 from trikafka import TopicPartition
-from trikafka._managers.group_messages import decode_assignment, decode_subscription, encode_assignment, encode_subscription
+from trikafka._managers.group.group_messages import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from trikafka._state.assignors import (
     AssignableTopics,
     Assignment,
@@ -33,7 +38,12 @@ from trikafka._state.assignors import (
 )
 from trikafka._state.assignors.sticky import Claim, read_claim
 
-ASSIGNORS: list[Assignor] = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()]
+ASSIGNORS: list[Assignor] = [
+    RangeAssignor(),
+    RoundRobinAssignor(),
+    StickyAssignor(),
+    CooperativeStickyAssignor(),
+]
 NAMES = [assignor.name for assignor in ASSIGNORS]
 GOLDEN = Path(__file__).with_name("assignors_golden.jsonl")
 
@@ -42,13 +52,22 @@ Cluster = dict[str, list[list[str]]]
 
 
 class Java:
-    """The JVM: a question, an answer."""
+    """The JVM: each question has one answer."""
 
     def __init__(self) -> None:
         here = Path(__file__).parent
         quiet = f"-Dlog4j2.configurationFile={here / 'log4j2-silent.properties'}"
-        command = [str(find_java()), quiet, "-XX:TieredStopAtLevel=1", "-cp", f"{fetch_jars()}/*", str(here / "JavaAssignors.java")]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8")
+        command = [
+            str(find_java()),
+            quiet,
+            "-XX:TieredStopAtLevel=1",
+            "-cp",
+            f"{fetch_jars()}/*",
+            str(here / "JavaAssignors.java"),
+        ]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, encoding="utf-8"
+        )
 
     def ask(self, what: str, **question: Any) -> dict[str, Any]:
         assert self._process.stdin is not None
@@ -59,16 +78,24 @@ class Java:
         assert line, f"Java has gone away ({self._process.wait()})"
         return dict(json.loads(line))
 
-    def assign(self, assignor: str, members: Mapping[str, MemberSubscription], cluster: Cluster) -> Assignment | str:
-        """Java's assignment, or its error."""
-        told = [{"id": m, "instance": s.instance_id, "subscription": encode_subscription(s).hex()} for m, s in members.items()]
+    def assign(
+        self, assignor: str, members: Mapping[str, MemberSubscription], cluster: Cluster
+    ) -> Assignment | str:
+        """Return Java's assignment or its error."""
+        told = [
+            {"id": m, "instance": s.instance_id, "subscription": encode_subscription(s).hex()}
+            for m, s in members.items()
+        ]
         answer = self.ask("assign", assignor=assignor, members=told, topics=cluster)
         if "error" in answer:
             return str(answer["error"])
-        return {member: decode_assignment(bytes.fromhex(text)) for member, text in answer["assignment"].items()}
+        return {
+            member: decode_assignment(bytes.fromhex(text))
+            for member, text in answer["assignment"].items()
+        }
 
     def close(self) -> None:
-        """End it."""
+        """End the JVM."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()
@@ -82,33 +109,37 @@ def topics_of(cluster: Cluster) -> AssignableTopics:
         for topic, all_of_it in cluster.items()
         for number, near in enumerate(all_of_it)
     }
-    return AssignableTopics({topic: list(range(len(all_of_it))) for topic, all_of_it in cluster.items()}, racks)
+    return AssignableTopics(
+        {topic: list(range(len(all_of_it))) for topic, all_of_it in cluster.items()}, racks
+    )
 
 
 @dataclass
 class Group:
-    """A group as its members see it: what each subscribes to, and what it was assigned."""
+    """A group with its members' subscriptions and last assignments."""
 
     dice: random.Random
     assignor: Assignor
     racks: bool
-    alike: bool  # all subscribe to the same topics
+    alike: bool  # True if all members subscribe to the same topics
     generation: int = 0
     cluster: Cluster = field(default_factory=dict)
     members: dict[str, MemberSubscription] = field(default_factory=dict)
     last: dict[str, LastAssignment] = field(default_factory=dict)
 
     def change(self, at_first: int | None = None) -> None:
-        """Something happens: a member or a topic comes or goes, or is another one now."""
+        """Add, remove or change some members and topics."""
         dice = self.dice
-        for _ in range(dice.randint(1, 3) if self.generation else at_first or dice.choice([3, 6, 20, 80])):
+        for _ in range(
+            dice.randint(1, 3) if self.generation else at_first or dice.choice([3, 6, 20, 80])
+        ):
             kind = dice.random()
             if kind < 0.4 or not self.members:
                 self._join()
             elif kind < 0.6 and len(self.members) > 1:
                 gone = dice.choice(list(self.members))
                 del self.members[gone]
-                if dice.random() < 0.7:  # else it comes back with what it had
+                if dice.random() < 0.7:  # otherwise the member may return with its old partitions
                     self.last.pop(gone, None)
             elif kind < 0.85 or not self.cluster:
                 count = dice.choice([0, 1, 2, 3, 3, 3, 4, 7, 12, dice.randint(0, 30)])
@@ -118,7 +149,9 @@ class Group:
                 self.members[who] = replace(self.members[who], topics=self._wanted())
         if self.alike:
             wanted = self._wanted() or frozenset("t")
-            self.members = {member: replace(told, topics=wanted) for member, told in self.members.items()}
+            self.members = {
+                member: replace(told, topics=wanted) for member, told in self.members.items()
+            }
 
     def _join(self) -> None:
         number = self.dice.randrange(20)
@@ -131,24 +164,34 @@ class Group:
 
     def _wanted(self) -> frozenset[str]:
         names = [*sorted(self.cluster), "gone"]
-        return frozenset(self.dice.sample(names, self.dice.randint(self.dice.random() > 0.01, len(names))))
+        return frozenset(
+            self.dice.sample(names, self.dice.randint(self.dice.random() > 0.01, len(names)))
+        )
 
     def _topic(self, name: str, count: int) -> None:
-        # Growing, or deleted: what shrinks is in a test of its own.
+        # A topic grows or is deleted. Another test covers topics that shrink.
         if name in self.cluster and self.dice.random() < 0.3:
             del self.cluster[name]
             self.last = {
-                member: replace(last, partitions=tuple(tp for tp in last.partitions if tp.topic != name))
+                member: replace(
+                    last, partitions=tuple(tp for tp in last.partitions if tp.topic != name)
+                )
                 for member, last in self.last.items()
             }
             return
         old = self.cluster.get(name, [])
         racks = ["a", "b", "c", ""] if self.racks else [""]
         replicas = self.dice.randint(1, 3)
-        self.cluster[name] = old + [self.dice.sample(racks, min(replicas, len(racks))) for _ in range(count - len(old))]
+        self.cluster[name] = old + [
+            self.dice.sample(racks, min(replicas, len(racks))) for _ in range(count - len(old))
+        ]
 
-    def told(self) -> dict[str, MemberSubscription]:
-        """What the members tell: what they had, at times what they had not, or in another generation."""
+    def subscriptions(self) -> dict[str, MemberSubscription]:
+        """Return the subscriptions that the members send.
+
+        They have the members' last partitions. A few claim partitions that they did not have, or
+        another generation.
+        """
         order = list(self.members)
         self.dice.shuffle(order)
         return {member: self._told(member) for member in order}
@@ -157,10 +200,16 @@ class Group:
         told, last = self.members[member], self.last.get(member)
         if last is not None and self.dice.random() < 0.05:
             strangers = self.dice.choice(list(self.last.values()) or [last])
-            last = replace(last, partitions=tuple(dict.fromkeys(last.partitions + strangers.partitions[:2])))
+            last = replace(
+                last, partitions=tuple(dict.fromkeys(last.partitions + strangers.partitions[:2]))
+            )
         if last is not None and self.dice.random() < 0.05:
             last = replace(last, generation=self.dice.randint(-1, self.generation))
-        data = self.assignor.user_data(told.topics, last) if isinstance(self.assignor, SubscribesWithUserData) else None
+        data = (
+            self.assignor.user_data(told.topics, last)
+            if isinstance(self.assignor, SubscribesWithUserData)
+            else None
+        )
         owned = last.partitions if last is not None and self.assignor.cooperative else ()
         generation = -1 if last is None or self.dice.random() < 0.05 else last.generation
         return replace(told, owned=tuple(sorted(owned)), generation=generation, user_data=data)
@@ -171,35 +220,43 @@ class Group:
             self.last[member] = LastAssignment(self.assignor.name, self.generation, tuple(mine))
 
 
-def as_told(result: Assignment) -> Assignment:
-    """As the members learn it: by topic."""
+def as_sent(result: Assignment) -> Assignment:
+    """Return the assignment as the members receive it: ordered by topic."""
     return {member: decode_assignment(encode_assignment(mine)) for member, mine in result.items()}
 
 
 def explained(assignor: Assignor, members: Mapping[str, MemberSubscription]) -> bool:
-    """Whether Java's sticky assignors may give a member of this group what it does not subscribe to, if only on the way.
+    """Return whether Java's sticky assignors may assign a topic to a member that does not subscribe to it.
 
-    They overlook members that subscribe to nothing, and prefer who had a partition in older days whether it still wants it or not.
+    They may do so for this group at least in an intermediate step. They overlook members without a
+    subscription. They also prefer the owner of an older generation, even if it no longer
+    subscribes.
     """
     if not assignor.name.endswith("sticky"):
         return False
     claims = {
-        member: Claim(told.owned, told.generation) if assignor.cooperative else read_claim(told.user_data)
+        member: Claim(told.owned, told.generation)
+        if assignor.cooperative
+        else read_claim(told.user_data)
         for member, told in members.items()
     }
     newest = max(claim.generation for claim in claims.values())
     return any(
         not told.topics
-        or (claims[member].generation < newest and any(tp.topic not in told.topics for tp in claims[member].partitions))
+        or (
+            claims[member].generation < newest
+            and any(tp.topic not in told.topics for tp in claims[member].partitions)
+        )
         for member, told in members.items()
     )
 
 
-
-
 def members_from(texts: Mapping[str, list[Any]]) -> dict[str, MemberSubscription]:
-    """The members of a golden case: instance ids and subscriptions as bytes."""
-    return {member: decode_subscription(bytes.fromhex(data), instance) for member, (instance, data) in texts.items()}
+    """Return the members of a golden case, from instance ids and subscriptions as bytes."""
+    return {
+        member: decode_subscription(bytes.fromhex(data), instance)
+        for member, (instance, data) in texts.items()
+    }
 
 
 def _golden(java: Java) -> Iterator[dict[str, Any]]:
@@ -209,15 +266,27 @@ def _golden(java: Java) -> Iterator[dict[str, Any]]:
         theirs: Assignment = {}
         for _ in range(3):
             group.change(at_first=6)
-            members = group.told()
+            members = group.subscriptions()
             answer = java.assign(assignor.name, members, group.cluster)
             assert isinstance(answer, dict), answer
             theirs = answer
             group.assigned(theirs)
-        name = f"{assignor.name} {number}{', racks' if racks else ''}{', same topics' if alike else ''}"
-        told = {member: [each.instance_id, encode_subscription(each).hex()] for member, each in members.items()}
+        name = (
+            f"{assignor.name} "
+            f"{number}{', racks' if racks else ''}{', same topics' if alike else ''}"
+        )
+        told = {
+            member: [each.instance_id, encode_subscription(each).hex()]
+            for member, each in members.items()
+        }
         assignment = {member: encode_assignment(mine).hex() for member, mine in theirs.items()}
-        yield {"name": name, "assignor": assignor.name, "topics": group.cluster, "members": told, "assignment": assignment}
+        yield {
+            "name": name,
+            "assignor": assignor.name,
+            "topics": group.cluster,
+            "members": told,
+            "assignment": assignment,
+        }
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The assignors as pure functions: tables, the rules of the Java client, and what must hold of every group."""
+"""The assignors as pure functions: tables, Java's rules, and properties of every group."""
 
 from __future__ import annotations
 
@@ -30,12 +30,15 @@ def tps(topic: str, *numbers: int) -> list[TopicPartition]:
 
 
 def member(
-    *topics: str, owned: list[TopicPartition] | None = None, generation: int = 1, instance: str | None = None
+    *topics: str,
+    owned: list[TopicPartition] | None = None,
+    generation: int = 1,
+    instance: str | None = None,
 ) -> MemberSubscription:
     return MemberSubscription(frozenset(topics), tuple(owned or ()), generation, instance)
 
 
-# What Kafka's own RangeAssignorTest and the description of the class say.
+# From Kafka's own RangeAssignorTest and the description of the class.
 RANGE_TABLE = [
     ({"a": member("t")}, {"t": 3}, {"a": tps("t", 0, 1, 2)}),
     ({"a": member("t"), "b": member("t")}, {"t": 3}, {"a": tps("t", 0, 1), "b": tps("t", 2)}),
@@ -60,11 +63,16 @@ RANGE_TABLE = [
 
 
 @pytest.mark.parametrize(("members", "topics", "expected"), RANGE_TABLE)
-def test_range(members: dict[str, MemberSubscription], topics: dict[str, int], expected: Assignment) -> None:
-    assert RANGE.assign(members, {topic: list(range(count)) for topic, count in topics.items()}) == expected
+def test_range_follows_its_table(
+    members: dict[str, MemberSubscription], topics: dict[str, int], expected: Assignment
+) -> None:
+    assert (
+        RANGE.assign(members, {topic: list(range(count)) for topic, count in topics.items()})
+        == expected
+    )
 
 
-def test_nobody_takes_a_topic_that_nobody_wants() -> None:
+def test_topic_without_subscriber_is_not_assigned() -> None:
     for assignor in ALL:
         assert assignor.assign({"a": member("t")}, {"t": [0], "u": [0, 1]}) == {"a": tps("t", 0)}
         assert assignor.assign({}, {"t": [0]}) == {}
@@ -75,16 +83,28 @@ def groups(draw: st.DrawFn, equal: bool = False) -> GroupOf:
     names = ["t", "u", "v"][: draw(st.integers(1, 3))]
     topics = {name: list(range(draw(st.integers(0, 9)))) for name in names}
     count = draw(st.integers(1, 6))
-    wanted = [names if equal else draw(st.lists(st.sampled_from(names), unique=True)) for _ in range(count)]
+    wanted = [
+        names if equal else draw(st.lists(st.sampled_from(names), unique=True))
+        for _ in range(count)
+    ]
     return {f"m{number}": member(*wanted[number]) for number in range(count)}, topics
 
 
-def everything(members: dict[str, MemberSubscription], topics: dict[str, list[int]]) -> set[TopicPartition]:
+def everything(
+    members: dict[str, MemberSubscription], topics: dict[str, list[int]]
+) -> set[TopicPartition]:
     wanted = set().union(*(m.topics for m in members.values())) if members else set()
-    return {TopicPartition(topic, number) for topic, numbers in topics.items() if topic in wanted for number in numbers}
+    return {
+        TopicPartition(topic, number)
+        for topic, numbers in topics.items()
+        if topic in wanted
+        for number in numbers
+    }
 
 
-def check_dealt(members: dict[str, MemberSubscription], topics: dict[str, list[int]], dealt: Assignment) -> None:
+def check_dealt(
+    members: dict[str, MemberSubscription], topics: dict[str, list[int]], dealt: Assignment
+) -> None:
     assert dealt.keys() == members.keys()
     counts = Counter(tp for mine in dealt.values() for tp in mine)
     assert set(counts) == everything(members, topics)
@@ -93,30 +113,29 @@ def check_dealt(members: dict[str, MemberSubscription], topics: dict[str, list[i
 
 
 @given(groups())
-def test_every_partition_goes_to_exactly_one_who_wants_it(
-    group: GroupOf,
-) -> None:
+def test_partition_goes_to_exactly_one_subscriber(group: GroupOf) -> None:
     members, topics = group
     for assignor in ALL:
         check_dealt(members, topics, assignor.assign(members, topics))
 
 
 @given(groups(equal=True))
-def test_equal_subscriptions_are_balanced_to_within_one(group: GroupOf) -> None:
+def test_equal_subscriptions_balance_within_one(group: GroupOf) -> None:
     members, topics = group
     sizes = [len(mine) for mine in STICKY.assign(members, topics).values()]
     assert max(sizes) - min(sizes) <= 1
 
 
 @given(groups())
-def test_range_deals_each_topic_in_runs_that_differ_by_one_at_most(
-    group: GroupOf,
-) -> None:
+def test_range_assigns_even_runs_of_each_topic(group: GroupOf) -> None:
+    """The members' runs of one topic differ in length by one at most."""
     members, topics = group
     dealt = RANGE.assign(members, topics)
     for topic in topics:
         runs = [
-            [tp.partition for tp in dealt[name] if tp.topic == topic] for name in sorted(members) if topic in members[name].topics
+            [tp.partition for tp in dealt[name] if tp.topic == topic]
+            for name in sorted(members)
+            if topic in members[name].topics
         ]
         assert [number for run in runs for number in run] == (topics[topic] if runs else [])
         sizes = [len(run) for run in runs]
@@ -124,21 +143,29 @@ def test_range_deals_each_topic_in_runs_that_differ_by_one_at_most(
         assert not sizes or sizes[0] - sizes[-1] <= 1
 
 
-def owning(members: dict[str, MemberSubscription], dealt: Assignment, generation: int) -> dict[str, MemberSubscription]:
+def owning(
+    members: dict[str, MemberSubscription], dealt: Assignment, generation: int
+) -> dict[str, MemberSubscription]:
     return {
-        name: MemberSubscription(m.topics, tuple(dealt.get(name, ())), generation if name in dealt else -1)
+        name: MemberSubscription(
+            m.topics, tuple(dealt.get(name, ())), generation if name in dealt else -1
+        )
         for name, m in members.items()
     }
 
 
-def settle(members: dict[str, MemberSubscription], topics: dict[str, list[int]], dealt: Assignment) -> tuple[Assignment, int]:
-    """Rebalance as the members do, until nobody has to give anything up; returns what came out and after how many rounds."""
+def settle(
+    members: dict[str, MemberSubscription], topics: dict[str, list[int]], dealt: Assignment
+) -> tuple[Assignment, int]:
+    """Rebalance until no member must revoke anything; return the assignment and the rounds."""
     for round_ in range(1, 9):
         before = {name: set(dealt.get(name, ())) for name in members}
         dealt = STICKY.assign(owning(members, dealt, round_), topics)
         for name, mine in dealt.items():
             for other, owned in before.items():
-                assert other == name or not owned & set(mine), "a partition was given away that another still owns"
+                assert other == name or not owned & set(mine), (
+                    "a partition was given away that another still owns"
+                )
         if all(before[name] <= set(dealt[name]) for name in members):
             return dealt, round_
     raise AssertionError("the group does not come to rest")
@@ -146,29 +173,33 @@ def settle(members: dict[str, MemberSubscription], topics: dict[str, list[int]],
 
 @given(groups(), groups())
 @settings(max_examples=200)
-def test_any_change_of_a_cooperative_group_comes_to_rest(
-    first: GroupOf,
-    second: GroupOf,
-) -> None:
-    """Members and topics come and go: soon nothing moves any more, nothing is ever owned twice, and all is dealt out."""
+def test_cooperative_group_settles(first: GroupOf, second: GroupOf) -> None:
+    """Members and topics come and go.
+
+    Soon all partitions are assigned once and stay where they are.
+    """
     dealt, rounds = settle(*first, {})
     assert rounds == 1
     members, topics = second
-    dealt, rounds = settle(members, topics, {name: mine for name, mine in dealt.items() if name in members})
+    dealt, rounds = settle(
+        members, topics, {name: mine for name, mine in dealt.items() if name in members}
+    )
     assert rounds <= 4
     check_dealt(members, topics, dealt)
 
 
 @given(groups())
-def test_nothing_moves_when_nothing_changed(group: GroupOf) -> None:
+def test_unchanged_group_moves_nothing(group: GroupOf) -> None:
     members, topics = group
     dealt, _ = settle(members, topics, {})
     again = STICKY.assign(owning(members, dealt, 7), topics)
-    assert {name: set(mine) for name, mine in again.items()} == {name: set(mine) for name, mine in dealt.items()}
+    assert {name: set(mine) for name, mine in again.items()} == {
+        name: set(mine) for name, mine in dealt.items()
+    }
 
 
 @given(groups(equal=True), st.data())
-def test_who_leaves_moves_only_its_own(group: GroupOf, data: st.DataObject) -> None:
+def test_leaving_member_moves_only_its_own(group: GroupOf, data: st.DataObject) -> None:
     members, topics = group
     dealt, _ = settle(members, topics, {})
     gone = data.draw(st.sampled_from(sorted(members)))
@@ -178,7 +209,7 @@ def test_who_leaves_moves_only_its_own(group: GroupOf, data: st.DataObject) -> N
 
 
 @given(groups(equal=True))
-def test_who_comes_takes_no_more_than_its_share(group: GroupOf) -> None:
+def test_new_member_takes_only_its_share(group: GroupOf) -> None:
     members, topics = group
     dealt, _ = settle(members, topics, {})
     more = members | {"new": next(iter(members.values()))}
@@ -189,22 +220,33 @@ def test_who_comes_takes_no_more_than_its_share(group: GroupOf) -> None:
     assert all(set(after[name]) <= set(dealt[name]) for name in members)
 
 
-def test_what_two_claim_goes_to_the_newer_generation() -> None:
-    members = {"old": member("t", owned=tps("t", 0), generation=3), "new": member("t", owned=tps("t", 0), generation=4)}
+def test_newer_generation_wins_a_double_claim() -> None:
+    members = {
+        "old": member("t", owned=tps("t", 0), generation=3),
+        "new": member("t", owned=tps("t", 0), generation=4),
+    }
     assert STICKY.assign(members, {"t": [0]}) == {"old": [], "new": tps("t", 0)}
 
 
-def test_what_two_claim_in_the_same_generation_goes_to_nobody_until_both_have_let_go() -> None:
+def test_equal_double_claim_is_not_assigned() -> None:
+    """Two members claim a partition in the same generation.
+
+    It stays free until both have revoked it.
+    """
     members = {name: member("t", owned=tps("t", 0), generation=3) for name in "ab"}
     assert STICKY.assign(members, {"t": [0]}) == {"a": [], "b": []}
 
 
-def test_what_somebody_owns_and_does_not_want_any_more_is_not_given_away_yet() -> None:
+def test_unwanted_but_owned_is_not_yet_assigned() -> None:
+    """A member still owns a partition of a topic that it left.
+
+    The partition is not given to another member yet.
+    """
     members = {"a": member("u", owned=tps("t", 0)), "b": member("t")}
     assert STICKY.assign(members, {"t": [0], "u": [0]}) == {"a": tps("u", 0), "b": []}
 
 
-def test_a_large_group_is_dealt_out_quickly() -> None:
+def test_large_group_is_assigned_quickly() -> None:
     topics = {f"t{number}": list(range(100)) for number in range(30)}
     members = {f"m{number:03}": member(*topics) for number in range(100)}
     start = time.process_time()

@@ -1,4 +1,7 @@
-"""The consumer's plain data: the member's table, partitions and positions, the fetch buffer, what members tell each other."""
+"""The consumer's plain data.
+
+States of the member, partitions, positions, the fetch buffer, and messages of members.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trikafka import TopicPartition
-from trikafka._managers import group_messages
-from trikafka._state.assignment import AssignedPartition, Assignment, PartitionState, Wake
-from trikafka._state.fetch_buffer import CompletedFetch, FetchBuffer
-from trikafka._state.member import _AFTER, Member, MemberState
-from trikafka._state.partition_state import SUCCESSORS as PARTITION_AFTER
-from trikafka._state.progress import Progress
-from trikafka._state.subscription import Mode, Subscription
+from trikafka._managers.group import group_messages
+from trikafka._state.consumer.assignment import (
+    AssignedPartition,
+    Assignment,
+    ChangeCallbacks,
+    PartitionState,
+)
+from trikafka._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
+from trikafka._state.consumer.partition_state import SUCCESSORS as PARTITION_AFTER
+from trikafka._state.consumer.progress import Progress
+from trikafka._state.consumer.subscription import Mode, Subscription
+from trikafka._state.group.member import _AFTER, Member, MemberState
 from trikafka._wire.columns import RecordBatch
 from trikafka._wire.records import decode_records
 from trikafka.config import ConsumerConfig
@@ -27,11 +35,11 @@ from trikafka.types import OffsetSpec
 
 A, B, C = (TopicPartition("t", number) for number in range(3))
 
-# --- the member -------------------------------------------------------------------------------------------------------
+# --- the member -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(MemberState, MemberState)))
-def test_the_member_takes_only_the_steps_of_its_table(before: MemberState, after: MemberState) -> None:
+def test_member_takes_only_steps_of_its_table(before: MemberState, after: MemberState) -> None:
     member = Member(None)
     member.state = before
     if after is before or after in _AFTER[before]:
@@ -42,8 +50,12 @@ def test_the_member_takes_only_the_steps_of_its_table(before: MemberState, after
             member.to(after)
 
 
-def test_every_state_can_be_left_by_closing_and_leads_back_to_unjoined() -> None:
-    assert all(MemberState.LEAVING in _AFTER[state] for state in MemberState if state is not MemberState.LEAVING)
+def test_every_member_state_can_leave_and_rejoin() -> None:
+    assert all(
+        MemberState.LEAVING in _AFTER[state]
+        for state in MemberState
+        if state is not MemberState.LEAVING
+    )
     for start in MemberState:
         reached, todo = {start}, [start]
         while todo:
@@ -52,7 +64,7 @@ def test_every_state_can_be_left_by_closing_and_leads_back_to_unjoined() -> None
         assert MemberState.UNJOINED in reached
 
 
-def test_who_the_member_is() -> None:
+def test_identity_follows_joining_and_forgetting() -> None:
     member = Member("instance")
     assert not member.identity.joined
     member.know_as("id")
@@ -60,16 +72,25 @@ def test_who_the_member_is() -> None:
     member.know_as("id", 3)
     assert member.identity.joined
     member.forget(keep_id=True)
-    assert (member.identity.member_id, member.identity.joined, member.identity.instance_id) == ("id", False, "instance")
+    assert (member.identity.member_id, member.identity.joined, member.identity.instance_id) == (
+        "id",
+        False,
+        "instance",
+    )
     member.forget()
     assert (member.identity.member_id, member.identity.instance_id) == ("", "instance")
 
 
-# --- the subscription -------------------------------------------------------------------------------------------------
+# --- the subscription -----------------------------------------------------------------------------
 
 
-def test_the_ways_to_partitions_do_not_mix() -> None:
-    for first, second in (("topics", "manual"), ("manual", "topics"), ("topics", "pattern"), ("pattern", "manual")):
+def test_ways_of_subscribing_do_not_mix() -> None:
+    for first, second in (
+        ("topics", "manual"),
+        ("manual", "topics"),
+        ("topics", "pattern"),
+        ("pattern", "manual"),
+    ):
         ways = {
             "topics": lambda s: s.subscribe(["t"]),
             "pattern": lambda s: s.subscribe_pattern(re.compile("t")),
@@ -84,7 +105,7 @@ def test_the_ways_to_partitions_do_not_mix() -> None:
         ways[second](subscription)
 
 
-def test_a_pattern_matches_whole_names() -> None:
+def test_pattern_matches_whole_names() -> None:
     subscription = Subscription(Assignment())
     subscription.subscribe_pattern(re.compile("a|ab"))
     assert subscription.match(["a", "ab", "abc", "xa"])
@@ -94,7 +115,7 @@ def test_a_pattern_matches_whole_names() -> None:
     assert subscription.mode is Mode.PATTERN
 
 
-def test_of_what_is_not_followed_any_more_nothing_is_delivered() -> None:
+def test_unsubscribed_topic_is_not_delivered() -> None:
     assignment = Assignment()
     subscription = Subscription(assignment)
     subscription.subscribe(["t", "u"])
@@ -107,15 +128,15 @@ def test_of_what_is_not_followed_any_more_nothing_is_delivered() -> None:
     assert assignment.get(A).state is PartitionState.REVOKING
 
 
-# --- the assignment ---------------------------------------------------------------------------------------------------
+# --- the assignment -------------------------------------------------------------------------------
 
 
 class Woken:
-    """Notes who was woken."""
+    """A record of what was woken."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
-        self.wake = Wake(
+        self.wake = ChangeCallbacks(
             deliver=lambda partition: self.names.append("deliver"),
             fetch=lambda: self.names.append("fetch"),
             locate=lambda: self.names.append("locate"),
@@ -125,12 +146,13 @@ class Woken:
         )
 
     def take(self) -> set[str]:
-        names, self.names = self.names, []
+        names = self.names
+        self.names = []
         return set(names)
 
 
-def assigned(*tps: TopicPartition, wake: Wake | None = None) -> list[AssignedPartition]:
-    """Partitions assigned by hand, their positions not known."""
+def assigned(*tps: TopicPartition, wake: ChangeCallbacks | None = None) -> list[AssignedPartition]:
+    """Return partitions assigned by hand, with unknown positions."""
     table = Assignment(wake)
     table.assign(tps)
     return list(table)
@@ -139,23 +161,37 @@ def assigned(*tps: TopicPartition, wake: Wake | None = None) -> list[AssignedPar
 def records(count: int = 3, first: int = 0) -> RecordBatch:
     data = encode_batch([b"%d" % number for number in range(count)], timestamp=0)
     data = first.to_bytes(8) + data[8:]  # the base offset is outside the checksum
-    return decode_records(data, topic="t", partition=0, fetch_offset=first, aborted=None, check_crcs=True, max_bytes=10_000)
+    return decode_records(
+        data,
+        topic="t",
+        partition=0,
+        fetch_offset=first,
+        aborted=None,
+        check_crcs=True,
+        max_bytes=10_000,
+    )
 
 
-def test_what_is_lost_is_lost_in_that_step_and_stays_so_until_it_is_let_go() -> None:
-    """Before, it was as one that is revoked until the listeners had been told: a sink wrote then what others would write, too."""
+def test_lost_partition_is_lost_at_once() -> None:
+    """A lost partition stays lost until it is removed.
+
+    Had it counted as owned until the listeners returned, a sink could write what another member
+    writes.
+    """
     assignment = Assignment()
     assignment.add([A, B])
     assignment.begin_revocation([A])
     partitions = [assignment.get(tp) for tp in (A, B)]
     assert assignment.begin_revocation(lost=True) == [A, B]
     assignment.begin_revocation()  # the consumer leaves
-    assert [(partition.state, partition.owned) for partition in partitions] == [(PartitionState.LOST, False)] * 2
+    assert [(partition.state, partition.owned) for partition in partitions] == [
+        (PartitionState.LOST, False)
+    ] * 2
     assignment.lost([A, B])
     assert [partition.state for partition in partitions] == [PartitionState.GONE] * 2
 
 
-def test_assign_keeps_the_positions_of_what_stays_and_forgets_what_goes() -> None:
+def test_assign_keeps_only_remaining_positions() -> None:
     table = Assignment()
     table.assign([A, B, A])
     table.get(A).seek(7)
@@ -170,31 +206,48 @@ def test_assign_keeps_the_positions_of_what_stays_and_forgets_what_goes() -> Non
         table.get(B)
 
 
-def test_the_life_of_a_partition_of_the_group() -> None:
+def test_life_of_a_group_partition() -> None:
     woken = Woken()
     table = Assignment(woken.wake)
     assert table.add([A]) == [A]
     partition = table.get(A)
-    assert (partition.state, partition.awaits_callback, list(table.unlocated)) == (PartitionState.AWAITING_CALLBACK, True, [])
+    assert (partition.state, partition.awaits_callback, list(table.unlocated)) == (
+        PartitionState.AWAITING_CALLBACK,
+        True,
+        [],
+    )
     assert "assigned" in woken.take()
     table.callback_done([A])
-    assert (partition.state, list(table.unlocated)) == (PartitionState.AWAITING_POSITION, [partition])
+    assert (partition.state, list(table.unlocated)) == (
+        PartitionState.AWAITING_POSITION,
+        [partition],
+    )
     assert woken.take() == {"locate", "deliver"}
     partition.located(5)
-    assert (partition.state, partition.fetchable, partition.deliverable) == (PartitionState.FETCHING, True, True)
+    assert (partition.state, partition.fetchable, partition.deliverable) == (
+        PartitionState.FETCHING,
+        True,
+        True,
+    )
     assert (list(table.fetchable), list(table.unlocated)) == ([partition], [])
     assert woken.take() == {"fetch", "deliver", "overtaken"}
     partition.pause()
     assert (partition.fetchable, partition.deliverable) == (False, False)
     partition.resume()
     assert table.begin_revocation() == [A]
-    assert (partition.state, partition.fetchable, partition.deliverable) == (PartitionState.REVOKING, False, False)
+    assert (partition.state, partition.fetchable, partition.deliverable) == (
+        PartitionState.REVOKING,
+        False,
+        False,
+    )
     table.revoked([A])
     assert (partition.state, len(table)) == (PartitionState.GONE, 0)
 
 
 @pytest.mark.parametrize(("before", "after"), list(product(PartitionState, PartitionState)))
-def test_a_partition_takes_only_the_steps_of_its_table(before: PartitionState, after: PartitionState) -> None:
+def test_partition_takes_only_steps_of_its_table(
+    before: PartitionState, after: PartitionState
+) -> None:
     partition = AssignedPartition(Assignment(), A, before, Progress())
     if after is before or after in PARTITION_AFTER[before]:
         partition.enter(after)
@@ -204,17 +257,22 @@ def test_a_partition_takes_only_the_steps_of_its_table(before: PartitionState, a
             partition.enter(after)
 
 
-def test_a_seek_in_the_listener_stands_when_the_callback_is_done() -> None:
+def test_seek_in_the_listener_stands() -> None:
     table = Assignment()
     table.add([A])
     table.get(A).seek(3)
     assert table.get(A).state is PartitionState.AWAITING_CALLBACK
     assert not table.get(A).deliverable
     table.callback_done([A])
-    assert (table.get(A).state, table.get(A).position, list(table.unlocated)) == (PartitionState.FETCHING, 3, [])
+    assert (table.get(A).state, table.get(A).position, list(table.unlocated)) == (
+        PartitionState.FETCHING,
+        3,
+        [],
+    )
 
 
-def test_a_position_that_is_asked_for_is_located_before_the_callback_is_done() -> None:
+def test_requested_position_precedes_callback_end() -> None:
+    """A position that is asked for is located before the rebalance callback has returned."""
     table = Assignment()
     table.add([A])
     table.get(A).request_position()
@@ -223,7 +281,7 @@ def test_a_position_that_is_asked_for_is_located_before_the_callback_is_done() -
     assert (table.get(A).state, list(table.unlocated)) == (PartitionState.AWAITING_CALLBACK, [])
 
 
-def test_a_seek_forgets_all_that_was_asked_before() -> None:
+def test_seek_forgets_earlier_requests() -> None:
     (partition,) = assigned(A)
     partition.ask_reset(OffsetSpec.LATEST)
     partition.failed(ValueError())
@@ -231,13 +289,19 @@ def test_a_seek_forgets_all_that_was_asked_before() -> None:
     assert partition.position is None
     assert not partition.fetchable
     partition.seek(5)
-    known = (partition.position, partition.processed, partition.fetch_offset, partition.reset, partition.error)
+    known = (
+        partition.position,
+        partition.processed,
+        partition.fetch_offset,
+        partition.reset,
+        partition.error,
+    )
     assert known == (5, 5, 5, None, None)
     assert not partition.accepts(ticket)
     assert partition.fetchable
 
 
-def test_a_limit_ends_delivering_and_fetching() -> None:
+def test_limit_ends_delivering_and_fetching() -> None:
     (partition,) = assigned(A)
     partition.seek(5)
     partition.fetched(10)
@@ -252,7 +316,7 @@ def test_a_limit_ends_delivering_and_fetching() -> None:
         assert (partition.deliverable, partition.fetchable) == (deliverable, fetchable)
 
 
-def test_an_error_is_told_once_and_then_it_is_tried_again() -> None:
+def test_error_is_raised_once_then_retried() -> None:
     woken = Woken()
     table = Assignment(woken.wake)
     table.assign([A, B])
@@ -262,15 +326,15 @@ def test_an_error_is_told_once_and_then_it_is_tried_again() -> None:
     table.get(B).failed(error := ValueError())
     assert woken.take() == {"deliver"}
     assert list(table.fetchable) == [table.get(A)]
-    assert (table.take_error(), table.take_error()) == (error, None)
+    assert (table.pop_error(), table.pop_error()) == (error, None)
     assert woken.take() == {"fetch"}
     assert set(table.fetchable) == set(table)
 
 
-# --- how far the user is ----------------------------------------------------------------------------------------------
+# --- how far the user is --------------------------------------------------------------------------
 
 
-def test_processed_follows_the_user_and_is_a_partitions_own() -> None:
+def test_processed_is_kept_for_each_partition() -> None:
     a, b = assigned(A, B)
     for partition in (a, b):
         partition.seek(0)
@@ -280,7 +344,7 @@ def test_processed_follows_the_user_and_is_a_partitions_own() -> None:
     assert (a.processed, b.processed) == (3, 0)
 
 
-def test_a_cursor_delivers_record_by_record() -> None:
+def test_cursor_delivers_record_by_record() -> None:
     (a,) = assigned(A)
     a.seek(0)
     cursor = a.begin_records(records(3))
@@ -294,18 +358,24 @@ def test_a_cursor_delivers_record_by_record() -> None:
 
 
 @pytest.mark.parametrize("what", ["seek", "ask_reset", "pause", "enter", "limit_to"])
-def test_what_overtakes_a_cursor_ends_it(what: str) -> None:
+def test_overtaken_cursor_ends(what: str) -> None:
     (a,) = assigned(A)
     a.seek(0)
     cursor = a.begin_records(records(3))
     cursor.take()
-    arguments = {"seek": 7, "ask_reset": OffsetSpec.LATEST, "enter": PartitionState.REVOKING, "limit_to": 1}
+    arguments = {
+        "seek": 7,
+        "ask_reset": OffsetSpec.LATEST,
+        "enter": PartitionState.REVOKING,
+        "limit_to": 1,
+    }
     getattr(a, what)(*([arguments[what]] if what in arguments else []))
     assert not cursor.live
     assert [record.offset for record in cursor.rest] == [1, 2]
 
 
-def test_what_holds_no_record_is_processed_unless_the_user_holds_something_before_it() -> None:
+def test_empty_range_is_processed_unless_behind() -> None:
+    """An offset range without records is processed, unless the user holds a record before it."""
     (a,) = assigned(A)
     a.seek(0)
     a.passed_over(2)
@@ -315,7 +385,7 @@ def test_what_holds_no_record_is_processed_unless_the_user_holds_something_befor
     assert (a.position, a.processed) == (9, 2)
 
 
-def test_marks_commit_only_what_has_no_gap_before_it() -> None:
+def test_marks_commit_only_up_to_a_gap() -> None:
     table = Assignment(marks=True)
     table.assign([A])
     a = table.get(A)
@@ -329,7 +399,7 @@ def test_marks_commit_only_what_has_no_gap_before_it() -> None:
 
 
 @given(st.permutations(range(8)), st.integers(1, 8))
-def test_marks_in_any_order(order: list[int], cut: int) -> None:
+def test_marks_work_in_any_order(order: list[int], cut: int) -> None:
     progress = Progress(marks=True)
     progress.start_at(0, None)
     batch = records(8)
@@ -345,7 +415,7 @@ def test_marks_in_any_order(order: list[int], cut: int) -> None:
     assert taken == list(range(cut))
 
 
-# --- the fetch buffer -------------------------------------------------------------------------------------------------
+# --- the fetch buffer -----------------------------------------------------------------------------
 
 
 def fetch(partition: AssignedPartition, size: int = 10) -> CompletedFetch:
@@ -353,9 +423,12 @@ def fetch(partition: AssignedPartition, size: int = 10) -> CompletedFetch:
 
 
 def ready(*tps: TopicPartition, limit: int = 1000) -> tuple[FetchBuffer, list[AssignedPartition]]:
-    """A buffer and partitions that may be delivered; what overtakes them is dropped from it."""
+    """Return a buffer and deliverable partitions.
+
+    What overtakes a partition drops its buffered fetches.
+    """
     buffers: list[FetchBuffer] = []
-    wake = Wake(overtaken=lambda partition: buffers[0].drop(partition))
+    wake = ChangeCallbacks(overtaken=lambda partition: buffers[0].drop(partition))
     buffers.append(FetchBuffer(limit, wake))
     table = Assignment(wake)
     table.assign(tps)
@@ -365,12 +438,13 @@ def ready(*tps: TopicPartition, limit: int = 1000) -> tuple[FetchBuffer, list[As
 
 
 def take(buffer: FetchBuffer) -> CompletedFetch | None:
-    """What is to be delivered next."""
+    """Return the next fetch to deliver."""
     partition = buffer.next_partition()
-    return None if partition is None else buffer.take(partition)
+    return None if partition is None else buffer.pop(partition)
 
 
-def test_partitions_take_turns_and_each_keeps_its_order() -> None:
+def test_partitions_take_turns_in_order() -> None:
+    """Each partition's fetches keep their order."""
     buffer, (a, b, c) = ready(A, B, C)
     put = [fetch(a), fetch(a), fetch(a), fetch(b), fetch(b), fetch(c)]
     for each in put:
@@ -382,12 +456,17 @@ def test_partitions_take_turns_and_each_keeps_its_order() -> None:
     assert buffer.buffered == 0
 
 
-def test_a_paused_partition_waits_and_counts() -> None:
+def test_paused_partition_waits_and_counts() -> None:
     buffer, (a, b) = ready(A, B)
     buffer.put(fetch(a, 90))
     buffer.put(fetch(b, 20))
     a.pause()
-    assert (buffer.buffered, buffer.size_of(a), buffer.has(a), buffer.has(b)) == (110, 90, False, True)
+    assert (buffer.buffered, buffer.size_of(a), buffer.has(a), buffer.has(b)) == (
+        110,
+        90,
+        False,
+        True,
+    )
     taken = take(buffer)
     assert taken is not None
     assert taken.partition is b
@@ -398,7 +477,7 @@ def test_a_paused_partition_waits_and_counts() -> None:
     assert taken.partition is a
 
 
-def test_what_was_overtaken_is_dropped() -> None:
+def test_overtaken_fetches_are_dropped() -> None:
     buffer, (a, b) = ready(A, B)
     for partition in (a, a, b):
         buffer.put(fetch(partition))
@@ -412,7 +491,7 @@ def test_what_was_overtaken_is_dropped() -> None:
     assert buffer.empty
 
 
-def test_what_is_put_back_comes_first() -> None:
+def test_returned_fetch_comes_first() -> None:
     buffer, (a, b) = ready(A, B)
     for partition in (a, b, a):
         buffer.put(fetch(partition))
@@ -424,12 +503,12 @@ def test_what_is_put_back_comes_first() -> None:
     assert again is not None
     assert again.batch is not None
     assert list(again.batch.offsets) == [1, 2]
-    assert buffer.take(a) is rest
+    assert buffer.pop(a) is rest
     assert [each.partition.tp for each in (take(buffer), take(buffer)) if each] == [B, A]
     assert buffer.empty
 
 
-def test_who_waits_for_room_is_woken_when_something_is_taken() -> None:
+def test_taking_wakes_an_idle_fetcher() -> None:
     woken = Woken()
     buffer = FetchBuffer(100, woken.wake)
     (a,) = assigned(A)
@@ -437,11 +516,11 @@ def test_who_waits_for_room_is_woken_when_something_is_taken() -> None:
     buffer.put(fetch(a))
     assert woken.take() == {"deliver"}
     buffer.fetcher_idle(True)
-    buffer.take(a)
+    buffer.pop(a)
     assert woken.take() == {"fetch"}
 
 
-def test_the_share_of_a_partition() -> None:
+def test_share_of_a_partition() -> None:
     buffer = FetchBuffer(100)
     assert (buffer.share(4), buffer.share(0), buffer.share(1000)) == (25, 100, 1)
 
@@ -456,7 +535,7 @@ def test_the_share_of_a_partition() -> None:
         (1, 300, 0, 7, 7),  # small fetches need little room
         (1, 125, 50, 1000, 25),  # the user's records count three times
         (1, 126, 50, 1000, 0),
-        (1, 0, 1000, 1000, 25),  # but never keep everything from being fetched
+        (1, 0, 1000, 1000, 25),  # but some fetch is always allowed
         (1, 1, 1000, 1000, 0),
         (4, 0, 0, 1000, 6),  # a part of it
         (4, 40, 40, 1000, 6),
@@ -465,7 +544,7 @@ def test_the_share_of_a_partition() -> None:
         (1000, 1, 0, 50, 0),
     ],
 )
-def test_the_room_for_a_fetch(brokers: int, buffered: int, held: int, wanted: int, room: int) -> None:
+def test_room_for_a_fetch(brokers: int, buffered: int, held: int, wanted: int, room: int) -> None:
     buffer = FetchBuffer(400)
     buffer.count_delivered(held // 2)
     buffer.count_delivered(held - held // 2)
@@ -476,8 +555,12 @@ def test_the_room_for_a_fetch(brokers: int, buffered: int, held: int, wanted: in
     assert buffer.room(1, 275, 400) == 25
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["put", "take", "seek", "pause", "resume"]))))
-def test_the_buffer_counts_what_it_holds(steps: list[tuple[int, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.sampled_from(["put", "take", "seek", "pause", "resume"]))
+    )
+)
+def test_buffer_counts_its_bytes(steps: list[tuple[int, str]]) -> None:
     buffer, partitions = ready(A, B, C)
     waiting: list[list[CompletedFetch]] = [[], [], []]
     for number, what in steps:
@@ -496,26 +579,41 @@ def test_the_buffer_counts_what_it_holds(steps: list[tuple[int, str]]) -> None:
                 partition.resume()
             case "take":
                 taken = take(buffer)
-                allowed = [fetches[0] for fetches, each in zip(waiting, partitions, strict=True) if fetches and each.deliverable]
+                allowed = [
+                    fetches[0]
+                    for fetches, each in zip(waiting, partitions, strict=True)
+                    if fetches and each.deliverable
+                ]
                 assert (taken is None) == (not allowed)
                 if taken is not None:
                     assert any(taken is each for each in allowed)
                     waiting[partitions.index(taken.partition)].pop(0)
-    assert [buffer.size_of(partition) for partition in partitions] == [7 * len(fetches) for fetches in waiting]
+    assert [buffer.size_of(partition) for partition in partitions] == [
+        7 * len(fetches) for fetches in waiting
+    ]
 
 
-# --- what members tell each other -------------------------------------------------------------------------------------
+# --- messages of members --------------------------------------------------------------------------
 
 
-def test_subscriptions_and_assignments_survive_the_wire() -> None:
+def test_subscriptions_and_assignments_roundtrip() -> None:
     config = ConsumerConfig.build({"bootstrap_servers": "a:1", "group_id": "g", "client_rack": "r"})
     member = Member(None)
     member.know_as("m", 4)
-    request = group_messages.join_request(config, member.identity, {"range": None}, frozenset({"t", "u"}), [A, C])
+    request = group_messages.join_request(
+        config, member.identity, {"range": None}, frozenset({"t", "u"}), [A, C]
+    )
     told = group_messages.decode_subscription(bytes(request.protocols[0].metadata), "i")
-    assert (told.topics, told.owned, told.generation, told.instance_id) == ({"t", "u"}, (A, C), 4, "i")
+    assert (told.topics, told.owned, told.generation, told.instance_id) == (
+        {"t", "u"},
+        (A, C),
+        4,
+        "i",
+    )
     for assignment in ([], [A], [B, TopicPartition("u", 7), A]):
-        assert sorted(group_messages.decode_assignment(group_messages.encode_assignment(assignment))) == sorted(assignment)
+        assert sorted(
+            group_messages.decode_assignment(group_messages.encode_assignment(assignment))
+        ) == sorted(assignment)
     assert group_messages.decode_assignment(b"") == []
 
 
@@ -523,13 +621,20 @@ def test_subscriptions_and_assignments_survive_the_wire() -> None:
 def test_subscriptions_of_older_members_are_read(version: int) -> None:
     from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
-    data = bytes(ConsumerProtocolSubscription(version=version, topics=["t"], user_data=None).encode(version=version))
+    data = bytes(
+        ConsumerProtocolSubscription(version=version, topics=["t"], user_data=None).encode(
+            version=version
+        )
+    )
     told = group_messages.decode_subscription(data, None)
     assert (told.topics, told.owned, told.generation) == ({"t"}, (), -1)
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_are_a_subscription_or_a_protocol_error(data: bytes) -> None:
-    for read in (lambda: group_messages.decode_subscription(data, None), lambda: group_messages.decode_assignment(data)):
+def test_any_bytes_are_read_or_a_protocol_error(data: bytes) -> None:
+    for read in (
+        lambda: group_messages.decode_subscription(data, None),
+        lambda: group_messages.decode_assignment(data),
+    ):
         with suppress(ProtocolError):
             read()

@@ -1,4 +1,7 @@
-"""The plan of fetches: from whom, and what not now. Pure: a table of partitions, a snapshot and a clock that is an argument."""
+"""The plan of fetches: from which broker a partition is fetched, and when not.
+
+Pure: a table of partitions, a snapshot, and a clock that is an argument.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,10 @@ import math
 from uuid import UUID
 
 from trikafka import TopicPartition
-from trikafka._state.assignment import Assignment, PartitionState, Wake
 from trikafka._state.cluster import ClusterSnapshot, TopicInfo
-from trikafka._state.fetch_buffer import CompletedFetch, FetchBuffer
-from trikafka._state.fetch_plan import FetchPlan
+from trikafka._state.consumer.assignment import Assignment, ChangeCallbacks, PartitionState
+from trikafka._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
+from trikafka._state.consumer.fetch_plan import FetchPlan
 from trikafka.types import Node, PartitionInfo
 
 A, B, C = TPS = [TopicPartition("t", number) for number in range(3)]
@@ -17,14 +20,21 @@ NODES = {number: Node(number, f"broker-{number}", 9092) for number in range(3)}
 
 
 def snapshot_of(*leaders: int | None, epoch: int = 0, topic_id: int = 7) -> ClusterSnapshot:
-    parts = {n: PartitionInfo("t", n, leader, epoch, (0, 1, 2), (0, 1, 2)) for n, leader in enumerate(leaders)}
-    return ClusterSnapshot(1, None, None, NODES, {"t": TopicInfo("t", 0, str(UUID(int=topic_id)), False, parts)})
+    parts = {
+        n: PartitionInfo("t", n, leader, epoch, (0, 1, 2), (0, 1, 2))
+        for n, leader in enumerate(leaders)
+    }
+    return ClusterSnapshot(
+        1, None, None, NODES, {"t": TopicInfo("t", 0, str(UUID(int=topic_id)), False, parts)}
+    )
 
 
 class World:
     def __init__(self, *leaders: int | None, limit: int = 1000) -> None:
         self.buffer = FetchBuffer(limit)
-        self.table = Assignment(Wake(overtaken=lambda partition: self.buffer.drop(partition)))
+        self.table = Assignment(
+            ChangeCallbacks(overtaken=lambda partition: self.buffer.drop(partition))
+        )
         self.plan = FetchPlan(self.table, self.buffer)
         self.snapshot = snapshot_of(*leaders)
         self.table.assign(TPS[: len(leaders)])
@@ -35,10 +45,14 @@ class World:
         return self.plan.update(self.snapshot, now)
 
     def wanted(self) -> dict[int, set[TopicPartition]]:
-        return {node: set(session.wanted) for node, session in self.plan.sessions.items() if session.wanted}
+        return {
+            node: set(session.wanted)
+            for node, session in self.plan.sessions.items()
+            if session.wanted
+        }
 
 
-def test_each_partition_is_wanted_of_its_leader() -> None:
+def test_partition_is_fetched_from_its_leader() -> None:
     world = World(0, 1, 1)
     assert world.update() == {0, 1}
     assert world.wanted() == {0: {A}, 1: {B, C}}
@@ -52,10 +66,10 @@ def test_each_partition_is_wanted_of_its_leader() -> None:
     assert world.wanted() == {1: {B}}
 
 
-def test_what_is_paused_or_put_off_is_not_wanted() -> None:
+def test_paused_or_delayed_is_not_fetched() -> None:
     world = World(0, 0)
     world.table.get(A).pause()
-    world.plan.put_off(world.table.get(B), 5.0)
+    world.plan.back_off(world.table.get(B), 5.0)
     world.update(1.0)
     assert (world.wanted(), world.plan.next_timer) == ({}, 5.0)
     world.table.get(A).resume()
@@ -68,21 +82,22 @@ def test_what_is_paused_or_put_off_is_not_wanted() -> None:
     assert world.plan.failures(world.table.get(B)) == 0
 
 
-def test_a_seek_ends_the_wait_and_the_reset_that_was_to_follow() -> None:
+def test_seek_ends_the_delay_and_its_reset() -> None:
     world = World(0, 0)
     a, b = world.table
     for partition in (a, b):
-        world.plan.put_off(partition, 5.0, reset=True)
+        world.plan.back_off(partition, 5.0, reset=True)
     world.update()
     a.seek(3)
     world.update()
     assert world.wanted() == {0: {A}}
     world.update(5.0)
-    assert world.plan.take_found().resets == [b]
-    assert world.plan.take_found().resets == []
+    assert world.plan.pop_actions().resets == [b]
+    assert world.plan.pop_actions().resets == []
 
 
-def test_a_preferred_replica_is_asked_until_its_time_is_up_or_it_fails() -> None:
+def test_preferred_replica_is_used_for_a_while() -> None:
+    """The replica is asked until its time is up or it fails."""
     world = World(0, 0)
     a, b = world.table
     world.update()
@@ -105,7 +120,7 @@ def test_a_preferred_replica_is_asked_until_its_time_is_up_or_it_fails() -> None
     assert world.plan.trusts_replicas(20.0), "it was asked as a leader"
 
 
-def test_who_has_enough_buffered_waits_for_room() -> None:
+def test_broker_with_enough_buffered_waits() -> None:
     world = World(0, 0, limit=200)
     a = world.table.get(A)
     world.update()
@@ -115,13 +130,14 @@ def test_who_has_enough_buffered_waits_for_room() -> None:
     a.fetched(9)
     world.update()
     assert (world.wanted(), world.plan.is_short_of_room(0)) == ({0: {B}}, True)
-    world.buffer.take(a)
+    world.buffer.pop(a)
     world.update()
     assert (world.wanted(), world.plan.is_short_of_room(0)) == ({0: {A, B}}, False)
     assert world.plan.sessions[0].wanted[A].ticket.offset == 9
 
 
-def test_what_is_buffered_of_a_paused_partition_gives_way_when_there_is_no_room() -> None:
+def test_paused_partitions_buffer_is_dropped() -> None:
+    """Without room, the buffer of a paused partition is dropped and fetched again later."""
     world = World(0, 0, limit=160)
     a, b = world.table
     world.update()
@@ -136,7 +152,8 @@ def test_what_is_buffered_of_a_paused_partition_gives_way_when_there_is_no_room(
     assert (world.buffer.buffered, a.fetch_offset) == (60, 0)
 
 
-def test_a_new_leader_epoch_is_validated_once_where_an_epoch_is_known() -> None:
+def test_new_leader_epoch_is_validated_once() -> None:
+    """Only a position with a known epoch is validated."""
     world = World(0, 0)
     a, b = world.table
     a.seek(5, 0)
@@ -151,13 +168,13 @@ def test_a_new_leader_epoch_is_validated_once_where_an_epoch_is_known() -> None:
     assert world.plan.sessions[1].wanted[A].leader_epoch == 3
 
 
-def test_a_topic_of_another_id_is_found_out_once() -> None:
+def test_recreated_topic_is_reported_once() -> None:
     world = World(0)
     (a,) = world.table
     world.update()
     world.snapshot = snapshot_of(0, topic_id=8)
     world.update()
-    assert (world.plan.take_found().recreated, world.wanted()) == ([a], {})
+    assert (world.plan.pop_actions().recreated, world.wanted()) == ([a], {})
     a.seek(0)
     world.update()
-    assert (world.plan.take_found().recreated, world.wanted()) == ([], {0: {A}})
+    assert (world.plan.pop_actions().recreated, world.wanted()) == ([], {0: {A}})

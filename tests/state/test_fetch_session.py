@@ -1,4 +1,7 @@
-"""Fetch sessions (KIP-227): what requests say, whatever happens. A model of the broker checks that it knows what is wanted."""
+"""Fetch sessions (KIP-227): the contents of requests.
+
+A model of the broker checks that it always knows which partitions are wanted.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trikafka import TopicPartition
-from trikafka._state.assignment import Assignment
-from trikafka._state.fetch_session import FetchSession, SessionRequest, Wanted
+from trikafka._state.consumer.assignment import Assignment
+from trikafka._state.consumer.fetch_session import FetchSession, SessionRequest, Wanted
 
 TPS = [TopicPartition(topic, number) for topic in ("a", "b") for number in range(3)]
 IDS = {"a": UUID(int=1), "b": UUID(int=2)}
 
 
 class Table:
-    """Partitions that are at some offset."""
+    """Partitions at their offsets."""
 
     def __init__(self) -> None:
         self.assignment = Assignment()
@@ -29,10 +32,14 @@ class Table:
 
 
 def full(request: SessionRequest) -> set[tuple[str, int, int]]:
-    return {(topic, number, offset) for topic, parts in request.topics.items() for number, _, offset, _ in parts}
+    return {
+        (topic, number, offset)
+        for topic, parts in request.topics.items()
+        for number, _, offset, _ in parts
+    }
 
 
-def test_the_first_request_names_all_the_next_what_changed() -> None:
+def test_later_requests_name_only_changes() -> None:
     table, session = Table(), FetchSession()
     for tp in TPS:
         session.fetch(tp, table.wanted(tp, 0, IDS[tp.topic]))
@@ -41,7 +48,12 @@ def test_the_first_request_names_all_the_next_what_changed() -> None:
     assert full(first) == {(*tp, 0) for tp in TPS}
     session.responded(99)
     nothing = session.next_request()
-    assert (nothing.session, nothing.full, nothing.topics, nothing.forgotten) == ((99, 1), False, {}, {})
+    assert (nothing.session, nothing.full, nothing.topics, nothing.forgotten) == (
+        (99, 1),
+        False,
+        {},
+        {},
+    )
     session.responded(99)
     session.fetch(TPS[0], table.wanted(TPS[0], 5, IDS["a"]))
     session.forget(TPS[4])
@@ -51,7 +63,8 @@ def test_the_first_request_names_all_the_next_what_changed() -> None:
     assert (third.forgotten, third.topic_ids) == ({"b": [1]}, IDS)
 
 
-def test_what_leaves_and_comes_back_between_two_requests_is_not_forgotten() -> None:
+def test_brief_absence_forgets_nothing() -> None:
+    """A partition that leaves and returns between two requests is not in the forgotten list."""
     table, session = Table(), FetchSession()
     wanted = table.wanted(TPS[0], 0, None)
     session.fetch(TPS[0], wanted)
@@ -62,7 +75,8 @@ def test_what_leaves_and_comes_back_between_two_requests_is_not_forgotten() -> N
     assert (full(again := session.next_request()), again.forgotten) == ({("a", 0, 0)}, {})
 
 
-def test_no_session_means_full_requests_that_take_turns() -> None:
+def test_requests_without_session_take_turns() -> None:
+    """Without a session every request names all partitions, in rotated order."""
     table, session = Table(), FetchSession()
     for tp in TPS[:3]:
         session.fetch(tp, table.wanted(tp, 0, None))
@@ -75,7 +89,7 @@ def test_no_session_means_full_requests_that_take_turns() -> None:
     assert sorted(firsts) == [0, 1, 2]
 
 
-def test_after_a_loss_or_a_refusal_the_session_is_ended_and_begun_anew() -> None:
+def test_failed_session_is_ended_and_replaced() -> None:
     table, session = Table(), FetchSession()
     session.fetch(TPS[0], table.wanted(TPS[0], 0, None))
     session.next_request()
@@ -90,7 +104,7 @@ def test_after_a_loss_or_a_refusal_the_session_is_ended_and_begun_anew() -> None
     assert not session.refused(), "not twice at once"
 
 
-def test_epochs_begin_again_at_one() -> None:
+def test_epochs_wrap_to_one() -> None:
     table, session = Table(), FetchSession()
     session.fetch(TPS[0], table.wanted(TPS[0], 0, None))
     session.next_request()
@@ -101,7 +115,8 @@ def test_epochs_begin_again_at_one() -> None:
     assert session.next_request().session == (99, 1)
 
 
-def test_a_session_by_ids_ends_with_a_topic_without_one_or_with_another() -> None:
+def test_session_by_ids_ends_on_another_id() -> None:
+    """A topic without an id, or with another id, ends a session that uses topic ids."""
     for topic_id in (None, UUID(int=9)):
         table, session = Table(), FetchSession()
         session.fetch(TPS[0], table.wanted(TPS[0], 0, IDS["a"]))
@@ -114,15 +129,22 @@ def test_a_session_by_ids_ends_with_a_topic_without_one_or_with_another() -> Non
 
 
 class Broker:
-    """What a broker would know."""
+    """The broker's knowledge of the session."""
 
     def __init__(self) -> None:
-        self.id, self.epoch, self.known, self.made = 0, 0, dict[tuple[str, int], int](), 0
+        self.id = 0
+        self.epoch = 0
+        self.known = dict[tuple[str, int], int]()
+        self.made = 0
 
     def take(self, request: SessionRequest, room: bool) -> int | None:
-        """The session's id for the response; None: it does not know the session."""
+        """Return the session's id for the response, or ``None`` if the session is unknown."""
         session_id, epoch = request.session
-        told = {(topic, number): offset for topic, parts in request.topics.items() for number, _, offset, _ in parts}
+        told = {
+            (topic, number): offset
+            for topic, parts in request.topics.items()
+            for number, _, offset, _ in parts
+        }
         if epoch == 0:
             self.known = told
             self.made += 1
@@ -141,16 +163,24 @@ class Broker:
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("fetch"), st.sampled_from(TPS), st.integers(0, 3), st.sampled_from([None, "id", "new"])),
+        st.tuples(
+            st.just("fetch"),
+            st.sampled_from(TPS),
+            st.integers(0, 3),
+            st.sampled_from([None, "id", "new"]),
+        ),
         st.tuples(st.just("forget"), st.sampled_from(TPS)),
-        st.tuples(st.just("request"), st.sampled_from(["fine", "no room", "lost", "lost response", "forgotten"])),
+        st.tuples(
+            st.just("request"),
+            st.sampled_from(["fine", "no room", "lost", "lost response", "forgotten"]),
+        ),
     ),
     max_size=40,
 )
 
 
 @given(STEPS)
-def test_the_broker_always_knows_what_is_wanted(steps: list[tuple[object, ...]]) -> None:
+def test_broker_always_knows_what_is_wanted(steps: list[tuple[object, ...]]) -> None:
     table, session, broker = Table(), FetchSession(), Broker()
     for step in steps:
         match step:
@@ -175,4 +205,6 @@ def test_the_broker_always_knows_what_is_wanted(steps: list[tuple[object, ...]])
                     session.refused()
                 else:
                     session.responded(session_id)
-                    assert broker.known == {tuple(tp): wanted.ticket.offset for tp, wanted in session.wanted.items()}
+                    assert broker.known == {
+                        tuple(tp): wanted.ticket.offset for tp, wanted in session.wanted.items()
+                    }

@@ -1,4 +1,7 @@
-"""What a member of the consumer protocol owns and is to own, while the broker changes its mind: each way leads to the target."""
+"""The assignment of a member of the consumer protocol, owned and targeted.
+
+The broker may change the target at any time; every way leads to it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trikafka import TopicPartition
-from trikafka._state.target_assignment import TargetAssignment
+from trikafka._state.group.target_assignment import TargetAssignment
 
 A, B, NEW_A = (uuid.UUID(int=number) for number in (1, 2, 3))
 NAMES = {A: "a", B: "b"}
@@ -18,21 +21,27 @@ def anything(topic: str) -> bool:
     return True
 
 
-def bring_about(target: TargetAssignment, names: dict[uuid.UUID, str] = NAMES) -> list[tuple[str, list[TopicPartition]]]:
-    """Do the steps to the end, and say what they were."""
+def bring_about(
+    target: TargetAssignment, names: dict[uuid.UUID, str] = NAMES
+) -> list[tuple[str, list[TopicPartition]]]:
+    """Do all steps and return them."""
     done: list[tuple[str, list[TopicPartition]]] = []
     before: set[TopicPartition] = set()
     while (step := target.step(names, anything)).revoke:
         done.append(("revoke", step.revoke))
         target.gave_up(step.revoke)
-    before = {TopicPartition(names[topic_id], number) for topic_id, number in target.report.owned if topic_id in names}
+    before = {
+        TopicPartition(names[topic_id], number)
+        for topic_id, number in target.report.owned
+        if topic_id in names
+    }
     if added := [tp for tp in step.wanted if tp not in before]:
         done.append(("add", added))
     target.took(step)
     return done
 
 
-def test_a_target_is_reached_by_giving_up_first() -> None:
+def test_target_is_reached_by_revoking_first() -> None:
     target = TargetAssignment()
     assert target.reached
     target.aim([(A, 0), (A, 1)])
@@ -44,7 +53,8 @@ def test_a_target_is_reached_by_giving_up_first() -> None:
     assert target.report.by_topic() == {A: [1], B: [0]}
 
 
-def test_the_same_target_again_is_no_news_but_each_other_one_is_to_be_reported() -> None:
+def test_repeated_target_is_not_reported_again() -> None:
+    """Every other target is to be reported, even if the owned partitions are the same."""
     target = TargetAssignment()
     target.aim([(A, 0)])
     bring_about(target)
@@ -52,14 +62,15 @@ def test_the_same_target_again_is_no_news_but_each_other_one_is_to_be_reported()
     target.aim([(A, 0)])
     assert target.reached
     target.aim([(A, 0), (B, 0)])
-    target.aim([(A, 0)])  # taken back before anything was done
+    target.aim([(A, 0)])  # taken back before any step was done
     assert not target.reached
     bring_about(target)
     assert target.report != report
     assert target.report.owned == report.owned
 
 
-def test_what_has_no_name_waits_and_what_is_owned_stays() -> None:
+def test_topic_without_name_waits() -> None:
+    """Owned partitions stay owned while the name of a topic is unknown."""
     target = TargetAssignment()
     target.aim([(A, 0)])
     bring_about(target)
@@ -68,14 +79,14 @@ def test_what_has_no_name_waits_and_what_is_owned_stays() -> None:
     assert (step.revoke, step.added, step.unnamed) == ([], False, {B})
     target.took(step)
     assert not target.reached
-    gone = target.step({}, anything)  # the cluster does not show a topic any more: its name is known all the same
+    gone = target.step({}, anything)  # the cluster no longer shows a topic, but its name is known
     assert gone.revoke == []
     target.name({B: "b"})
     assert bring_about(target, {A: "a"})[-1][0] == "add"
     assert target.reached
 
 
-def test_a_topic_made_anew_is_another() -> None:
+def test_recreated_topic_is_another() -> None:
     target = TargetAssignment()
     target.aim([(A, 0)])
     bring_about(target)
@@ -86,7 +97,8 @@ def test_a_topic_made_anew_is_another() -> None:
     assert target.step({NEW_A: "a"}, anything).wanted == {("a", 0): NEW_A}
 
 
-def test_a_topic_that_is_not_followed_goes_and_one_that_was_not_for_a_moment_comes_back() -> None:
+def test_topic_not_followed_is_revoked() -> None:
+    """One that was not followed for a moment is added again."""
     target = TargetAssignment()
     target.aim([(A, 0), (B, 0)])
     bring_about(target)
@@ -99,7 +111,9 @@ parts = st.frozensets(st.tuples(st.sampled_from([A, B]), st.integers(0, 3)))
 
 
 @given(st.lists(parts))
-def test_whatever_the_broker_wants_one_after_the_other(targets: list[frozenset[tuple[uuid.UUID, int]]]) -> None:
+def test_any_sequence_of_targets_is_reached(
+    targets: list[frozenset[tuple[uuid.UUID, int]]],
+) -> None:
     target = TargetAssignment()
     owned: set[TopicPartition] = set()
     for wanted in targets:

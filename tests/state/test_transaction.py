@@ -1,7 +1,9 @@
-"""The table of a transactional producer: which state follows which, which call is legal when, and what is raised elsewhere."""
+"""The states of a transactional producer: which follows which, and which call is legal when."""
 
 from __future__ import annotations
 
+import itertools
+import re
 from typing import get_args
 
 import pytest
@@ -10,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trikafka import TopicPartition
-from trikafka._state.sequences import Identity
-from trikafka._state.transaction import Call, ProducerTransaction, TransactionState
+from trikafka._state.producer.sequences import ProducerIdentity
+from trikafka._state.producer.transaction_state import Call, ProducerTransaction, TransactionState
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import (
     IllegalStateError,
@@ -25,7 +27,7 @@ from trikafka.errors import (
 
 S = TransactionState
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-ME, NEXT = Identity(7, 0), Identity(7, 1)
+ME, NEXT = ProducerIdentity(7, 0), ProducerIdentity(7, 1)
 FENCED = from_code(ErrorCode.PRODUCER_FENCED)
 REFUSED = from_code(ErrorCode.TRANSACTION_ABORTABLE)
 
@@ -40,7 +42,7 @@ def ready(version: int = 2) -> ProducerTransaction:
 
 
 def in_state(state: TransactionState) -> ProducerTransaction:
-    """A producer on the shortest way to ``state``."""
+    """Return a producer that took the shortest way to ``state``."""
     transaction = ProducerTransaction()
     if state is S.UNINITIALIZED:
         return transaction
@@ -95,23 +97,27 @@ def test_each_call_in_each_state(state: TransactionState, call: Call) -> None:
     assert state is S.FATAL_ERROR or call in str(caught.value)
 
 
-def test_the_docstring_has_the_table() -> None:
-    import trikafka._state.transaction as module
+def test_docstring_has_the_table() -> None:
+    import trikafka._state.producer.transaction_state as module
 
-    text = module.__doc__ or ""
+    lines = (module.__doc__ or "").splitlines()
+
+    def states_in_row(first: str) -> set[str]:
+        """Return the states that a row names; its further lines begin with a blank."""
+        at = next(place for place, line in enumerate(lines) if line.startswith(f"{first} "))
+        more = itertools.takewhile(lambda line: line.startswith(" "), lines[at + 1 :])
+        row = " ".join((lines[at].removeprefix(first), *more))
+        return {state.name for state in S if re.search(rf"\b{state.name}\b", row)}
+
     for state, following in module._AFTER.items():
-        lines = text.splitlines()
-        at = next(place for place, line in enumerate(lines) if line.startswith(f"{state.name} "))
-        line = lines[at] + (lines[at + 1] if lines[at + 1].startswith(" " * 70) else "")
-        named = {other.name for other in S if other.name in line.split(state.name, 1)[1]}
-        assert named - {state.name} == {other.name for other in following}, state
+        assert states_in_row(state.name) == {other.name for other in following}, state
     for call, states in LEGAL.items():
-        line = next(line for line in text.splitlines() if line.startswith(f"{call} "))
         if call not in ("send_offsets", "prepare"):
-            assert {state for state in S if state.name in line.replace("UNINITIALIZED", "")} == states, call
+            assert states_in_row(call) == {state.name for state in states}, call
 
 
-def test_the_first_record_of_a_partition_waits_for_the_coordinator_in_version_1() -> None:
+def test_first_record_waits_for_coordinator_in_v1() -> None:
+    """In version 1 of the protocol, a partition is added before its first record is sent."""
     asked: list[int] = []
     transaction = ProducerTransaction(wanted=lambda: asked.append(1))
     transaction.initializing()
@@ -129,7 +135,7 @@ def test_the_first_record_of_a_partition_waits_for_the_coordinator_in_version_1(
     assert transaction.started
 
 
-def test_in_version_2_nothing_waits() -> None:
+def test_version_2_waits_for_nothing() -> None:
     transaction = ready(2)
     assert transaction.admits(T1)
     assert transaction.partitions == {T0, T1}
@@ -137,12 +143,12 @@ def test_in_version_2_nothing_waits() -> None:
     assert not transaction.missing
 
 
-def test_nothing_is_admitted_outside_of_a_transaction() -> None:
+def test_records_need_an_open_transaction() -> None:
     for state in S:
         assert in_state(state).admits(T0) == (state in (S.IN_TRANSACTION, S.ABORTABLE_ERROR)), state
 
 
-def test_the_next_transaction_knows_nothing_of_the_last() -> None:
+def test_next_transaction_starts_empty() -> None:
     transaction = ready()
     transaction.group_added("g")
     number = transaction.joining()
@@ -157,7 +163,7 @@ def test_the_next_transaction_knows_nothing_of_the_last() -> None:
     transaction.still(transaction.number)
 
 
-def test_nothing_joins_what_is_being_committed() -> None:
+def test_committing_transaction_takes_no_records() -> None:
     transaction = ready()
     transaction.closing()
     assert transaction.state is S.IN_TRANSACTION
@@ -170,7 +176,7 @@ def test_nothing_joins_what_is_being_committed() -> None:
     transaction.check("send")
 
 
-def test_the_first_failure_counts_and_fatal_ones_win() -> None:
+def test_first_failure_counts_unless_fatal() -> None:
     transaction = ready()
     transaction.failed(REFUSED)
     transaction.failed(from_code(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
@@ -182,7 +188,7 @@ def test_the_first_failure_counts_and_fatal_ones_win() -> None:
     assert caught.value is not FENCED, "each raise has its own traceback"
 
 
-def test_what_ends_a_producer_and_is_no_fencing_has_a_type_of_its_own() -> None:
+def test_fatal_error_without_fencing_has_own_type() -> None:
     transaction = ready()
     cause = from_code(ErrorCode.INVALID_TXN_STATE)
     transaction.ruined(cause)
@@ -191,7 +197,7 @@ def test_what_ends_a_producer_and_is_no_fencing_has_a_type_of_its_own() -> None:
     assert caught.value.__cause__ is cause
 
 
-def test_a_failure_after_the_commit_was_asked_for_changes_nothing() -> None:
+def test_failure_after_commit_changes_nothing() -> None:
     transaction = ready()
     transaction.committing()
     transaction.failed(REFUSED)
@@ -199,14 +205,17 @@ def test_a_failure_after_the_commit_was_asked_for_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("state", [S.UNINITIALIZED, S.READY, S.PREPARED, S.ABORTING, S.FATAL_ERROR])
-def test_an_illegal_step_is_a_bug(state: TransactionState) -> None:
+def test_illegal_step_is_a_bug(state: TransactionState) -> None:
     transaction = in_state(state)
     with pytest.raises(AssertionError):
         transaction.undecided(REFUSED) or transaction._to(S.UNDECIDED)
 
 
 class Machine(RuleBasedStateMachine):
-    """Whatever the order: nothing joins but an open transaction, and a commit that was asked for is never aborted."""
+    """Random calls in any order.
+
+    Only an open transaction accepts records, and a commit that was requested is never aborted.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -301,7 +310,7 @@ class Machine(RuleBasedStateMachine):
     @rule()
     def refused(self) -> None:
         self.t.not_committed(REFUSED)
-        self.asked_to_commit.discard(self.t.number)  # the coordinator has told that it is not
+        self.asked_to_commit.discard(self.t.number)  # the coordinator reported that it is not
 
     @rule()
     def abort(self) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of tasks share: a consumer that leaves commits to its tasks, handlers, and what was committed."""
+"""Helpers of the tests of tasks: consumers without auto commit, handlers, committed offsets."""
 
 from __future__ import annotations
 
@@ -16,13 +16,25 @@ Handler = Callable[[Record], Awaitable[object]]
 
 
 def consumer_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
-    given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g"}
-    given |= {"enable_auto_commit": False, "auto_offset_reset": "earliest", "group_protocol": "classic"}
+    given: dict[str, Any] = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+        "group_id": "g",
+    }
+    given |= {
+        "enable_auto_commit": False,
+        "auto_offset_reset": "earliest",
+        "group_protocol": "classic",
+    }
     return trikafka.open_consumer(*(topics or ("t",)), **(given | settings))
 
 
 def producer_of(cluster: ScriptedCluster, **settings: Any) -> Any:
-    given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "linger_ms": 0}
+    given: dict[str, Any] = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+        "linger_ms": 0,
+    }
     return trikafka.open_producer(**(given | settings))
 
 
@@ -30,7 +42,7 @@ def producer_of(cluster: ScriptedCluster, **settings: Any) -> Any:
 async def cluster_of(
     partitions: int = 1, *, records: int = 0, topics: dict[str, int] | None = None
 ) -> AsyncIterator[ScriptedCluster]:
-    """A cluster with the topic ``t``, each partition holding the values ``b"0"``, ``b"1"`` ..."""
+    """Open a cluster with the topic ``t``, each partition with the values ``b"0"``, ``b"1"`` ..."""
     async with ScriptedCluster(topics={"t": partitions} | (topics or {})) as cluster:
         for number in range(partitions if records else 0):
             cluster.append("t", number, [b"%d" % offset for offset in range(records)])
@@ -43,7 +55,7 @@ def committed(cluster: ScriptedCluster, partition: int = 0) -> int | None:
 
 
 async def until(true: Callable[[], bool], step: float = 0.01, limit: float = 600) -> None:
-    """Wait, in virtual time, until something is so."""
+    """Wait in virtual time until ``true()`` holds."""
     with trio.fail_after(limit):
         while not true():  # noqa: ASYNC110
             await trio.sleep(step)
@@ -51,7 +63,7 @@ async def until(true: Callable[[], bool], step: float = 0.01, limit: float = 600
 
 @asynccontextmanager
 async def running(consumer: Consumer, handler: Any, **options: Any) -> AsyncIterator[None]:
-    """The tasks beside the body, cancelled at its end."""
+    """Run the tasks beside the body, and cancel them at its end."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: trikafka.run_tasks(consumer, handler, **options))
         yield
@@ -59,10 +71,15 @@ async def running(consumer: Consumer, handler: Any, **options: Any) -> AsyncIter
 
 
 class Stuck:
-    """A handler whose call takes ``seconds`` and times out for the records of ``partitions``, so many ``times``."""
+    """A handler that times out for the records of ``partitions``.
+
+    Such a call takes ``seconds``. After ``times`` of them the handler succeeds.
+    """
 
     def __init__(self, *partitions: int, seconds: float = 0.1, times: int = 10**9) -> None:
-        self.partitions, self.seconds, self.times = partitions, seconds, times
+        self.partitions = partitions
+        self.seconds = seconds
+        self.times = times
         self.calls: list[tuple[float, int, int]] = []
         self.done: list[tuple[int, int]] = []
         self.errors: list[KafkaTimeoutError] = []
@@ -82,10 +99,13 @@ class Stuck:
 
 
 class Values:
-    """A handler that notes the values, each after ``seconds``; some records fail."""
+    """A handler that records the values, each after ``seconds``; some records fail."""
 
-    def __init__(self, seconds: float = 0.0, fail: Callable[[Record], Exception | None] = lambda record: None) -> None:
-        self.seconds, self.fail = seconds, fail
+    def __init__(
+        self, seconds: float = 0.0, fail: Callable[[Record], Exception | None] = lambda record: None
+    ) -> None:
+        self.seconds = seconds
+        self.fail = fail
         self.seen: list[Record] = []
         self.done: list[Record] = []
 

@@ -1,4 +1,4 @@
-"""Cancelled at every await: the look after topics, and a run of transactions with dead letters."""
+"""Cancellation at every await of ``ensure_topics`` and of a run with dead letters."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trikafka.testing.cancellation import assert_all_awaits_cancellable
 TOPICS = {"out": NewTopic(3), "dead": NewTopic(1, 1, {"max.message.bytes": "1000"})}
 
 
-async def test_ensure_topics(autojump_clock: Clock) -> None:
-    """What was made is there, what was not is made by the next call, which finds all of it as it should be."""
+async def test_ensure_topics_may_be_cancelled(autojump_clock: Clock) -> None:
+    """The next call creates the missing topics and finds all of them as specified."""
 
     @asynccontextmanager
     async def setup() -> AsyncIterator[tuple[ScriptedCluster, Consumer]]:
@@ -41,15 +41,20 @@ async def test_ensure_topics(autojump_clock: Clock) -> None:
         assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 2
 
 
-async def test_transactions_with_dead_letters(autojump_clock: Clock) -> None:
-    """Nothing is left open: the next run, of the same producer, brings each record where it belongs, once."""
+async def test_run_with_dead_letters_may_be_cancelled(autojump_clock: Clock) -> None:
+    """Nothing is left open.
+
+    The next run of the same producer writes each record once, where it belongs.
+    """
     records = 4
 
     def fail(record: Record, calls: int) -> Exception | None:
         return ValueError("no") if record.value == b"2" else None
 
     def work(consumer: Consumer, producer: Producer) -> Any:
-        return trikafka.run_tasks(consumer, Copying(producer, fail, 0.05), producer=producer, dead_letter="dead")
+        return trikafka.run_tasks(
+            consumer, Copying(producer, fail, 0.05), producer=producer, dead_letter="dead"
+        )
 
     @asynccontextmanager
     async def setup() -> AsyncIterator[tuple[ScriptedCluster, Consumer, Producer]]:
@@ -78,7 +83,9 @@ async def test_transactions_with_dead_letters(autojump_clock: Clock) -> None:
                 nursery.start_soon(work, consumer, producer)
                 await until(lambda: committed(cluster) == records)
                 nursery.cancel_scope.cancel()
-        assert Counter(record.value for record in await seen_of(cluster, "out")) == Counter([b"0", b"1", b"3"])
+        assert Counter(record.value for record in await seen_of(cluster, "out")) == Counter(
+            [b"0", b"1", b"3"]
+        )
         assert [record.value for record in await seen_of(cluster, "dead")] == [b"2"]
 
     with trio.fail_after(1_000_000):

@@ -1,4 +1,6 @@
-"""``sink_batches`` in virtual time: what a sink is handed and when, what is committed, and that the member lives on meanwhile."""
+"""``sink_batches`` in virtual time: the tables that a sink gets and when, commits, and the
+membership meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ trikafka.RecordBatch.empty().to_arrow()  # imports pyarrow, before any clock is 
 
 
 class Lake:
-    """A third party's sink, and its plugin: it keeps offsets, and takes ``seconds`` for a batch."""
+    """A sink and its plugin. It records offsets and takes ``seconds`` for a batch."""
 
     def __init__(self, seconds: float = 0.0, *errors: Exception) -> None:
-        self.seconds, self.errors = seconds, list(errors)
+        self.seconds = seconds
+        self.errors = list(errors)
         self.begun: list[SinkBatch] = []
         self.written: list[tuple[float, SinkBatch]] = []
         self.open = 0
@@ -54,7 +57,12 @@ class Lake:
         self.written.append((trio.current_time(), batch))
 
     def offsets(self, partition: int = 0) -> list[int]:
-        return [at for _, batch in self.written if batch.partition == partition for at in batch.table["offset"].to_pylist()]
+        return [
+            at
+            for _, batch in self.written
+            if batch.partition == partition
+            for at in batch.table["offset"].to_pylist()
+        ]
 
     @property
     def parts(self) -> list[tuple[int, int, int]]:
@@ -67,16 +75,22 @@ def reader(cluster: ScriptedCluster, lake: Lake, **settings: Any) -> Any:
 
 @asynccontextmanager
 async def sinking(consumer: Consumer, **options: Any) -> AsyncIterator[None]:
-    """It works beside the body, and is cancelled at its end."""
+    """Run ``sink_batches`` beside the body, and cancel it at the end."""
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lambda: trikafka.sink_batches(consumer, "lake://x", **options))
         yield
         nursery.cancel_scope.cancel()
 
 
-async def test_a_table_is_handed_over_when_its_first_record_is_so_old(autojump_clock: Clock) -> None:
+async def test_table_is_written_when_it_is_old(
+    autojump_clock: Clock,
+) -> None:
     lake = Lake()
-    async with cluster_of(2) as cluster, reader(cluster, lake) as consumer, sinking(consumer, flush_ms=20_000):
+    async with (
+        cluster_of(2) as cluster,
+        reader(cluster, lake) as consumer,
+        sinking(consumer, flush_ms=20_000),
+    ):
         await trio.sleep(30)
         begun = trio.current_time()
         for partition in range(2):
@@ -88,25 +102,35 @@ async def test_a_table_is_handed_over_when_its_first_record_is_so_old(autojump_c
         assert sorted(lake.parts) == [(0, 0, 6), (1, 0, 5)]
         assert [round(at - begun, 3) for at, _ in lake.written] == [20, 20]
         await until(lambda: (committed(cluster, 0), committed(cluster, 1)) == (6, 5))
-        assert lake.written[0][1].table.column_names == trikafka.RecordBatch.empty().to_arrow().schema.names
+        assert (
+            lake.written[0][1].table.column_names
+            == trikafka.RecordBatch.empty().to_arrow().schema.names
+        )
     assert lake.options["destination"] == "lake://x"
     assert lake.open == 0
 
 
 @pytest.mark.parametrize("limit", ["max_rows", "max_bytes"])
-async def test_a_table_that_is_full_is_handed_over_at_once(autojump_clock: Clock, limit: str) -> None:
+async def test_full_table_is_written_at_once(autojump_clock: Clock, limit: str) -> None:
     lake, options = Lake(), {"max_rows": 100} if limit == "max_rows" else {"max_bytes": 5_000}
     async with cluster_of(1) as cluster:
         for _ in range(40):
             cluster.append("t", 0, [b"x" * 100] * 10)
-        async with reader(cluster, lake, max_poll_records=10) as consumer, sinking(consumer, flush_ms=1e9, **options):
+        async with (
+            reader(cluster, lake, max_poll_records=10) as consumer,
+            sinking(consumer, flush_ms=1e9, **options),
+        ):
             await until(lambda: len(lake.offsets()) >= 300, limit=60)
             assert len(lake.written) >= 3
             assert lake.offsets() == list(range(len(lake.offsets())))
 
 
-async def test_nothing_is_committed_before_the_sink_has_it_and_the_member_lives_on(autojump_clock: Clock) -> None:
-    """The sink works for twenty minutes, which is longer than any interval of the member's."""
+async def test_commit_waits_for_the_sink(
+    autojump_clock: Clock,
+) -> None:
+    """The sink works for twenty minutes, longer than any interval of the member's, which stays in
+    its group.
+    """
     lake = Lake(1_200)
     settings: dict[str, Any] = {"max_poll_interval_ms": 60_000, "session_timeout_ms": 10_000}
     async with cluster_of(1, records=5) as cluster, reader(cluster, lake, **settings) as consumer:
@@ -121,10 +145,16 @@ async def test_nothing_is_committed_before_the_sink_has_it_and_the_member_lives_
     assert lake.parts == [(0, 0, 5)]
 
 
-async def test_what_is_held_is_written_and_committed_when_its_partition_goes(autojump_clock: Clock) -> None:
+async def test_revoked_partition_is_written_first(
+    autojump_clock: Clock,
+) -> None:
     first, second = Lake(3), Lake()
     settings: dict[str, Any] = {"partition_assignment_strategy": ["range"]}
-    async with cluster_of(2, records=4) as cluster, reader(cluster, first, **settings) as one, sinking(one, flush_ms=1e9):
+    async with (
+        cluster_of(2, records=4) as cluster,
+        reader(cluster, first, **settings) as one,
+        sinking(one, flush_ms=1e9),
+    ):
         await trio.sleep(5)
         assert first.written == []
         async with reader(cluster, second, **settings) as two, sinking(two, flush_ms=0):
@@ -137,7 +167,7 @@ async def test_what_is_held_is_written_and_committed_when_its_partition_goes(aut
 
 
 @pytest.mark.parametrize("how", ["closed", "cancelled"])
-async def test_what_is_held_when_the_run_ends(autojump_clock: Clock, how: str) -> None:
+async def test_close_writes_and_cancel_drops_tables(autojump_clock: Clock, how: str) -> None:
     lake = Lake()
     async with cluster_of(2, records=4) as cluster, reader(cluster, lake) as consumer:
         with trio.move_on_after(5) as scope:
@@ -161,7 +191,7 @@ async def test_what_is_held_when_the_run_ends(autojump_clock: Clock, how: str) -
             await until(lambda: sorted(lake.parts) == [(0, 0, 4), (1, 0, 4)])
 
 
-async def test_cancelled_while_the_sink_works(autojump_clock: Clock) -> None:
+async def test_cancelled_write_is_repeated(autojump_clock: Clock) -> None:
     lake = Lake(1_000)
     async with cluster_of(1, records=4) as cluster, reader(cluster, lake) as consumer:
         with trio.move_on_after(50):
@@ -174,13 +204,16 @@ async def test_cancelled_while_the_sink_works(autojump_clock: Clock) -> None:
     assert lake.offsets() == [0, 1, 2, 3]
 
 
-async def test_cancelled_anywhere_it_leaves_nothing_undone(autojump_clock: Clock) -> None:
+async def test_sink_may_be_cancelled_anywhere(autojump_clock: Clock) -> None:
     lake = Lake()
 
     @asynccontextmanager
     async def setup() -> AsyncIterator[tuple[ScriptedCluster, Consumer]]:
         lake.__init__(0.3)  # type: ignore[misc]
-        async with cluster_of(1, records=8) as cluster, reader(cluster, lake, auto_commit_interval_ms=500) as consumer:
+        async with (
+            cluster_of(1, records=8) as cluster,
+            reader(cluster, lake, auto_commit_interval_ms=500) as consumer,
+        ):
             yield cluster, consumer
 
     async def scenario(given: tuple[ScriptedCluster, Consumer]) -> None:
@@ -206,19 +239,29 @@ async def test_cancelled_anywhere_it_leaves_nothing_undone(autojump_clock: Clock
         assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 3
 
 
-async def test_a_sink_that_times_out_is_tried_again_and_the_others_go_on(
+async def test_timed_out_write_is_retried(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     lake = Lake(1, *(KafkaTimeoutError("send", 1) for _ in range(3)))
-    async with cluster_of(2, records=4) as cluster, reader(cluster, lake) as consumer, sinking(consumer, flush_ms=0, max_rows=4):
+    async with (
+        cluster_of(2, records=4) as cluster,
+        reader(cluster, lake) as consumer,
+        sinking(consumer, flush_ms=0, max_rows=4),
+    ):
         await until(lambda: (committed(cluster, 0), committed(cluster, 1)) == (4, 4))
     assert sorted(lake.parts) == [(0, 0, 4), (1, 0, 4)]
-    told = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING and line.name == "trikafka.tasks"]
+    told = [
+        line.getMessage()
+        for line in caplog.records
+        if line.levelno == logging.WARNING and line.name == "trikafka.tasks"
+    ]
     assert len(told) == 3
     assert all(line.startswith("writing t-") for line in told)
 
 
-async def test_a_partition_that_is_corrupt_ends_the_run_behind_what_was_before_it(autojump_clock: Clock) -> None:
+async def test_records_before_corrupt_ones_are_written(
+    autojump_clock: Clock,
+) -> None:
     lake = Lake()
     async with cluster_of(2, records=3) as cluster, reader(cluster, lake) as consumer:
         data = cluster.partition("t", 0).batches[0].data
@@ -229,7 +272,10 @@ async def test_a_partition_that_is_corrupt_ends_the_run_behind_what_was_before_i
         assert (committed(cluster, 0), committed(cluster, 1)) == (3, 3)
 
 
-async def test_a_sink_that_fails_ends_the_run_and_the_others_write_what_they_hold(autojump_clock: Clock) -> None:
+async def test_failing_write_ends_the_run(
+    autojump_clock: Clock,
+) -> None:
+    """The other partitions may still write their tables."""
     lake = Lake(0, OSError("the disk is full"))
     async with cluster_of(2, records=3) as cluster, reader(cluster, lake) as consumer:
         with pytest.raises(OSError, match="the disk is full"), trio.fail_after(30):
@@ -238,10 +284,14 @@ async def test_a_sink_that_fails_ends_the_run_and_the_others_write_what_they_hol
         assert sorted(committed(cluster, each) or 0 for each in range(2)) == [0, 3]
 
 
-async def test_what_a_lost_partition_holds_is_not_written(autojump_clock: Clock) -> None:
-    """Others have it: they read it again."""
+async def test_lost_partition_is_not_written(autojump_clock: Clock) -> None:
+    """The new owner reads its records again."""
     lake = Lake()
-    async with cluster_of(1, records=3) as cluster, reader(cluster, lake) as consumer, sinking(consumer, flush_ms=30_000):
+    async with (
+        cluster_of(1, records=3) as cluster,
+        reader(cluster, lake) as consumer,
+        sinking(consumer, flush_ms=30_000),
+    ):
         await trio.sleep(5)
         cluster.fail("Heartbeat", ErrorCode.UNKNOWN_MEMBER_ID, times=1)
         await until(lambda: committed(cluster) == 3)
@@ -258,13 +308,15 @@ async def test_what_a_lost_partition_holds_is_not_written(autojump_clock: Clock)
         ({"stop_on": "x"}, "stop_on must be"),
     ],
 )
-async def test_options_that_are_none(autojump_clock: Clock, options: dict[str, Any], match: str) -> None:
+async def test_wrong_sink_options_are_refused(
+    autojump_clock: Clock, options: dict[str, Any], match: str
+) -> None:
     async with cluster_of(1) as cluster, reader(cluster, Lake()) as consumer:
         with pytest.raises(ConfigurationError, match=match):
             await trikafka.sink_batches(consumer, "lake://x", **options)
 
 
-async def test_who_takes_batches_and_who_commits(autojump_clock: Clock) -> None:
+async def test_unfit_sinks_and_consumers_are_refused(autojump_clock: Clock) -> None:
     class ExportsOnly:
         @hookimpl
         def trikafka_sink(self, scheme: str) -> object | None:
@@ -272,7 +324,9 @@ async def test_who_takes_batches_and_who_commits(autojump_clock: Clock) -> None:
 
     async with cluster_of(1) as cluster:
         async with consumer_of(cluster, plugins=[ExportsOnly()]) as consumer:
-            with pytest.raises(PluginError, match=r"'ExportsOnly'.*is no BatchSink: it has no open_batches"):
+            with pytest.raises(
+                PluginError, match=r"'ExportsOnly'.*is no BatchSink: it has no open_batches"
+            ):
                 await trikafka.sink_batches(consumer, "other://x")
             with pytest.raises(PluginError, match="no plugin writes"):
                 await trikafka.sink_batches(consumer, "nobody://x")

@@ -1,4 +1,4 @@
-"""How a run of tasks ends, and what it leaves: cancelled at any point, by what stops the consumer, by several errors at once."""
+"""The end of a run of tasks: cancelled at any point, by a consumer's error, by several errors."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from trikafka.testing.cancellation import assert_all_awaits_cancellable
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
-async def test_cancelled_anywhere_it_leaves_nothing_undone(autojump_clock: Clock, concurrency: int) -> None:
-    """What was done is committed, what was not is handed out again by the next run, and no task is left."""
+async def test_run_may_be_cancelled_anywhere(autojump_clock: Clock, concurrency: int) -> None:
+    """Finished records are committed, others are handled by the next run, and no task is left."""
     done: list[int] = []
 
     async def handler(record: Record) -> None:
@@ -31,7 +31,10 @@ async def test_cancelled_anywhere_it_leaves_nothing_undone(autojump_clock: Clock
     @asynccontextmanager
     async def setup() -> AsyncIterator[tuple[ScriptedCluster, Consumer]]:
         done.clear()
-        async with cluster_of(1, records=8) as cluster, consumer_of(cluster, auto_commit_interval_ms=500) as consumer:
+        async with (
+            cluster_of(1, records=8) as cluster,
+            consumer_of(cluster, auto_commit_interval_ms=500) as consumer,
+        ):
             yield cluster, consumer
 
     async def scenario(given: tuple[ScriptedCluster, Consumer]) -> None:
@@ -62,7 +65,7 @@ async def test_cancelled_anywhere_it_leaves_nothing_undone(autojump_clock: Clock
 
 
 @pytest.mark.parametrize("seconds", [step / 10 for step in range(1, 40, 3)])
-async def test_cancelled_at_any_time_nothing_is_lost(autojump_clock: Clock, seconds: float) -> None:
+async def test_cancelled_runs_lose_no_record(autojump_clock: Clock, seconds: float) -> None:
     seen: set[tuple[int, int]] = set()
 
     async def handler(record: Record) -> None:
@@ -76,10 +79,12 @@ async def test_cancelled_at_any_time_nothing_is_lost(autojump_clock: Clock, seco
                     async with consumer_of(cluster, auto_commit_interval_ms=200) as consumer:
                         await trikafka.run_tasks(consumer, handler, concurrency=2)
                 for part in range(3):
-                    assert {(part, offset) for offset in range(committed(cluster, part) or 0)} <= seen
+                    assert {
+                        (part, offset) for offset in range(committed(cluster, part) or 0)
+                    } <= seen
 
 
-async def test_what_stops_the_consumer_comes_out_as_it_is(autojump_clock: Clock) -> None:
+async def test_consumer_error_is_raised_unchanged(autojump_clock: Clock) -> None:
     handler = Values()
     async with cluster_of(2, records=3) as cluster:
         cluster.fail("JoinGroup", ErrorCode.GROUP_AUTHORIZATION_FAILED, times=None)
@@ -88,7 +93,9 @@ async def test_what_stops_the_consumer_comes_out_as_it_is(autojump_clock: Clock)
                 await trikafka.run_tasks(consumer, handler)
 
 
-async def test_what_is_corrupt_ends_the_run_behind_what_was_before_it(autojump_clock: Clock) -> None:
+async def test_records_before_corrupt_ones_are_handled(
+    autojump_clock: Clock,
+) -> None:
     handler = Values()
     async with cluster_of(1, records=3) as cluster, consumer_of(cluster) as consumer:
         data = cluster.partition("t", 0).batches[0].data
@@ -99,7 +106,7 @@ async def test_what_is_corrupt_ends_the_run_behind_what_was_before_it(autojump_c
         assert committed(cluster) == 3
 
 
-async def test_of_several_errors_the_first_is_raised_and_the_others_are_told(
+async def test_first_error_is_raised_others_are_logged(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def handler(record: Record) -> None:
@@ -110,23 +117,39 @@ async def test_of_several_errors_the_first_is_raised_and_the_others_are_told(
         with pytest.raises(KeyError) as raised:
             await trikafka.run_tasks(consumer, handler)
     assert raised.value.args == (0,)
-    told = [line.getMessage() for line in caplog.records if line.levelno == logging.WARNING and line.name == "trikafka.tasks"]
-    assert told == ["while the tasks were ending: KeyError(1)", "while the tasks were ending: KeyError(2)"]
+    told = [
+        line.getMessage()
+        for line in caplog.records
+        if line.levelno == logging.WARNING and line.name == "trikafka.tasks"
+    ]
+    assert told == [
+        "while the tasks were ending: KeyError(1)",
+        "while the tasks were ending: KeyError(2)",
+    ]
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_an_interrupt_comes_out_in_no_group(autojump_clock: Clock, transactional: bool) -> None:
+async def test_interrupt_is_raised_in_no_group(autojump_clock: Clock, transactional: bool) -> None:
     async def handler(record: Record) -> None:
         raise KeyboardInterrupt
 
     async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
-        async with producer_of(cluster, transactional_id="x" if transactional else None) as producer:
+        async with producer_of(
+            cluster, transactional_id="x" if transactional else None
+        ) as producer:
             with pytest.raises(KeyboardInterrupt):
-                await trikafka.run_tasks(consumer, handler, **({"producer": producer} if transactional else {}))
+                await trikafka.run_tasks(
+                    consumer, handler, **({"producer": producer} if transactional else {})
+                )
 
 
-async def test_a_partition_that_was_lost_is_not_worked_on_by_two_tasks(autojump_clock: Clock) -> None:
-    """The group forgets the member and has it again at once: the record in hand is seen again, but not before its handler ended."""
+async def test_lost_partition_has_one_task_at_a_time(
+    autojump_clock: Clock,
+) -> None:
+    """The member is removed and rejoins at once.
+
+    The record in hand is handled again after its first handler ended.
+    """
     at_work: set[int] = set()
     seen: list[int] = []
 
@@ -137,15 +160,19 @@ async def test_a_partition_that_was_lost_is_not_worked_on_by_two_tasks(autojump_
         await trio.sleep(20 if len(seen) == 1 else 0.1)
         at_work.remove(record.partition)
 
-    async with cluster_of(1, records=3) as cluster, consumer_of(cluster) as consumer, running(consumer, handler):
+    async with (
+        cluster_of(1, records=3) as cluster,
+        consumer_of(cluster) as consumer,
+        running(consumer, handler),
+    ):
         await until(lambda: len(seen) == 1)
         cluster.fail("Heartbeat", ErrorCode.UNKNOWN_MEMBER_ID, times=1)
         await until(lambda: committed(cluster) == 3)
     assert seen == [0, 0, 1, 2]
 
 
-async def test_a_time_out_does_not_outlive_a_hand_over(autojump_clock: Clock) -> None:
-    """Of a partition that went and came back the timer begins anew: another task has it."""
+async def test_reassigned_partition_has_a_new_timer(autojump_clock: Clock) -> None:
+    """After a partition has been revoked and assigned again, another task has it."""
     settings: dict[str, Any] = {"partition_assignment_strategy": ["range"]}
     handler, other = Stuck(0, 1), Values()
     async with cluster_of(2, records=2) as cluster, consumer_of(cluster, **settings) as first:
@@ -157,8 +184,12 @@ async def test_a_time_out_does_not_outlive_a_hand_over(autojump_clock: Clock) ->
             await until(lambda: len(handler.done) == 2)
 
 
-async def test_commits_that_fail_for_a_while_are_made_up_for(autojump_clock: Clock) -> None:
-    settings: dict[str, Any] = {"default_api_timeout_ms": 1_000, "auto_commit_interval_ms": 500, "request_timeout_ms": 1_000}
+async def test_failing_commits_are_made_up_for(autojump_clock: Clock) -> None:
+    settings: dict[str, Any] = {
+        "default_api_timeout_ms": 1_000,
+        "auto_commit_interval_ms": 500,
+        "request_timeout_ms": 1_000,
+    }
     handler = Values(0.1)
     async with cluster_of(2, records=200) as cluster, consumer_of(cluster, **settings) as consumer:
         cluster.fail("OffsetCommit", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=30)
@@ -166,8 +197,14 @@ async def test_commits_that_fail_for_a_while_are_made_up_for(autojump_clock: Clo
             await until(lambda: committed(cluster, 0) == committed(cluster, 1) == 200)
 
 
-async def test_zero_ends_the_run_with_the_first_commit_that_times_out(autojump_clock: Clock) -> None:
-    settings: dict[str, Any] = {"default_api_timeout_ms": 1_000, "auto_commit_interval_ms": 500, "request_timeout_ms": 1_000}
+async def test_limit_0_ends_with_a_timed_out_commit(
+    autojump_clock: Clock,
+) -> None:
+    settings: dict[str, Any] = {
+        "default_api_timeout_ms": 1_000,
+        "auto_commit_interval_ms": 500,
+        "request_timeout_ms": 1_000,
+    }
     async with cluster_of(1, records=2) as cluster, consumer_of(cluster, **settings) as consumer:
         cluster.silence("OffsetCommit")
         with pytest.raises(KafkaTimeoutError, match="commit"), trio.fail_after(60):

@@ -1,4 +1,6 @@
-"""What a newcomer gets wrong with ``run_tasks`` and ``process``: told in one sentence, before anything is done or lost."""
+"""Mistakes of newcomers with ``run_tasks`` and ``process``: one sentence, before anything is done
+or lost.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,17 @@ async def one(record: Record) -> None: ...
 
 
 def end_of(cluster: ScriptedCluster, topic: str) -> int:
-    return sum(len(cluster.records(topic, number)) for number in range(len(cluster._state.topics[topic].partitions)))
+    return sum(
+        len(cluster.records(topic, number))
+        for number in range(len(cluster._state.topics[topic].partitions))
+    )
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_a_plain_function_is_found_at_its_first_call(autojump_clock: Clock, transactional: bool) -> None:
-    """Its record is no dead letter, is not tried again, and nothing of it is committed."""
+async def test_plain_function_is_found_at_its_first_call(
+    autojump_clock: Clock, transactional: bool
+) -> None:
+    """Its record is no dead letter, is not retried, and nothing of it is committed."""
     seen: list[Record] = []
     name: dict[str, Any] = {"transactional_id": "x"} if transactional else {}
     async with (
@@ -41,8 +48,17 @@ async def test_a_plain_function_is_found_at_its_first_call(autojump_clock: Clock
         consumer_of(cluster) as consumer,
         producer_of(cluster, **name) as producer,
     ):
-        options: dict[str, Any] = {"producer": producer, "dead_letter": "dead", "retry": RetryPolicy(Exception, attempts=3)}
-        with trio.fail_after(60), pytest.raises(ConfigurationError, match=r"handler must be an async function .* it returned None"):
+        options: dict[str, Any] = {
+            "producer": producer,
+            "dead_letter": "dead",
+            "retry": RetryPolicy(Exception, attempts=3),
+        }
+        with (
+            trio.fail_after(60),
+            pytest.raises(
+                ConfigurationError, match=r"handler must be an async function .* it returned None"
+            ),
+        ):
             await trikafka.run_tasks(consumer, seen.append, **options)  # type: ignore[arg-type]
         assert [record.offset for record in seen] == [0]
         assert end_of(cluster, "dead") == 0
@@ -52,25 +68,35 @@ async def test_a_plain_function_is_found_at_its_first_call(autojump_clock: Clock
             await until(lambda: len(again.done) == 5)
 
 
-async def test_a_plain_function_that_returns_what_can_be_awaited_will_do(autojump_clock: Clock) -> None:
+async def test_plain_function_may_return_an_awaitable(
+    autojump_clock: Clock,
+) -> None:
     handler = Values()
     async with cluster_of(1, records=3) as cluster, consumer_of(cluster) as consumer:
         async with running(consumer, lambda record: handler(record)):
             await until(lambda: len(handler.done) == 3)
 
 
-async def test_a_plain_prepare(autojump_clock: Clock) -> None:
+async def test_plain_prepare_is_refused(autojump_clock: Clock) -> None:
     async with cluster_of(1, records=1) as cluster, consumer_of(cluster) as consumer:
-        with trio.fail_after(60), pytest.raises(ConfigurationError, match="prepare must be an async function"):
+        with (
+            trio.fail_after(60),
+            pytest.raises(ConfigurationError, match="prepare must be an async function"),
+        ):
             await trikafka.run_tasks(consumer, one, prepare=lambda tp: None)  # type: ignore[arg-type, return-value]
 
 
-async def test_a_handler_that_cannot_be_called_so(autojump_clock: Clock) -> None:
+async def test_wrong_handler_signature_is_refused(autojump_clock: Clock) -> None:
     called = one(None)  # type: ignore[arg-type]
     wrong: list[tuple[str, Any, dict[str, Any]]] = [
         (r"give one and not one\(\.\.\.\)", called, {}),
         (r"handler must be an async function, called with \(record\), not 3", 3, {}),
-        (r"handler is called with \(record\), which two\(record.*missing a required argument: 'txn'", two, {}),
+        (
+            r"handler is called with \(record\), which two\(record.*missing a required argument: "
+            r"'txn'",
+            two,
+            {},
+        ),
         (r"called with \(record\), which none\(\)", none, {}),
         (r"called with \(batch\)", two, {"batches": True}),
         (r"prepare is called with \(partition\)", one, {"prepare": none}),
@@ -79,19 +105,28 @@ async def test_a_handler_that_cannot_be_called_so(autojump_clock: Clock) -> None
         for match, handler, options in wrong:
             with pytest.raises(ConfigurationError, match=match):
                 await trikafka.run_tasks(consumer, handler, **options)
-    assert inspect.getcoroutinestate(called) == inspect.CORO_CLOSED  # Python has nothing to warn about
+    assert (
+        inspect.getcoroutinestate(called) == inspect.CORO_CLOSED
+    )  # Python has nothing to warn about
 
 
-async def test_the_handler_of_process(autojump_clock: Clock) -> None:
+async def test_wrong_handler_of_process_is_refused(autojump_clock: Clock) -> None:
     async with (
         cluster_of(1, records=5) as cluster,
         consumer_of(cluster) as consumer,
         producer_of(cluster, transactional_id="x") as producer,
     ):
-        with pytest.raises(ConfigurationError, match=r"handler is called with \(batch, txn\), which one\("):
+        with pytest.raises(
+            ConfigurationError, match=r"handler is called with \(batch, txn\), which one\("
+        ):
             await trikafka.process(consumer, producer, one)  # type: ignore[arg-type]
         plain: Any = lambda batch, txn: len(batch)  # noqa: E731
-        with trio.fail_after(60), pytest.raises(ConfigurationError, match=r"handler must be an async function .* it returned 5"):
+        with (
+            trio.fail_after(60),
+            pytest.raises(
+                ConfigurationError, match=r"handler must be an async function .* it returned 5"
+            ),
+        ):
             await trikafka.process(consumer, producer, plain)
         assert committed(cluster) is None
 
@@ -99,8 +134,15 @@ async def test_the_handler_of_process(autojump_clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("option", "match"),
     [
-        ({"retry": 3}, r"retry must be a RetryPolicy, such as RetryPolicy\(ConnectionError, attempts=3\), not 3"),
-        ({"stop_on": signal.SIGTERM}, r"stop_on must be a collection of signals, such as \[signal.SIGTERM\]"),
+        (
+            {"retry": 3},
+            r"retry must be a RetryPolicy, such as RetryPolicy\(ConnectionError, attempts=3\), "
+            r"not 3",
+        ),
+        (
+            {"stop_on": signal.SIGTERM},
+            r"stop_on must be a collection of signals, such as \[signal.SIGTERM\]",
+        ),
         ({"stop_on": "SIGTERM"}, "stop_on must be a collection"),
         ({"stop_on": ["SIGTERM"]}, "stop_on must hold signals"),
         ({"stop_on": [signal.SIGKILL]}, "stop_on must hold signals"),
@@ -110,7 +152,9 @@ async def test_the_handler_of_process(autojump_clock: Clock) -> None:
         ({"dead_letter": 3}, "dead_letter must be the name of a topic"),
     ],
 )
-async def test_options_that_are_none(autojump_clock: Clock, option: dict[str, Any], match: str) -> None:
+async def test_wrong_task_options_are_refused(
+    autojump_clock: Clock, option: dict[str, Any], match: str
+) -> None:
     handler = Values()
     async with cluster_of(1, records=1) as cluster, consumer_of(cluster) as consumer:
         with pytest.raises(ConfigurationError, match=match):
@@ -118,19 +162,27 @@ async def test_options_that_are_none(autojump_clock: Clock, option: dict[str, An
         assert handler.seen == []
 
 
-async def test_who_commits(autojump_clock: Clock) -> None:
+async def test_consumer_must_leave_commits_to_run_tasks(autojump_clock: Clock) -> None:
     async with cluster_of(1) as cluster:
         async with consumer_of(cluster, enable_auto_commit=True) as consumer:
-            with pytest.raises(ConfigurationError, match=r"^run_tasks commits by itself: .* enable_auto_commit=False$"):
+            with pytest.raises(
+                ConfigurationError,
+                match=r"^run_tasks commits by itself: .* enable_auto_commit=False$",
+            ):
                 await trikafka.run_tasks(consumer, one)
-        given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        given: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
         async with trikafka.open_consumer(**given) as consumer:
-            with pytest.raises(ConfigurationError, match=r"^run_tasks commits what is done, .* with a group_id$"):
+            with pytest.raises(
+                ConfigurationError, match=r"^run_tasks commits what is done, .* with a group_id$"
+            ):
                 await trikafka.run_tasks(consumer, one)
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-async def test_a_dead_letter_topic_that_does_not_exist(
+async def test_missing_dead_letter_topic_is_explained(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture, transactional: bool
 ) -> None:
     own = ValueError("the handler's own")
@@ -141,7 +193,11 @@ async def test_a_dead_letter_topic_that_does_not_exist(
         consumer_of(cluster) as consumer,
         producer_of(cluster, **name) as producer,
     ):
-        with trio.fail_after(600), pytest.raises(UnknownTopicOrPartitionError) as raised, caplog.at_level(logging.WARNING):
+        with (
+            trio.fail_after(600),
+            pytest.raises(UnknownTopicOrPartitionError) as raised,
+            caplog.at_level(logging.WARNING),
+        ):
             await trikafka.run_tasks(consumer, handler, producer=producer, dead_letter="absent")
         assert committed(cluster) is None
     assert "the dead-letter topic 'absent'" in str(raised.value)
@@ -152,13 +208,13 @@ async def test_a_dead_letter_topic_that_does_not_exist(
     assert "goes to absent after 1 attempt: " in caplog.text
 
 
-async def test_ctrl_c_stops_in_order_where_it_is_asked_to() -> None:
+async def test_ctrl_c_may_stop_in_order() -> None:
     done: list[int] = []
 
     async def handler(record: Record) -> None:
         if not done:
             signal.raise_signal(signal.SIGINT)
-            await trio.testing.wait_all_tasks_blocked(0.01)  # Trio has told whoever waits for it
+            await trio.testing.wait_all_tasks_blocked(0.01)  # Trio has delivered the signal
         done.append(record.offset)
 
     async with cluster_of(1, records=5) as cluster, consumer_of(cluster) as consumer:

@@ -1,4 +1,4 @@
-"""The timer of a task, and the order of keys beside the offset that may be committed: the pure parts, against simple models."""
+"""The timer of a task and the order of keys beside the processed offset, against simple models."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 
 from trikafka import KafkaTimeoutError, TransactionAbortableError
-from trikafka._state.key_order import KeyOrder
-from trikafka._state.task_timer import TaskTimer, timeout_in
+from trikafka.tasks.key_order import KeyOrder
+from trikafka.tasks.timer import TaskTimer, timeout_in
 
 
 def late(call: str = "send") -> KafkaTimeoutError:
@@ -16,8 +16,16 @@ def late(call: str = "send") -> KafkaTimeoutError:
 
 
 @pytest.mark.parametrize("begun", [0.0, 100.1, 1_700_000_000.7])
-def test_at_the_very_millisecond_it_is_tried_again_and_one_past_it_was_the_last(begun: float) -> None:
-    for elapsed, last in ((0.001, False), (299.999, False), (300.0, False), (300.001, True), (400.0, True)):
+def test_timer_ends_just_past_its_limit(
+    begun: float,
+) -> None:
+    for elapsed, last in (
+        (0.001, False),
+        (299.999, False),
+        (300.0, False),
+        (300.001, True),
+        (400.0, True),
+    ):
         timer, first, second = TaskTimer(300_000), late(), late("commit")
         assert not timer.timed_out(first, begun)
         assert timer.timed_out(second, begun + elapsed) is last
@@ -25,14 +33,14 @@ def test_at_the_very_millisecond_it_is_tried_again_and_one_past_it_was_the_last(
         assert second.__cause__ is first
 
 
-def test_zero_allows_no_second_attempt_and_any_other_limit_does() -> None:
+def test_limit_0_allows_no_second_attempt() -> None:
     timer, error = TaskTimer(0), late()
     assert timer.timed_out(error, 5)
     assert timer.last_word(error).__cause__ is None
     assert not TaskTimer(1).timed_out(error, 5)
 
 
-def test_progress_ends_it() -> None:
+def test_progress_resets_the_timer() -> None:
     timer = TaskTimer(1_000)
     assert not timer.timed_out(late(), 0)
     timer.progressed()
@@ -42,7 +50,7 @@ def test_progress_ends_it() -> None:
     assert timer.timed_out(late(), 101.001)
 
 
-def test_what_counts_as_a_time_out() -> None:
+def test_timeouts_are_found_in_groups_and_causes() -> None:
     error = late()
     assert timeout_in(error) is error
     assert timeout_in(ExceptionGroup("", [error, ExceptionGroup("", [late()])])) is error
@@ -58,8 +66,11 @@ Keys = st.lists(st.sampled_from([None, b"a", b"b", b"c"]), max_size=40)
 
 
 @given(Keys, st.data())
-def test_keys_stay_in_order_and_nothing_past_an_undone_record_counts(keys: list[bytes | None], data: st.DataObject) -> None:
-    """Records come and are done in any order that is possible; a model knows which may run and what is processed."""
+def test_keys_stay_in_order_in_a_model(keys: list[bytes | None], data: st.DataObject) -> None:
+    """Records are added and finish in any possible order.
+
+    A model knows which may run and what is processed.
+    """
     order = KeyOrder[int]()
     gaps = iter(data.draw(st.lists(st.integers(0, 3), min_size=len(keys), max_size=len(keys))))
     running: dict[int, bytes | None] = {}
@@ -70,9 +81,11 @@ def test_keys_stay_in_order_and_nothing_past_an_undone_record_counts(keys: list[
         if coming and (not running or data.draw(st.booleans())):
             offset += 1 + next(gaps)
             key = coming.pop(0)
-            alone = key is None or key not in [other for at, other in taken.items() if at not in done]
+            alone = key is None or key not in [
+                other for at, other in taken.items() if at not in done
+            ]
             taken[offset] = key
-            assert order.take(offset, key, offset) is alone
+            assert order.add(offset, key, offset) is alone
             if alone:
                 running[offset] = key
         else:
@@ -80,33 +93,39 @@ def test_keys_stay_in_order_and_nothing_past_an_undone_record_counts(keys: list[
             key = running.pop(at)
             done.append(at)
             following = order.done(at)
-            behind = [other for other in taken if taken[other] == key and other not in done] if key is not None else []
+            behind = (
+                [other for other in taken if taken[other] == key and other not in done]
+                if key is not None
+                else []
+            )
             assert following == (behind[0] if behind else None)
             if following is not None:
                 running[following] = key
         undone = [at for at in taken if at not in done]
         assert order.processed == (min(undone) if undone else max(taken) + 1)
         assert order.running == len(running)
-        assert order.outstanding == (len([at for at in taken if at >= min(undone)]) if undone else 0)
+        assert order.outstanding == (
+            len([at for at in taken if at >= min(undone)]) if undone else 0
+        )
     for key in (b"a", b"b", b"c"):
         assert [at for at in done if taken[at] == key] == [at for at in taken if taken[at] == key]
 
 
-def test_what_is_given_up_takes_what_waits_behind_it_along() -> None:
+def test_failed_record_drops_those_behind_its_key() -> None:
     order = KeyOrder[str]()
-    assert order.take(0, b"k", "first")
-    assert not order.take(1, b"k", "second")
-    assert order.take(2, b"other", "third")
+    assert order.add(0, b"k", "first")
+    assert not order.add(1, b"k", "second")
+    assert order.add(2, b"other", "third")
     order.given_up(0)
     assert order.done(2) is None
     assert (order.processed, order.running) == (0, 0)
 
 
-def test_a_seek_moves_what_is_processed_where_nothing_is_in_hand() -> None:
+def test_seek_moves_the_offset_if_idle() -> None:
     order = KeyOrder[str]()
     order.passed(7)
     assert order.processed == 7
-    order.take(7, None, "")
+    order.add(7, None, "")
     order.passed(12)
     assert order.processed == 7
     order.done(7)
@@ -115,12 +134,13 @@ def test_a_seek_moves_what_is_processed_where_nothing_is_in_hand() -> None:
     assert order.processed == 3
 
 
-def test_at_the_end_only_that_is_begun_without_which_what_is_done_would_not_count() -> None:
+def test_wind_down_starts_only_needed_records() -> None:
+    """A waiting record starts only if a finished one behind it would not count otherwise."""
     order = KeyOrder[str]()
-    order.take(0, b"k", "first")
-    order.take(1, b"k", "second")
-    order.take(2, b"other", "third")
-    order.take(3, b"k", "fourth")
+    order.add(0, b"k", "first")
+    order.add(1, b"k", "second")
+    order.add(2, b"other", "third")
+    order.add(3, b"k", "fourth")
     order.wind_down()
     assert order.done(2) is None
     assert order.done(0) == "second"

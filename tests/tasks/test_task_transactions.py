@@ -1,4 +1,4 @@
-"""``run_tasks`` with a producer of transactions, in virtual time: exactly once, with tasks that time out and dead letters."""
+"""``run_tasks`` with transactions in virtual time: exactly once, with timeouts and dead letters."""
 
 from __future__ import annotations
 
@@ -13,7 +13,15 @@ from tasking import Stuck, cluster_of, consumer_of, producer_of, running, until
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import Consumer, KafkaTimeoutError, Producer, Record, RecordBatch, RetryPolicy, TopicPartition
+from trikafka import (
+    Consumer,
+    KafkaTimeoutError,
+    Producer,
+    Record,
+    RecordBatch,
+    RetryPolicy,
+    TopicPartition,
+)
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import ProducerFencedError
 from trikafka.testing import ScriptedCluster
@@ -23,13 +31,22 @@ EXPECTED = Counter({b"%d-%d" % (part, number): 1 for part in range(4) for number
 
 
 async def seen_of(cluster: ScriptedCluster, topic: str) -> list[Record]:
-    """What a reader of committed records sees."""
+    """Return what a reader of committed records sees."""
     tps = [TopicPartition(topic, number) for number in range(2)]
-    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
-    async with trikafka.open_consumer(**settings, isolation_level="read_committed", auto_offset_reset="earliest") as consumer:
+    settings: dict[str, Any] = {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+    }
+    async with trikafka.open_consumer(
+        **settings, isolation_level="read_committed", auto_offset_reset="earliest"
+    ) as consumer:
         consumer.assign(tps)
         with trio.fail_after(600):
-            found = [record async for batch in consumer.batches(until=await consumer.end_offsets(tps)) for record in batch]
+            found = [
+                record
+                async for batch in consumer.batches(until=await consumer.end_offsets(tps))
+                for record in batch
+            ]
     return found
 
 
@@ -43,35 +60,54 @@ def input_cluster() -> Any:
 
 def fill(cluster: ScriptedCluster) -> None:
     for part in range(4):
-        cluster.append("t", part, [(b"k%d" % (number % 3), b"%d-%d" % (part, number)) for number in range(COUNT)])
+        cluster.append(
+            "t",
+            part,
+            [(b"k%d" % (number % 3), b"%d-%d" % (part, number)) for number in range(COUNT)],
+        )
 
 
 class Copying:
-    """Copies records; fails as it is told, after it has sent something."""
+    """A handler that copies records. It fails as ``fail`` says, after it has sent something."""
 
     def __init__(self, producer: Producer, fail: Any = None, pause: float = 0.0) -> None:
-        self.producer, self.fail, self.pause, self.calls = producer, fail, pause, Counter[bytes | None]()
+        self.producer = producer
+        self.fail = fail
+        self.pause = pause
+        self.calls = Counter[bytes | None]()
 
     async def __call__(self, record: Record) -> None:
         self.calls[record.value] += 1
         await self.producer.enqueue("out", record.value, partition=record.partition % 2)
         await trio.sleep(self.pause)
-        if self.fail is not None and (error := self.fail(record, self.calls[record.value])) is not None:
+        if (
+            self.fail is not None
+            and (error := self.fail(record, self.calls[record.value])) is not None
+        ):
             raise error
 
 
 async def all_processed(cluster: ScriptedCluster) -> None:
     await until(
-        lambda: all((at := cluster.committed("g", ("t", part))) is not None and at.offset == COUNT for part in range(4)), 0.1
+        lambda: all(
+            (at := cluster.committed("g", ("t", part))) is not None and at.offset == COUNT
+            for part in range(4)
+        ),
+        0.1,
     )
 
 
 @pytest.mark.parametrize("concurrency", [1, 5])
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])
-async def test_everything_once(autojump_clock: Clock, protocol: str, concurrency: int) -> None:
+async def test_each_record_is_copied_once(
+    autojump_clock: Clock, protocol: str, concurrency: int
+) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
-        async with transacting(cluster) as producer, consumer_of(cluster, group_protocol=protocol, max_poll_records=7) as consumer:
+        async with (
+            transacting(cluster) as producer,
+            consumer_of(cluster, group_protocol=protocol, max_poll_records=7) as consumer,
+        ):
             handler = Copying(producer, pause=0.05)
             async with running(consumer, handler, producer=producer, concurrency=concurrency):
                 await all_processed(cluster)
@@ -79,12 +115,14 @@ async def test_everything_once(autojump_clock: Clock, protocol: str, concurrency
     assert Counter(record.value for record in found) == EXPECTED
     for part in range(4):
         for key in range(3):
-            mine = [record.value for record in found if (record.value or b"").startswith(b"%d-" % part)]
+            mine = [
+                record.value for record in found if (record.value or b"").startswith(b"%d-" % part)
+            ]
             expected = [b"%d-%d" % (part, number) for number in range(key, COUNT, 3)]
             assert [value for value in mine if value in expected] == expected
 
 
-async def test_transactions_that_fail_are_done_again(autojump_clock: Clock) -> None:
+async def test_failed_transactions_of_tasks_are_repeated(autojump_clock: Clock) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
         for api, code in (
@@ -98,21 +136,31 @@ async def test_transactions_that_fail_are_done_again(autojump_clock: Clock) -> N
                 return getattr(request, "committed", True) and next(turn) % 3 == 1
 
             cluster.fail(api, code, times=3, where=every_third)
-        async with transacting(cluster) as producer, consumer_of(cluster, max_poll_records=7) as consumer:
+        async with (
+            transacting(cluster) as producer,
+            consumer_of(cluster, max_poll_records=7) as consumer,
+        ):
             async with running(consumer, Copying(producer), producer=producer):
                 await all_processed(cluster)
         assert Counter(record.value for record in await seen_of(cluster, "out")) == EXPECTED
 
 
-async def test_dead_letters_are_part_of_the_transaction(autojump_clock: Clock) -> None:
-    """What a handler had sent before it failed is never seen; its record is in the dead-letter topic, once."""
+async def test_dead_letters_join_the_transaction(autojump_clock: Clock) -> None:
+    """Records that a failed handler had sent are never seen.
+
+    Its input is in the dead-letter topic once.
+    """
     bad = {b"%d-%d" % (part, number) for part in range(4) for number in (3, 4, 17)}
     async with input_cluster() as cluster:
         fill(cluster)
         async with transacting(cluster) as producer, consumer_of(cluster) as consumer:
-            handler = Copying(producer, lambda record, calls: ValueError("bad") if record.value in bad else None)
+            handler = Copying(
+                producer, lambda record, calls: ValueError("bad") if record.value in bad else None
+            )
             policy = RetryPolicy(ValueError, attempts=2, backoff_ms=10)
-            async with running(consumer, handler, producer=producer, dead_letter="dead", retry=policy):
+            async with running(
+                consumer, handler, producer=producer, dead_letter="dead", retry=policy
+            ):
                 await all_processed(cluster)
         copied = Counter(record.value for record in await seen_of(cluster, "out"))
         dead = await seen_of(cluster, "dead")
@@ -121,21 +169,26 @@ async def test_dead_letters_are_part_of_the_transaction(autojump_clock: Clock) -
     assert {dict(record.headers)["trikafka.attempts"] for record in dead} == {b"2"}
 
 
-async def test_many_dead_letters_cost_one_transaction_more(autojump_clock: Clock) -> None:
+async def test_many_dead_letters_cost_one_transaction(autojump_clock: Clock) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
         async with transacting(cluster) as producer, consumer_of(cluster) as consumer:
-            handler = Copying(producer, lambda record, calls: ValueError("bad") if record.offset % 2 else None)
+            handler = Copying(
+                producer, lambda record, calls: ValueError("bad") if record.offset % 2 else None
+            )
             async with running(consumer, handler, producer=producer, dead_letter="dead"):
                 await all_processed(cluster)
         assert len(await seen_of(cluster, "out")) == len(await seen_of(cluster, "dead")) == 80
         assert max(handler.calls.values()) <= 4
 
 
-async def test_batches_are_dead_letters_whole(autojump_clock: Clock) -> None:
+async def test_failing_batch_is_a_dead_letter_whole(autojump_clock: Clock) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
-        async with transacting(cluster) as producer, consumer_of(cluster, max_poll_records=8) as consumer:
+        async with (
+            transacting(cluster) as producer,
+            consumer_of(cluster, max_poll_records=8) as consumer,
+        ):
 
             async def handler(batch: RecordBatch) -> None:
                 for record in batch:
@@ -143,7 +196,9 @@ async def test_batches_are_dead_letters_whole(autojump_clock: Clock) -> None:
                 if b"0-10" in [record.value for record in batch]:
                     raise ValueError
 
-            async with running(consumer, handler, batches=True, producer=producer, dead_letter="dead"):
+            async with running(
+                consumer, handler, batches=True, producer=producer, dead_letter="dead"
+            ):
                 await all_processed(cluster)
         dead = [record.value for record in await seen_of(cluster, "dead")]
         copied = [record.value for record in await seen_of(cluster, "out")]
@@ -151,48 +206,83 @@ async def test_batches_are_dead_letters_whole(autojump_clock: Clock) -> None:
     assert Counter(dead + copied) == EXPECTED
 
 
-async def test_a_task_that_times_out_is_skipped(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_timed_out_task_is_skipped(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
         async with transacting(cluster) as producer, consumer_of(cluster) as consumer:
 
             def fail(record: Record, calls: int) -> Exception | None:
-                return KafkaTimeoutError("send", 1) if record.partition == 2 and record.offset == 0 and calls < 6 else None
+                return (
+                    KafkaTimeoutError("send", 1)
+                    if record.partition == 2 and record.offset == 0 and calls < 6
+                    else None
+                )
 
             handler = Copying(producer, fail)
             async with running(consumer, handler, producer=producer):
-                await until(lambda: all(cluster.committed("g", ("t", part)) is not None for part in (0, 1, 3)))
+                await until(
+                    lambda: all(
+                        cluster.committed("g", ("t", part)) is not None for part in (0, 1, 3)
+                    )
+                )
                 assert cluster.committed("g", ("t", 2)) is None
                 await all_processed(cluster)
             assert not consumer.paused()
         assert Counter(record.value for record in await seen_of(cluster, "out")) == EXPECTED
-    assert len([line for line in caplog.messages if "the task of t-2 is skipped" in line and "send" in line]) == 5
+    assert (
+        len(
+            [
+                line
+                for line in caplog.messages
+                if "the task of t-2 is skipped" in line and "send" in line
+            ]
+        )
+        == 5
+    )
 
 
 @pytest.mark.parametrize(("task_timeout_ms", "calls"), [(0, 1), (1, 2), (1_000, 4)])
-async def test_so_many_calls_are_made(autojump_clock: Clock, task_timeout_ms: float, calls: int) -> None:
-    """Everything of the last transaction is aborted, and the consumer stands where it began.
+async def test_task_timeout_bounds_transactional_calls(
+    autojump_clock: Clock, task_timeout_ms: float, calls: int
+) -> None:
+    """The last transaction is aborted, and the consumer is at its beginning.
 
-    A round begins each half second: so long a fetch at the end of the log waits at the broker, and a seek waits for that.
+    A round begins each half second, as long as a fetch at the end of the log waits, which a seek
+    waits for.
     """
     async with cluster_of(1, records=3, topics={"out": 2}) as cluster:
-        async with transacting(cluster, retry_backoff_ms=0) as producer, consumer_of(cluster, retry_backoff_ms=0) as consumer:
+        async with (
+            transacting(cluster, retry_backoff_ms=0) as producer,
+            consumer_of(cluster, retry_backoff_ms=0) as consumer,
+        ):
             handler = Stuck(0)
             with pytest.raises(KafkaTimeoutError) as raised, trio.fail_after(100):
-                await trikafka.run_tasks(consumer, handler, producer=producer, task_timeout_ms=task_timeout_ms)
+                await trikafka.run_tasks(
+                    consumer, handler, producer=producer, task_timeout_ms=task_timeout_ms
+                )
             assert len(handler.calls) == calls
             assert raised.value.__cause__ is (handler.errors[0] if calls > 1 else None)
             copied = Copying(producer)
             async with running(consumer, copied, producer=producer):
-                await until(lambda: (at := cluster.committed("g", ("t", 0))) is not None and at.offset == 3)
+                await until(
+                    lambda: (at := cluster.committed("g", ("t", 0))) is not None and at.offset == 3
+                )
         assert [record.value for record in await seen_of(cluster, "out")] == [b"0", b"1", b"2"]
 
 
-async def test_a_transaction_is_cut_where_it_would_take_too_long(autojump_clock: Clock) -> None:
-    """A record takes a second, there are 160: no transaction is open for much longer than auto_commit_interval_ms."""
+async def test_long_transaction_is_split(autojump_clock: Clock) -> None:
+    """A record takes a second, there are 160.
+
+    No transaction is open much longer than auto_commit_interval_ms.
+    """
     async with input_cluster() as cluster:
         fill(cluster)
-        async with transacting(cluster, transaction_timeout_ms=20_000) as producer, consumer_of(cluster) as consumer:
+        async with (
+            transacting(cluster, transaction_timeout_ms=20_000) as producer,
+            consumer_of(cluster) as consumer,
+        ):
             handler = Copying(producer, pause=1)
             async with running(consumer, handler, producer=producer):
                 await all_processed(cluster)
@@ -201,7 +291,7 @@ async def test_a_transaction_is_cut_where_it_would_take_too_long(autojump_clock:
         assert 7 <= len(cluster.requests("EndTxn")) <= 10
 
 
-async def test_the_start_of_a_task_comes_before_its_first_record(autojump_clock: Clock) -> None:
+async def test_prepare_comes_before_the_first_record(autojump_clock: Clock) -> None:
     tries = 0
 
     async def prepare(tp: TopicPartition) -> None:
@@ -224,11 +314,16 @@ async def test_the_start_of_a_task_comes_before_its_first_record(autojump_clock:
         assert len(await seen_of(cluster, "out")) == 4 * COUNT - 10
 
 
-async def test_errors_without_a_dead_letter_topic_abort_and_come_out(autojump_clock: Clock) -> None:
+async def test_error_without_dead_letter_topic_aborts(autojump_clock: Clock) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
         async with transacting(cluster) as producer, consumer_of(cluster) as consumer:
-            handler = Copying(producer, lambda record, calls: KeyError("x") if record.value == b"1-5" and calls == 1 else None)
+            handler = Copying(
+                producer,
+                lambda record, calls: (
+                    KeyError("x") if record.value == b"1-5" and calls == 1 else None
+                ),
+            )
             with pytest.raises(KeyError):
                 await trikafka.run_tasks(consumer, handler, producer=producer)
             async with running(consumer, handler, producer=producer):
@@ -236,11 +331,14 @@ async def test_errors_without_a_dead_letter_topic_abort_and_come_out(autojump_cl
         assert Counter(record.value for record in await seen_of(cluster, "out")) == EXPECTED
 
 
-async def test_it_is_cancelled_and_called_again(autojump_clock: Clock) -> None:
+async def test_run_may_be_repeated_after_a_cancel(autojump_clock: Clock) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
         cluster.delay("EndTxn", 0.2, times=None)
-        async with transacting(cluster) as producer, consumer_of(cluster, max_poll_records=7) as consumer:
+        async with (
+            transacting(cluster) as producer,
+            consumer_of(cluster, max_poll_records=7) as consumer,
+        ):
             handler = Copying(producer, pause=0.01)
             with trio.fail_after(600):
                 for tenth in range(3, 1000):
@@ -252,7 +350,7 @@ async def test_it_is_cancelled_and_called_again(autojump_clock: Clock) -> None:
         assert Counter(record.value for record in await seen_of(cluster, "out")) == EXPECTED
 
 
-async def test_members_come_and_go(autojump_clock: Clock) -> None:
+async def test_rebalanced_tasks_copy_each_record_once(autojump_clock: Clock) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
 
@@ -275,7 +373,7 @@ async def test_members_come_and_go(autojump_clock: Clock) -> None:
         assert Counter(record.value for record in await seen_of(cluster, "out")) == EXPECTED
 
 
-async def test_a_second_instance_with_the_same_id_ends_the_first(autojump_clock: Clock) -> None:
+async def test_second_instance_fences_the_first_run(autojump_clock: Clock) -> None:
     async with input_cluster() as cluster:
         fill(cluster)
         async with transacting(cluster) as producer, consumer_of(cluster) as consumer:
@@ -283,7 +381,9 @@ async def test_a_second_instance_with_the_same_id_ends_the_first(autojump_clock:
 
             async def first() -> None:
                 try:
-                    await trikafka.run_tasks(consumer, Copying(producer, pause=5), producer=producer, dead_letter="dead")
+                    await trikafka.run_tasks(
+                        consumer, Copying(producer, pause=5), producer=producer, dead_letter="dead"
+                    )
                 except ProducerFencedError as error:
                     ends.append(error)
 
@@ -296,14 +396,23 @@ async def test_a_second_instance_with_the_same_id_ends_the_first(autojump_clock:
         assert await seen_of(cluster, "dead") == []
 
 
-async def test_an_undecided_commit_counts_for_all_tasks_and_is_settled_by_the_next_run(autojump_clock: Clock) -> None:
-    settings: dict[str, Any] = {"default_api_timeout_ms": 2_000, "request_timeout_ms": 1_000, "close_timeout_ms": 1_000}
+async def test_undecided_commit_is_settled_by_next_run(
+    autojump_clock: Clock,
+) -> None:
+    """It counts as a timeout of all tasks."""
+    settings: dict[str, Any] = {
+        "default_api_timeout_ms": 2_000,
+        "request_timeout_ms": 1_000,
+        "close_timeout_ms": 1_000,
+    }
     async with input_cluster() as cluster:
         fill(cluster)
         async with transacting(cluster, **settings) as producer, consumer_of(cluster) as consumer:
             rule = cluster.silence("EndTxn", after=True, times=6)
             with pytest.raises(KafkaTimeoutError) as raised, trio.fail_after(100):
-                await trikafka.run_tasks(consumer, Copying(producer), producer=producer, task_timeout_ms=1_000)
+                await trikafka.run_tasks(
+                    consumer, Copying(producer), producer=producer, task_timeout_ms=1_000
+                )
             assert isinstance(raised.value.__cause__, KafkaTimeoutError)
             del rule
             with trio.fail_after(600):

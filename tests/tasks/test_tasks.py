@@ -1,4 +1,6 @@
-"""``run_tasks`` in virtual time: a task that times out is skipped and tried again, the others go on (KIP-572, seed 004)."""
+"""``run_tasks`` in virtual time: a task that times out is skipped and retried while others continue
+(KIP-572, seed 004).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +22,15 @@ from trikafka import ConfigurationError, KafkaTimeoutError, Record, RecordBatch,
     ("task_timeout_ms", "calls"),
     [(0, 1), (1, 2), (99, 2), (100, 3), (101, 3), (1_000, 12)],
 )
-async def test_so_many_calls_are_made(autojump_clock: Clock, task_timeout_ms: float, calls: int) -> None:
-    """Calls of 100 ms with nothing between them; the timer begins when the first has timed out."""
+async def test_task_timeout_bounds_the_calls(
+    autojump_clock: Clock, task_timeout_ms: float, calls: int
+) -> None:
+    """Calls take 100 ms, without pauses. The timer begins when the first has timed out."""
     handler = Stuck(0)
-    async with cluster_of(1, records=3) as cluster, consumer_of(cluster, retry_backoff_ms=0) as consumer:
+    async with (
+        cluster_of(1, records=3) as cluster,
+        consumer_of(cluster, retry_backoff_ms=0) as consumer,
+    ):
         with trio.fail_after(60), pytest.raises(KafkaTimeoutError) as raised:
             await trikafka.run_tasks(consumer, handler, task_timeout_ms=task_timeout_ms)
         assert len(handler.calls) == calls
@@ -33,10 +40,14 @@ async def test_so_many_calls_are_made(autojump_clock: Clock, task_timeout_ms: fl
         assert "offset 0 of t-0" in raised.value.__notes__[0]
 
 
-async def test_no_busy_wait_with_a_single_task(autojump_clock: Clock) -> None:
-    """Between two attempts it waits from retry_backoff_ms to retry_backoff_max_ms, though nobody else is there."""
+async def test_lone_task_waits_between_attempts(autojump_clock: Clock) -> None:
+    """From retry_backoff_ms to retry_backoff_max_ms, though there is no other task."""
     handler = Stuck(0, seconds=0)
-    async with cluster_of(1, records=3) as cluster, consumer_of(cluster) as consumer, running(consumer, handler):
+    async with (
+        cluster_of(1, records=3) as cluster,
+        consumer_of(cluster) as consumer,
+        running(consumer, handler),
+    ):
         await trio.sleep(30)
     times = [time for time, _, _ in handler.calls]
     waits = [later - sooner for sooner, later in pairwise(times)]
@@ -45,22 +56,35 @@ async def test_no_busy_wait_with_a_single_task(autojump_clock: Clock) -> None:
     assert waits[0] < 0.2 < 0.7 < waits[-1]
 
 
-async def test_the_others_go_on_and_a_warning_names_the_call(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_skipped_task_delays_no_other(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A warning names the call."""
     handler = Stuck(1, times=5)
-    async with cluster_of(3, records=20) as cluster, consumer_of(cluster, auto_commit_interval_ms=100) as consumer:
+    async with (
+        cluster_of(3, records=20) as cluster,
+        consumer_of(cluster, auto_commit_interval_ms=100) as consumer,
+    ):
         async with running(consumer, handler):
             await until(lambda: len(handler.of(0)) == len(handler.of(2)) == 20)
             assert len(handler.of(1)) < 20
             await until(lambda: committed(cluster, 0) == committed(cluster, 2) == 20)
             await until(lambda: committed(cluster, 1) == 20)
     assert handler.of(1) == list(range(20))
-    warned = [record for record in caplog.records if record.levelno == logging.WARNING and record.name == "trikafka.tasks"]
+    warned = [
+        record
+        for record in caplog.records
+        if record.levelno == logging.WARNING and record.name == "trikafka.tasks"
+    ]
     assert len(warned) == 5
-    assert all("the task of t-1 is skipped" in record.getMessage() and "send" in record.getMessage() for record in warned)
+    assert all(
+        "the task of t-1 is skipped" in record.getMessage() and "send" in record.getMessage()
+        for record in warned
+    )
 
 
 async def test_progress_clears_the_timer(autojump_clock: Clock) -> None:
-    """Each record times out for a second in all, of 1.5 that are allowed; a hundred of them are no reason to give up."""
+    """Each record times out for one second of 1.5. A hundred of them do not end the run."""
     tried: dict[int, int] = {}
 
     async def handler(record: Record) -> None:
@@ -69,20 +93,26 @@ async def test_progress_clears_the_timer(autojump_clock: Clock) -> None:
             await trio.sleep(0.25)
             raise KafkaTimeoutError("send", 0.25)
 
-    async with cluster_of(1, records=100) as cluster, consumer_of(cluster, retry_backoff_ms=0) as consumer:
+    async with (
+        cluster_of(1, records=100) as cluster,
+        consumer_of(cluster, retry_backoff_ms=0) as consumer,
+    ):
         async with running(consumer, handler, task_timeout_ms=1_500):
             await until(lambda: len(tried) == 100 and tried[99] == 4)
 
 
-async def test_slow_work_never_trips_it(autojump_clock: Clock) -> None:
+async def test_slow_work_never_times_out(autojump_clock: Clock) -> None:
     handler = Values(100)
     async with cluster_of(1, records=3) as cluster, consumer_of(cluster) as consumer:
         async with running(consumer, handler, task_timeout_ms=1):
             await until(lambda: len(handler.done) == 3, 1, 400)
 
 
-async def test_who_gives_up_lets_the_others_finish_what_they_hold(autojump_clock: Clock) -> None:
-    """It is raised as it is, in no group; what the others hold is finished and committed, nothing new is begun."""
+async def test_final_timeout_lets_others_finish(autojump_clock: Clock) -> None:
+    """The error is raised in no group.
+
+    Other tasks finish and commit the records in hand and begin no more.
+    """
     began: list[tuple[int, int]] = []
     ended: list[tuple[int, int]] = []
 
@@ -103,24 +133,36 @@ async def test_who_gives_up_lets_the_others_finish_what_they_hold(autojump_clock
         handler2 = Values()
         async with running(consumer, handler2):  # it may be used again, and goes on where it was
             await until(lambda: len(handler2.done) == 13)
-        assert [next(r.offset for r in handler2.done if r.partition == n) for n in range(3)] == [0, 1, 1]
+        assert [next(r.offset for r in handler2.done if r.partition == n) for n in range(3)] == [
+            0,
+            1,
+            1,
+        ]
 
 
-async def test_an_outer_cancellation_is_no_time_out(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_outer_cancellation_is_no_timeout(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     handler = Values(10)
-    async with cluster_of(2, records=5) as cluster, consumer_of(cluster, auto_commit_interval_ms=1_000_000) as consumer:
+    async with (
+        cluster_of(2, records=5) as cluster,
+        consumer_of(cluster, auto_commit_interval_ms=1_000_000) as consumer,
+    ):
         with trio.move_on_after(25) as scope:
             await trikafka.run_tasks(consumer, handler, task_timeout_ms=0)
         assert scope.cancelled_caught
         assert [record.offset for record in handler.done] == [0, 0, 1, 1]
-        assert [committed(cluster, number) for number in range(2)] == [2, 2]  # what is done is committed
+        assert [committed(cluster, number) for number in range(2)] == [
+            2,
+            2,
+        ]  # what is done is committed
         again = Values()
         async with running(consumer, again):
             await until(lambda: len(again.done) == 6)
     assert "skipped" not in caplog.text
 
 
-async def test_a_scope_of_the_handlers_own_is_no_time_out_of_a_call(autojump_clock: Clock) -> None:
+async def test_timeout_of_the_handlers_scope_is_raised(autojump_clock: Clock) -> None:
     async def handler(record: Record) -> None:
         with trio.fail_after(1):
             await trio.sleep_forever()
@@ -131,10 +173,16 @@ async def test_a_scope_of_the_handlers_own_is_no_time_out_of_a_call(autojump_clo
     assert raised.type is trio.TooSlowError
 
 
-async def test_commits_that_time_out_count_for_all_their_tasks(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
-    """One call is about three tasks: it starts the timers of all, and ends the run when the time is up."""
+async def test_timed_out_commit_counts_for_its_tasks(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One commit covers three tasks: it starts all their timers, and ends the run at the limit."""
     handler = Values()
-    settings: dict[str, Any] = {"default_api_timeout_ms": 1_000, "auto_commit_interval_ms": 500, "request_timeout_ms": 1_000}
+    settings: dict[str, Any] = {
+        "default_api_timeout_ms": 1_000,
+        "auto_commit_interval_ms": 500,
+        "request_timeout_ms": 1_000,
+    }
     async with cluster_of(3, records=5) as cluster, consumer_of(cluster, **settings) as consumer:
         cluster.silence("OffsetCommit")
         began = trio.current_time()
@@ -143,10 +191,13 @@ async def test_commits_that_time_out_count_for_all_their_tasks(autojump_clock: C
         assert raised.value.call == "commit"
         assert isinstance(raised.value.__cause__, KafkaTimeoutError)
         assert 6 < trio.current_time() - began < 12
-        assert "the commit of t-0, t-1, t-2 is skipped" in caplog.text or "the commit of t-2" in caplog.text
+        assert (
+            "the commit of t-0, t-1, t-2 is skipped" in caplog.text
+            or "the commit of t-2" in caplog.text
+        )
 
 
-async def test_the_start_of_a_task_is_tried_again_in_the_same_way(autojump_clock: Clock) -> None:
+async def test_timed_out_prepare_is_retried(autojump_clock: Clock) -> None:
     starts: list[tuple[float, int]] = []
     handler = Values()
 
@@ -158,18 +209,26 @@ async def test_the_start_of_a_task_is_tried_again_in_the_same_way(autojump_clock
         if tp.partition == 0:
             consumer.seek(tp, 3)
 
-    async with cluster_of(2, records=5) as cluster, consumer_of(cluster) as consumer, running(consumer, handler, prepare=prepare):
+    async with (
+        cluster_of(2, records=5) as cluster,
+        consumer_of(cluster) as consumer,
+        running(consumer, handler, prepare=prepare),
+    ):
         await until(lambda: len(handler.done) >= 2)
         assert {record.partition for record in handler.done} == {0}
         await until(lambda: len(handler.done) == 7)
     assert [record.offset for record in handler.done if record.partition == 0] == [3, 4]
-    waits = [later - sooner - 0.1 for (sooner, number), (later, _) in pairwise(starts[1:]) if number == 1]
+    waits = [
+        later - sooner - 0.1 for (sooner, number), (later, _) in pairwise(starts[1:]) if number == 1
+    ]
     assert waits[0] < 0.13
     assert waits[-1] > 0.7
 
 
 @pytest.mark.parametrize(("task_timeout_ms", "calls"), [(0, 1), (1, 2), (1_000, 12)])
-async def test_the_start_of_a_task_gives_up_in_the_same_way(autojump_clock: Clock, task_timeout_ms: float, calls: int) -> None:
+async def test_task_timeout_bounds_prepare(
+    autojump_clock: Clock, task_timeout_ms: float, calls: int
+) -> None:
     count = 0
 
     async def prepare(tp: trikafka.TopicPartition) -> None:
@@ -178,13 +237,18 @@ async def test_the_start_of_a_task_gives_up_in_the_same_way(autojump_clock: Cloc
         await trio.sleep(0.1)
         raise KafkaTimeoutError("end_offsets", 0.1)
 
-    async with cluster_of(1, records=5) as cluster, consumer_of(cluster, retry_backoff_ms=0) as consumer:
+    async with (
+        cluster_of(1, records=5) as cluster,
+        consumer_of(cluster, retry_backoff_ms=0) as consumer,
+    ):
         with pytest.raises(KafkaTimeoutError, match="end_offsets"):
-            await trikafka.run_tasks(consumer, Values(), prepare=prepare, task_timeout_ms=task_timeout_ms)
+            await trikafka.run_tasks(
+                consumer, Values(), prepare=prepare, task_timeout_ms=task_timeout_ms
+            )
     assert count == calls
 
 
-# What the worker does beside that.
+# Other work of the run.
 
 
 async def test_concurrency_keeps_the_order_of_each_key(autojump_clock: Clock) -> None:
@@ -199,7 +263,10 @@ async def test_concurrency_keeps_the_order_of_each_key(autojump_clock: Clock) ->
         running_now -= 1
         done.append(record)
 
-    async with cluster_of(1) as cluster, consumer_of(cluster, auto_commit_interval_ms=100) as consumer:
+    async with (
+        cluster_of(1) as cluster,
+        consumer_of(cluster, auto_commit_interval_ms=100) as consumer,
+    ):
         cluster.append("t", 0, [(b"k%d" % (number % 6), b"%d" % number) for number in range(60)])
         committed_at: list[int] = []
         async with running(consumer, handler, concurrency=4):
@@ -212,12 +279,16 @@ async def test_concurrency_keeps_the_order_of_each_key(autojump_clock: Clock) ->
     assert most == 4
     assert [record.offset for record in done] != list(range(60))
     for key in range(6):
-        assert [record.offset for record in done if record.key == b"k%d" % key] == list(range(key, 60, 6))
+        assert [record.offset for record in done if record.key == b"k%d" % key] == list(
+            range(key, 60, 6)
+        )
     assert len(set(committed_at)) > 5
 
 
-async def test_a_stuck_record_holds_back_its_key_and_the_commit_alone(autojump_clock: Clock) -> None:
-    """And no more than a thousand records behind it are taken."""
+async def test_stuck_record_holds_only_key_and_commit(
+    autojump_clock: Clock,
+) -> None:
+    """At most a thousand records behind it are taken."""
     done: list[int] = []
 
     async def handler(record: Record) -> None:
@@ -225,7 +296,10 @@ async def test_a_stuck_record_holds_back_its_key_and_the_commit_alone(autojump_c
             await trio.sleep_forever()
         done.append(record.offset)
 
-    async with cluster_of(1) as cluster, consumer_of(cluster, auto_commit_interval_ms=100) as consumer:
+    async with (
+        cluster_of(1) as cluster,
+        consumer_of(cluster, auto_commit_interval_ms=100) as consumer,
+    ):
         cluster.append("t", 0, [(b"k%d" % (number % 10), b"") for number in range(3_000)])
         async with running(consumer, handler, concurrency=8):
             await trio.sleep(5)
@@ -234,7 +308,7 @@ async def test_a_stuck_record_holds_back_its_key_and_the_commit_alone(autojump_c
         assert not [offset for offset in done if offset % 10 == 5]
 
 
-async def test_errors_that_may_pass_are_tried_again(autojump_clock: Clock) -> None:
+async def test_retry_policy_repeats_with_backoff(autojump_clock: Clock) -> None:
     times: list[float] = []
 
     async def handler(record: Record) -> None:
@@ -243,14 +317,20 @@ async def test_errors_that_may_pass_are_tried_again(autojump_clock: Clock) -> No
             raise ConnectionError("the database is away")
 
     policy = RetryPolicy(ConnectionError, attempts=4, backoff_ms=1_000, backoff_max_ms=3_000)
-    async with cluster_of(1, records=1) as cluster, consumer_of(cluster) as consumer, running(consumer, handler, retry=policy):
+    async with (
+        cluster_of(1, records=1) as cluster,
+        consumer_of(cluster) as consumer,
+        running(consumer, handler, retry=policy),
+    ):
         await until(lambda: len(times) == 4)
         await until(lambda: committed(cluster) == 1)
     waits = [later - sooner for sooner, later in pairwise(times)]
     assert [round(wait) for wait in waits] in ([1, 2, 3], [1, 2, 2])
 
 
-async def test_errors_that_do_not_pass_end_the_run_without_a_dead_letter_topic(autojump_clock: Clock) -> None:
+async def test_error_without_dead_letter_ends_the_run(
+    autojump_clock: Clock,
+) -> None:
     policy = RetryPolicy((ConnectionError,), attempts=3, backoff_ms=10)
     for error, calls in ((KeyError("x"), 1), (ConnectionError("away"), 3)):
         handler = Values(fail=lambda record, error=error: error if record.offset == 2 else None)  # type: ignore[misc]
@@ -263,14 +343,18 @@ async def test_errors_that_do_not_pass_end_the_run_without_a_dead_letter_topic(a
             assert committed(cluster) == 2
 
 
-async def test_dead_letters_have_their_coordinates_and_the_error(autojump_clock: Clock) -> None:
-    handler = Values(fail=lambda record: ValueError("cannot read it") if record.offset == 2 else None)
+async def test_dead_letter_has_coordinates_and_error(autojump_clock: Clock) -> None:
+    handler = Values(
+        fail=lambda record: ValueError("cannot read it") if record.offset == 2 else None
+    )
     async with (
         cluster_of(1, topics={"dead": 1}) as cluster,
         consumer_of(cluster, auto_commit_interval_ms=100) as consumer,
         producer_of(cluster) as producer,
     ):
-        cluster.append("t", 0, [(b"key", b"%d" % number, 1234, (("mine", b"1"),)) for number in range(4)])
+        cluster.append(
+            "t", 0, [(b"key", b"%d" % number, 1234, (("mine", b"1"),)) for number in range(4)]
+        )
         async with running(consumer, handler, dead_letter="dead", producer=producer):
             await until(lambda: committed(cluster) == 4)
         (dead,) = cluster.records("dead", 0)
@@ -289,7 +373,9 @@ async def test_dead_letters_have_their_coordinates_and_the_error(autojump_clock:
     }
 
 
-async def test_what_cannot_be_deserialized_is_a_dead_letter_with_its_bytes(autojump_clock: Clock) -> None:
+async def test_undeserializable_record_is_a_dead_letter(
+    autojump_clock: Clock,
+) -> None:
     handler = Values()
     async with (
         cluster_of(1, topics={"dead": 1}) as cluster,
@@ -306,7 +392,10 @@ async def test_what_cannot_be_deserialized_is_a_dead_letter_with_its_bytes(autoj
     assert b"ValueError" in (dict(dead.headers)["trikafka.message"] or b"")
 
 
-async def test_a_dead_letter_that_times_out_is_written_again_and_its_handler_not_called_again(autojump_clock: Clock) -> None:
+async def test_timed_out_dead_letter_is_rewritten(
+    autojump_clock: Clock,
+) -> None:
+    """Its handler is not called again."""
     handler = Values(fail=lambda record: KeyError() if record.offset == 0 else None)
     async with (
         cluster_of(1, records=2, topics={"dead": 1}) as cluster,
@@ -320,7 +409,7 @@ async def test_a_dead_letter_that_times_out_is_written_again_and_its_handler_not
         assert dict(cluster.records("dead", 0)[-1].headers)["trikafka.offset"] == b"0"
 
 
-async def test_by_batch(autojump_clock: Clock) -> None:
+async def test_handlers_may_take_batches(autojump_clock: Clock) -> None:
     seen: list[tuple[int, list[bytes | None]]] = []
 
     async def handler(batch: RecordBatch) -> None:
@@ -334,7 +423,7 @@ async def test_by_batch(autojump_clock: Clock) -> None:
 
 
 @pytest.mark.parametrize("protocol", ["range", "cooperative-sticky", "consumer"])
-async def test_a_revoked_partition_is_drained_and_nothing_is_done_twice(autojump_clock: Clock, protocol: str) -> None:
+async def test_revoked_partition_is_drained(autojump_clock: Clock, protocol: str) -> None:
     done: list[tuple[str, int, int]] = []
 
     def slow(name: str) -> Any:
@@ -344,10 +433,17 @@ async def test_a_revoked_partition_is_drained_and_nothing_is_done_twice(autojump
 
         return handler
 
-    settings: dict[str, Any] = {"auto_commit_interval_ms": 1_000_000, "partition_assignment_strategy": [protocol]}
+    settings: dict[str, Any] = {
+        "auto_commit_interval_ms": 1_000_000,
+        "partition_assignment_strategy": [protocol],
+    }
     if protocol == "consumer":
         settings = {"auto_commit_interval_ms": 1_000_000, "group_protocol": "consumer"}
-    async with cluster_of(2, records=20) as cluster, consumer_of(cluster, **settings) as first, running(first, slow("a")):
+    async with (
+        cluster_of(2, records=20) as cluster,
+        consumer_of(cluster, **settings) as first,
+        running(first, slow("a")),
+    ):
         await until(lambda: len(done) >= 5)
         async with consumer_of(cluster, **settings) as second, running(second, slow("b")):
             await until(lambda: len(done) >= 40)
@@ -356,9 +452,12 @@ async def test_a_revoked_partition_is_drained_and_nothing_is_done_twice(autojump
     assert [committed(cluster, number) for number in range(2)] == [20, 20]
 
 
-async def test_closing_the_consumer_ends_it_in_order(autojump_clock: Clock) -> None:
+async def test_closing_the_consumer_ends_the_run(autojump_clock: Clock) -> None:
     handler = Values(2)
-    async with cluster_of(2, records=20) as cluster, consumer_of(cluster, auto_commit_interval_ms=1_000_000) as consumer:
+    async with (
+        cluster_of(2, records=20) as cluster,
+        consumer_of(cluster, auto_commit_interval_ms=1_000_000) as consumer,
+    ):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trikafka.run_tasks, consumer, handler)
             await until(lambda: len(handler.done) >= 4)
@@ -367,13 +466,18 @@ async def test_closing_the_consumer_ends_it_in_order(autojump_clock: Clock) -> N
         assert sum(committed(cluster, number) or 0 for number in range(2)) == len(handler.done)
 
 
-async def test_handlers_that_do_not_end_are_cut_off_at_the_limit(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_endless_handlers_are_cancelled_at_the_end(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async def handler(record: Record) -> None:
         if record.partition == 0:
             raise KeyError("x")
         await trio.sleep_forever()
 
-    async with cluster_of(2, records=20) as cluster, consumer_of(cluster, close_timeout_ms=5_000) as consumer:
+    async with (
+        cluster_of(2, records=20) as cluster,
+        consumer_of(cluster, close_timeout_ms=5_000) as consumer,
+    ):
         began = trio.current_time()
         with pytest.raises(KeyError):
             await trikafka.run_tasks(consumer, handler)
@@ -381,7 +485,7 @@ async def test_handlers_that_do_not_end_are_cut_off_at_the_limit(autojump_clock:
     assert "the handlers of t-1 did not end in time" in caplog.text
 
 
-async def test_a_handlers_nursery_may_time_out_too(autojump_clock: Clock) -> None:
+async def test_timeout_in_a_nursery_is_retried(autojump_clock: Clock) -> None:
     calls = 0
 
     async def call() -> None:
@@ -396,13 +500,18 @@ async def test_a_handlers_nursery_may_time_out_too(autojump_clock: Clock) -> Non
             nursery.start_soon(call)
             nursery.start_soon(call)
 
-    async with cluster_of(1, records=1) as cluster, consumer_of(cluster, auto_commit_interval_ms=100) as consumer:
+    async with (
+        cluster_of(1, records=1) as cluster,
+        consumer_of(cluster, auto_commit_interval_ms=100) as consumer,
+    ):
         async with running(consumer, handler):
             await until(lambda: committed(cluster) == 1)
     assert calls == 3
 
 
-async def test_retries_is_ignored_with_one_warning(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+async def test_retries_is_ignored_with_one_warning(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with cluster_of(1, records=1) as cluster, consumer_of(cluster) as consumer:
         handler = Stuck(0, times=2)
         async with running(consumer, handler, retries=0):
@@ -412,8 +521,8 @@ async def test_retries_is_ignored_with_one_warning(autojump_clock: Clock, caplog
     assert "task_timeout_ms" in warned[0]
 
 
-async def test_retries_still_reaches_the_producer(autojump_clock: Clock) -> None:
-    """Seed 004 refuses to take it from there."""
+async def test_retries_still_bound_the_producer(autojump_clock: Clock) -> None:
+    """Seed 004 does not remove the setting there."""
     async with cluster_of(1) as cluster, producer_of(cluster, retries=0, acks="all") as producer:
         cluster.fail("Produce", 7, times=1)
         with pytest.raises(trikafka.TrikafkaError):
@@ -421,9 +530,13 @@ async def test_retries_still_reaches_the_producer(autojump_clock: Clock) -> None
         assert len(cluster.requests("Produce")) == 1
 
 
-async def test_what_does_not_fit(autojump_clock: Clock) -> None:
+async def test_conflicting_task_options_are_refused(autojump_clock: Clock) -> None:
     handler = Values()
-    async with cluster_of(1) as cluster, consumer_of(cluster) as consumer, producer_of(cluster) as producer:
+    async with (
+        cluster_of(1) as cluster,
+        consumer_of(cluster) as consumer,
+        producer_of(cluster) as producer,
+    ):
         for match, options in (
             ("concurrency", {"concurrency": 0}),
             ("task_timeout_ms", {"task_timeout_ms": -1}),
@@ -436,13 +549,18 @@ async def test_what_does_not_fit(autojump_clock: Clock) -> None:
         async with consumer_of(cluster, enable_auto_commit=True) as other:
             with pytest.raises(ConfigurationError, match="enable_auto_commit=False"):
                 await trikafka.run_tasks(other, handler)
-        for wrong in ({"on": ()}, {"on": "x"}, {"on": KeyError, "attempts": 0}, {"on": KeyError, "backoff_ms": -1}):
+        for wrong in (
+            {"on": ()},
+            {"on": "x"},
+            {"on": KeyError, "attempts": 0},
+            {"on": KeyError, "backoff_ms": -1},
+        ):
             with pytest.raises(ConfigurationError):
                 RetryPolicy(**wrong)  # type: ignore[arg-type]
 
 
-async def test_a_stop_in_order_leaves_nothing_to_be_done_twice(autojump_clock: Clock) -> None:
-    """Also with many records at once, of which some wait behind their key."""
+async def test_orderly_stop_repeats_no_record(autojump_clock: Clock) -> None:
+    """Also with many records in parallel, some of them waiting behind their key."""
     done: list[int] = []
 
     async def handler(record: Record) -> None:
@@ -453,7 +571,9 @@ async def test_a_stop_in_order_leaves_nothing_to_be_done_twice(autojump_clock: C
         cluster.append("t", 0, [(b"k%d" % (number * number % 11), b"") for number in range(300)])
         while len(done) < 300:
             async with consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
-                nursery.start_soon(lambda consumer=consumer: trikafka.run_tasks(consumer, handler, concurrency=6))  # type: ignore[misc]
+                nursery.start_soon(
+                    lambda consumer=consumer: trikafka.run_tasks(consumer, handler, concurrency=6)
+                )  # type: ignore[misc]
                 before = len(done)
                 await until(lambda before=before: len(done) >= min(300, before + 70))  # type: ignore[misc]
                 await consumer.aclose()
@@ -461,9 +581,14 @@ async def test_a_stop_in_order_leaves_nothing_to_be_done_twice(autojump_clock: C
     assert sorted(done) == list(range(300))
 
 
-async def test_a_partition_that_goes_while_its_record_waits_is_let_go_at_once(autojump_clock: Clock) -> None:
-    """A record that waits for its next attempt, or a start that waits for its brokers, does not hold up the group."""
-    settings: dict[str, Any] = {"partition_assignment_strategy": ["range"], "max_poll_interval_ms": 100_000}
+async def test_waiting_record_does_not_delay_a_revoke(
+    autojump_clock: Clock,
+) -> None:
+    """A record in backoff, or a prepare that waits for brokers, does not delay the group."""
+    settings: dict[str, Any] = {
+        "partition_assignment_strategy": ["range"],
+        "max_poll_interval_ms": 100_000,
+    }
     policy = RetryPolicy(ConnectionError, attempts=99, backoff_ms=50_000, backoff_max_ms=50_000)
     handler = Values(fail=lambda record: ConnectionError())
 
@@ -482,18 +607,20 @@ async def test_a_partition_that_goes_while_its_record_waits_is_let_go_at_once(au
 
 
 @pytest.mark.parametrize("kind", ["run", "transactions"])
-async def test_a_signal_ends_it_in_order(kind: str) -> None:
-    """In real time, for signals have no other."""
+async def test_signal_ends_the_run_in_order(kind: str) -> None:
+    """In real time, since signals have no other."""
     done: list[int] = []
 
     async def handler(record: Record) -> None:
         if record.offset == 3:
             signal.raise_signal(signal.SIGUSR1)
-            await trio.testing.wait_all_tasks_blocked(0.01)  # Trio has told whoever waits for it
+            await trio.testing.wait_all_tasks_blocked(0.01)  # Trio has delivered the signal
         done.append(record.offset)
 
     async with cluster_of(1, records=50) as cluster, consumer_of(cluster) as consumer:
-        async with producer_of(cluster, transactional_id="x" if kind == "transactions" else None) as producer:
+        async with producer_of(
+            cluster, transactional_id="x" if kind == "transactions" else None
+        ) as producer:
             options = {"producer": producer} if kind == "transactions" else {}
             with trio.fail_after(60):
                 await trikafka.run_tasks(consumer, handler, stop_on=[signal.SIGUSR1], **options)

@@ -1,4 +1,4 @@
-"""What a real Kafka and the scripted one are asked about groups of the new kind (KIP-848)."""
+"""Conversations about groups of the consumer protocol (KIP-848)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,13 @@ Owned = dict[uuid.UUID, list[int]]
 
 
 def joining(group: str, member: str, topics: list[str] | None, **fields: Any) -> dict[str, Any]:
-    values = {"group_id": group, "member_id": member, "member_epoch": 0, "rebalance_timeout_ms": 60_000, "topic_partitions": []}
+    values = {
+        "group_id": group,
+        "member_id": member,
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 60_000,
+        "topic_partitions": [],
+    }
     return values | {"subscribed_topic_names": topics} | fields
 
 
@@ -34,12 +40,18 @@ def owning(owned: Owned) -> list[dict[str, Any]]:
 
 
 async def impatient(peer: Peer, client: RawClient, group: str, topic: str) -> None:
-    """Let every change of the group have its new target at once, and wait until the coordinators know the topic."""
-    offered = await client.call("ApiVersions", 3, client_software_name="raw", client_software_version="1")
-    if any(item.api_key == ALTER_CONFIGS for item in offered.api_keys):  # the scripted cluster is made so
+    """Compute a target at every change of the group, and wait until the topic is known."""
+    offered = await client.call(
+        "ApiVersions", 3, client_software_name="raw", client_software_version="1"
+    )
+    if any(
+        item.api_key == ALTER_CONFIGS for item in offered.api_keys
+    ):  # the scripted cluster is made so
         interval = {"name": "consumer.assignment.interval.ms", "config_operation": 0, "value": "0"}
         resource = {"resource_type": 32, "resource_name": group, "configs": [interval]}
-        answer = await client.call("IncrementalAlterConfigs", 1, resources=[resource], validate_only=False)
+        answer = await client.call(
+            "IncrementalAlterConfigs", 1, resources=[resource], validate_only=False
+        )
         assert [item.error_code for item in answer.responses] == [0]
     for number in count():
         probe = f"{group}-probe-{number}"
@@ -51,25 +63,38 @@ async def impatient(peer: Peer, client: RawClient, group: str, topic: str) -> No
 
 
 class Member:
-    """A member that remembers what it was told, as a consumer does."""
+    """A member that remembers its assignment, as a consumer does."""
 
-    def __init__(self, peer: Peer, client: RawClient, group: str, member_id: str, **fields: Any) -> None:
-        self.peer, self.client, self.group, self.member_id, self.fields = peer, client, group, member_id, fields
-        self.epoch, self.owned = 0, dict[uuid.UUID, list[int]]()
+    def __init__(
+        self, peer: Peer, client: RawClient, group: str, member_id: str, **fields: Any
+    ) -> None:
+        self.peer = peer
+        self.client = client
+        self.group = group
+        self.member_id = member_id
+        self.fields = fields
+        self.epoch = 0
+        self.owned = dict[uuid.UUID, list[int]]()
 
     async def join(self, topics: list[str] | None, **fields: Any) -> Any:
-        answer = await beat(self.client, joining(self.group, self.member_id, topics, **self.fields, **fields))
+        answer = await beat(
+            self.client, joining(self.group, self.member_id, topics, **self.fields, **fields)
+        )
         self._told("joins", answer)
         return answer
 
     async def beat(self, what: str = "beats", **fields: Any) -> Any:
-        values = {"group_id": self.group, "member_id": self.member_id, "member_epoch": self.epoch} | self.fields | fields
+        values = (
+            {"group_id": self.group, "member_id": self.member_id, "member_epoch": self.epoch}
+            | self.fields
+            | fields
+        )
         answer = await beat(self.client, values)
         self._told(what, answer)
         return answer
 
     async def take(self, what: str = "has let go") -> Any:
-        """Say what is owned: nothing but the last assignment."""
+        """Report exactly the last assignment as owned."""
         return await self.beat(what, topic_partitions=owning(self.owned))
 
     def _told(self, what: str, answer: Any) -> None:
@@ -92,7 +117,12 @@ async def modern_membership(peer: Peer) -> None:
     await one.join([topic])
     await one.beat()
     await one.take("owns")
-    await one.beat("says all", rebalance_timeout_ms=60_000, subscribed_topic_names=[topic], topic_partitions=owning(one.owned))
+    await one.beat(
+        "says all",
+        rebalance_timeout_ms=60_000,
+        subscribed_topic_names=[topic],
+        topic_partitions=owning(one.owned),
+    )
     await two.join([topic])
     await two.beat()
     await one.beat("is to let go")
@@ -102,7 +132,8 @@ async def modern_membership(peer: Peer) -> None:
     await two.beat("gets")
     await two.take("owns")
     await one.beat()
-    before, one.epoch = one.epoch, one.epoch - 1
+    before = one.epoch
+    one.epoch = one.epoch - 1
     await one.take("lost an answer")
     one.epoch = before - 1
     await one.beat("is behind")
@@ -138,13 +169,15 @@ async def modern_growth(peer: Peer) -> None:
 
 
 async def _until(member: Member, count: int) -> None:
-    """Wait for so many partitions: a real coordinator sees a change of the topics a moment later."""
+    """Wait for ``count`` partitions: a real coordinator sees a change of the topics a moment later."""
     quiet = Member(Peer(member.peer._dial, ""), member.client, member.group, member.member_id)
-    quiet.epoch, quiet.owned = member.epoch, member.owned
+    quiet.epoch = member.epoch
+    quiet.owned = member.owned
     while sum(map(len, quiet.owned.values())) != count:
         await trio.sleep(0.05)
         await quiet.take()
-    member.epoch, member.owned = quiet.epoch, quiet.owned
+    member.epoch = quiet.epoch
+    member.owned = quiet.owned
 
 
 async def modern_refusals(peer: Peer) -> None:
@@ -155,13 +188,21 @@ async def modern_refusals(peer: Peer) -> None:
 
     async def ask(what: str, version: int = 1, /, **fields: Any) -> None:
         answer = await beat(client, joining(group, "m", [topic]) | fields, version)
-        peer.note(what, answer.error_code, answer.member_epoch, answer.heartbeat_interval_ms, answer.assignment is None)
+        peer.note(
+            what,
+            answer.error_code,
+            answer.member_epoch,
+            answer.heartbeat_interval_ms,
+            answer.assignment is None,
+        )
 
     await ask("no group", group_id="")
     await ask("no member", member_id="")
     await ask("no rebalance timeout", rebalance_timeout_ms=-1)
     await ask("partitions not said", topic_partitions=None)
-    await ask("partitions owned", topic_partitions=[{"topic_id": uuid.UUID(int=7), "partitions": [1]}])
+    await ask(
+        "partitions owned", topic_partitions=[{"topic_id": uuid.UUID(int=7), "partitions": [1]}]
+    )
     await ask("no subscription", subscribed_topic_names=None)
     await ask("epoch below", member_epoch=-3)
     await ask("away without an instance", member_epoch=-2)
@@ -182,7 +223,10 @@ async def modern_static_members(peer: Peer) -> None:
     client = await peer.settle(group)
     topic = await peer.topic(client, partitions=4)
     await impatient(peer, client, group, topic)
-    one, other = Member(peer, client, group, "one", instance_id="i"), Member(peer, client, group, "other", instance_id="i")
+    one, other = (
+        Member(peer, client, group, "one", instance_id="i"),
+        Member(peer, client, group, "other", instance_id="i"),
+    )
     await one.join([topic])
     await one.take("owns")
     await other.join([topic])
@@ -209,9 +253,15 @@ async def modern_regex(peer: Peer) -> None:
     answer = await quiet.join(None, subscribed_topic_regex=peer.name("red-.*"))
     peer.note("joined", answer.error_code)
     await _until(quiet, 3)
-    one.epoch, one.owned = quiet.epoch, quiet.owned
+    one.epoch = quiet.epoch
+    one.owned = quiet.owned
     answer = await quiet.take()
-    peer.note("settled", answer.error_code, answer.assignment is None, sorted(map(len, quiet.owned.values())))
+    peer.note(
+        "settled",
+        answer.error_code,
+        answer.assignment is None,
+        sorted(map(len, quiet.owned.values())),
+    )
     answer = await quiet.beat(member_epoch=-1)
     peer.note("left", answer.error_code, answer.member_epoch)
 
@@ -224,16 +274,31 @@ async def modern_offsets(peer: Peer) -> None:
     one = Member(peer, client, group, "one")
 
     async def commit(what: str, version: int = 9, **fields: Any) -> None:
-        part = {"partition_index": 0, "committed_offset": 4, "committed_leader_epoch": 0, "committed_metadata": "m"}
-        values = {"group_id": group, "generation_id_or_member_epoch": one.epoch, "member_id": "one"} | fields
-        answer = await client.call("OffsetCommit", version, **values, topics=[{"name": topic, "partitions": [part]}])
+        part = {
+            "partition_index": 0,
+            "committed_offset": 4,
+            "committed_leader_epoch": 0,
+            "committed_metadata": "m",
+        }
+        values = {
+            "group_id": group,
+            "generation_id_or_member_epoch": one.epoch,
+            "member_id": "one",
+        } | fields
+        answer = await client.call(
+            "OffsetCommit", version, **values, topics=[{"name": topic, "partitions": [part]}]
+        )
         peer.note(what, version, part_of(answer).error_code)
 
     async def fetch(what: str, member: str | None, epoch: int) -> None:
         asked = [{"name": topic, "partition_indexes": [0]}]
         wanted = {"group_id": group, "member_id": member, "member_epoch": epoch, "topics": asked}
         answer = (await client.call("OffsetFetch", 9, groups=[wanted])).groups[0]
-        peer.note(what, answer.error_code, [part.committed_offset for item in answer.topics for part in item.partitions])
+        peer.note(
+            what,
+            answer.error_code,
+            [part.committed_offset for item in answer.topics for part in item.partitions],
+        )
 
     await commit("no group", member_id="one", generation_id_or_member_epoch=1)
     await commit("no group", 8, member_id="one", generation_id_or_member_epoch=1)
@@ -258,7 +323,7 @@ async def modern_offsets(peer: Peer) -> None:
 
 
 async def modern_late_commits(peer: Peer) -> None:
-    """Commits under an epoch that was right a moment ago, and into a partition that there is not."""
+    """Commit under an epoch that was right a moment ago, and into a partition that does not exist."""
     group = peer.name("l")
     client = await peer.settle(group)
     topic = await peer.topic(client, partitions=2)
@@ -267,14 +332,25 @@ async def modern_late_commits(peer: Peer) -> None:
 
     async def commit(what: str, epoch: int, member: str = "one") -> None:
         parts = [
-            {"partition_index": index, "committed_offset": 4, "committed_leader_epoch": 0, "committed_metadata": "m"}
+            {
+                "partition_index": index,
+                "committed_offset": 4,
+                "committed_leader_epoch": 0,
+                "committed_metadata": "m",
+            }
             for index in (0, 1, 2)
         ]
         values = {"group_id": group, "generation_id_or_member_epoch": epoch, "member_id": member}
-        answer = await client.call("OffsetCommit", 9, **values, topics=[{"name": topic, "partitions": parts}])
+        answer = await client.call(
+            "OffsetCommit", 9, **values, topics=[{"name": topic, "partitions": parts}]
+        )
         kept = [index for numbers in one.owned.values() for index in numbers]
         found = {part.partition_index: part.error_code for part in answer.topics[0].partitions}
-        peer.note(what, [found[index] for index in kept], sorted(code for index, code in found.items() if index not in kept))
+        peer.note(
+            what,
+            [found[index] for index in kept],
+            sorted(code for index, code in found.items() if index not in kept),
+        )
 
     await one.join([topic])
     await two.join([topic])
@@ -308,32 +384,78 @@ async def modern_administration(peer: Peer) -> None:
         answer = await client.call("ConsumerGroupDescribe", 1, group_ids=[group, classic, none])
         for item in sorted(answer.groups, key=lambda each: each.group_id):
             epochs = item.group_epoch, item.assignment_epoch
-            peer.note(what, item.group_id, item.error_code, item.group_state, epochs, item.assignor_name, bool(item.error_message))
+            peer.note(
+                what,
+                item.group_id,
+                item.error_code,
+                item.group_state,
+                epochs,
+                item.assignor_name,
+                bool(item.error_message),
+            )
             for each in item.members:
-                peer.note("  member", each.member_id, each.instance_id, each.rack_id, each.member_epoch, each.client_id)
-                peer.note("  wants", each.subscribed_topic_names, each.subscribed_topic_regex, each.member_type)
+                peer.note(
+                    "  member",
+                    each.member_id,
+                    each.instance_id,
+                    each.rack_id,
+                    each.member_epoch,
+                    each.client_id,
+                )
+                peer.note(
+                    "  wants",
+                    each.subscribed_topic_names,
+                    each.subscribed_topic_regex,
+                    each.member_type,
+                )
                 for parts in (each.assignment, each.target_assignment):
-                    peer.note("  has", [(each.topic_name, each.partitions) for each in parts.topic_partitions])
+                    peer.note(
+                        "  has",
+                        [(each.topic_name, each.partitions) for each in parts.topic_partitions],
+                    )
 
     await describe("described")
     for types in ([], ["consumer"], ["classic"]):
         answer = await client.call("ListGroups", 5, states_filter=[], types_filter=types)
-        ours = [(g.group_id, g.protocol_type, g.group_type, g.group_state) for g in answer.groups if g.group_id == group]
+        ours = [
+            (g.group_id, g.protocol_type, g.group_type, g.group_state)
+            for g in answer.groups
+            if g.group_id == group
+        ]
         peer.note("listed", types, ours)
-    answer = await client.call("DescribeGroups", 6, groups=[group], include_authorized_operations=False)
-    peer.note("described as of the old kind", [(each.error_code, each.group_state) for each in answer.groups])
-    peer.note("not deleted", [each.error_code for each in (await client.call("DeleteGroups", 2, groups_names=[group])).results])
+    answer = await client.call(
+        "DescribeGroups", 6, groups=[group], include_authorized_operations=False
+    )
+    peer.note(
+        "described as of the old kind",
+        [(each.error_code, each.group_state) for each in answer.groups],
+    )
+    peer.note(
+        "not deleted",
+        [
+            each.error_code
+            for each in (await client.call("DeleteGroups", 2, groups_names=[group])).results
+        ],
+    )
     fields = {"group_id": group, "generation_id": 1, "member_id": "one", "group_instance_id": None}
     peer.note("heartbeat of the old kind", (await client.call("Heartbeat", 4, **fields)).error_code)
     await one.beat("leaves", member_epoch=-1)
     await describe("left")
     joined = await client.join(group)
     peer.note("of the old kind now", joined.error_code, joined.generation_id)
-    answer = await client.call("LeaveGroup", 5, group_id=group, members=[{"member_id": joined.member_id}])
+    answer = await client.call(
+        "LeaveGroup", 5, group_id=group, members=[{"member_id": joined.member_id}]
+    )
     one.epoch = 0
     await one.join([topic])
     await one.beat("leaves", member_epoch=-1)
-    peer.note("deleted", [each.error_code for each in (await client.call("DeleteGroups", 2, groups_names=[group])).results])
+    peer.note(
+        "deleted",
+        [
+            each.error_code
+            for each in (await client.call("DeleteGroups", 2, groups_names=[group])).results
+        ],
+    )
 
 
 MODERN_CONVERSATIONS = [

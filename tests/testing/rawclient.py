@@ -1,4 +1,7 @@
-"""A raw client: one connection, one request at a time or pipelined, in kafka-python's messages. Knows nothing of trikafka."""
+"""A raw client: one connection, single or pipelined requests, in kafka-python's messages.
+
+It uses nothing of trikafka's clients.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,34 @@ from trikafka.testing.messages import REQUESTS, RESPONSES, api_key, build
 
 
 class RawClient:
-    """Sends frames and reads answers. ``versions`` pins an API's version; else it is the highest that the cluster offers."""
+    """A client that sends frames and reads responses."""
 
     def __init__(self, stream: trio.abc.Stream, client_id: str = "raw") -> None:
-        self.stream, self.client_id = stream, client_id
+        self.stream = stream
+        self.client_id = client_id
         self.next_id = 1
         self.buffer = b""
 
     @classmethod
-    async def connect(cls, cluster: ScriptedCluster, node: int = 0, client_id: str = "raw") -> RawClient:
+    async def connect(
+        cls, cluster: ScriptedCluster, node: int = 0, client_id: str = "raw"
+    ) -> RawClient:
         return cls(await cluster.dial(f"broker-{node}", 9092), client_id)
 
     async def send(self, request: Any) -> tuple[int, Any]:
-        """Send a request that has its version; returns what :meth:`receive` needs."""
-        number, self.next_id = self.next_id, self.next_id + 1
+        """Send a request that has its version; return the argument for :meth:`receive`."""
+        number = self.next_id
+        self.next_id = self.next_id + 1
         request.with_header(number, self.client_id)
         await self.stream.send_all(bytes(request.encode(header=True, framed=True)))
         return number, RESPONSES[request.API_KEY][request.API_VERSION]
 
     async def frame(self) -> bytes:
-        """The next frame without its length. EOF is an ``EOFError``."""
+        """Return the next frame without its length.
+
+        Raises:
+            EOFError: The connection was closed.
+        """
         size = struct.unpack(">i", await self.exactly(4))[0]
         return await self.exactly(size)
 
@@ -48,7 +59,8 @@ class RawClient:
             if not data:
                 raise EOFError
             self.buffer += data
-        taken, self.buffer = self.buffer[:count], self.buffer[count:]
+        taken = self.buffer[:count]
+        self.buffer = self.buffer[count:]
         return taken
 
     async def receive(self, expected: tuple[int, Any]) -> Any:
@@ -58,18 +70,20 @@ class RawClient:
         return response
 
     async def call(self, api: str, version: int, /, **fields: Any) -> Any:
-        """One request from plain values, and its response."""
+        """Send one request made from plain values, and return its response."""
         key = api_key(api)
         return await self.receive(await self.send(build(REQUESTS[key], version, fields)))
 
     async def closed(self) -> bool:
-        """Wait for the end; whether it came without a byte."""
+        """Wait for the end of the connection; return whether no byte came before it."""
         return not await self.stream.receive_some()
 
-    # -- the conversations that take several requests -----------------------------------------------------------------
+    # -- conversations of several requests
 
     def join_request(self, group: str, member: str = "", version: int = 9, **fields: Any) -> Any:
-        metadata = bytes(ConsumerProtocolSubscription(version=1, topics=["t"], user_data=None).encode())
+        metadata = bytes(
+            ConsumerProtocolSubscription(version=1, topics=["t"], user_data=None).encode()
+        )
         values = {
             "group_id": group,
             "session_timeout_ms": 10_000,
@@ -83,14 +97,21 @@ class RawClient:
         return build(JoinGroupRequest, version, values | fields)
 
     async def join(self, group: str, member: str = "", **fields: Any) -> Any:
-        """Join, with the detour over MEMBER_ID_REQUIRED where the broker wants it."""
+        """Join, with the second request after MEMBER_ID_REQUIRED where the broker demands it."""
         response = await self.receive(await self.send(self.join_request(group, member, **fields)))
         if response.error_code == 79:
-            response = await self.receive(await self.send(self.join_request(group, response.member_id, **fields)))
+            response = await self.receive(
+                await self.send(self.join_request(group, response.member_id, **fields))
+            )
         return response
 
-    async def sync(self, group: str, joined: Any, assignments: dict[str, dict[str, list[int]]] | None = None) -> Any:
-        items = [{"member_id": member, "assignment": assignment(parts)} for member, parts in (assignments or {}).items()]
+    async def sync(
+        self, group: str, joined: Any, assignments: dict[str, dict[str, list[int]]] | None = None
+    ) -> Any:
+        items = [
+            {"member_id": member, "assignment": assignment(parts)}
+            for member, parts in (assignments or {}).items()
+        ]
         values = {
             "group_id": group,
             "generation_id": joined.generation_id,
@@ -115,14 +136,34 @@ class RawClient:
 def assignment(parts: dict[str, list[int]]) -> bytes:
     cls = ConsumerProtocolAssignment.TopicPartition
     pairs = [cls(version=0, topic=topic, partitions=numbers) for topic, numbers in parts.items()]
-    return bytes(ConsumerProtocolAssignment(version=0, assigned_partitions=pairs, user_data=None).encode())
+    return bytes(
+        ConsumerProtocolAssignment(version=0, assigned_partitions=pairs, user_data=None).encode()
+    )
 
 
 def fetch_fields(topic: str, partition: int, offset: int, **fields: Any) -> dict[str, Any]:
-    part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1_000_000, "current_leader_epoch": -1}
-    part |= {name: fields.pop(name) for name in list(fields) if name in ("partition_max_bytes", "current_leader_epoch")}
-    item = {"topic": topic, "partitions": [part]} | {name: fields.pop(name) for name in ("topic_id",) if name in fields}
-    values = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 50_000_000, "topics": [item], "session_id": 0, "session_epoch": -1}
+    part = {
+        "partition": partition,
+        "fetch_offset": offset,
+        "partition_max_bytes": 1_000_000,
+        "current_leader_epoch": -1,
+    }
+    part |= {
+        name: fields.pop(name)
+        for name in list(fields)
+        if name in ("partition_max_bytes", "current_leader_epoch")
+    }
+    item = {"topic": topic, "partitions": [part]} | {
+        name: fields.pop(name) for name in ("topic_id",) if name in fields
+    }
+    values = {
+        "max_wait_ms": 0,
+        "min_bytes": 1,
+        "max_bytes": 50_000_000,
+        "topics": [item],
+        "session_id": 0,
+        "session_epoch": -1,
+    }
     return values | fields
 
 

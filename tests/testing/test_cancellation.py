@@ -58,7 +58,7 @@ async def test_setup_gives_each_run_its_own(autojump_clock: Clock) -> None:
     assert made == [["checked", "closed"], ["slept", "checked", "closed"]]
 
 
-async def test_a_failure_says_where_it_was_cancelled(autojump_clock: Clock) -> None:
+async def test_failure_names_its_checkpoint(autojump_clock: Clock) -> None:
     async def scenario() -> None:
         await trio.sleep(1)
         try:
@@ -71,7 +71,7 @@ async def test_a_failure_says_where_it_was_cancelled(autojump_clock: Clock) -> N
     assert caught.value.__notes__ == ["in the run that was cancelled at checkpoint 1"]
 
 
-async def test_more_checkpoints_than_the_limit_are_an_error(autojump_clock: Clock) -> None:
+async def test_too_many_checkpoints_are_an_error(autojump_clock: Clock) -> None:
     async def scenario() -> None:
         while True:
             await trio.lowlevel.checkpoint()
@@ -80,7 +80,7 @@ async def test_more_checkpoints_than_the_limit_are_an_error(autojump_clock: Cloc
         await assert_all_awaits_cancellable(scenario, limit=5)
 
 
-async def test_with_a_cluster(autojump_clock: Clock) -> None:
+async def test_cluster_is_set_up_for_each_run(autojump_clock: Clock) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[ScriptedCluster]:
         async with ScriptedCluster(topics={"t": 1}) as cluster:

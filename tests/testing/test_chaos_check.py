@@ -1,4 +1,4 @@
-"""The soak's own judge: what it finds wrong in a log, and that it finds nothing wrong in a right one."""
+"""The soak's own judge: it finds every fault in a log, and none in a right one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RIGHT = [0, 1, 4]
 
 
 def ledger_of(fates: list[Fate] = FATES) -> Ledger:
-    """One writer, partition 0; the record with number n was acked at offset n."""
+    """Return the ledger of one writer in partition 0: record n was acked at offset n."""
     ledger = Ledger(1)
     track = ledger.track("w", 0)
     for fate in fates:
@@ -21,13 +21,18 @@ def ledger_of(fates: list[Fate] = FATES) -> Ledger:
     return ledger
 
 
-def log_of(ledger: Ledger, numbers: list[int], *, offsets: list[int] | None = None, partition: int = 0) -> list[Found]:
+def log_of(
+    ledger: Ledger, numbers: list[int], *, offsets: list[int] | None = None, partition: int = 0
+) -> list[Found]:
     track = ledger.track("w", 0)
-    return [(partition, offset, track.value(number, 30)) for offset, number in zip(offsets or numbers, numbers, strict=True)]
+    return [
+        (partition, offset, track.value(number, 30))
+        for offset, number in zip(offsets or numbers, numbers, strict=True)
+    ]
 
 
 @pytest.mark.parametrize("numbers", [RIGHT, [0, 1, 2, 4]])
-def test_a_log_that_is_right(numbers: list[int]) -> None:
+def test_right_log_has_no_fault(numbers: list[int]) -> None:
     ledger = ledger_of()
     verdict = check(ledger, log_of(ledger, numbers))
     assert (verdict.records, verdict.counts, verdict.named) == (len(numbers), {}, [])
@@ -44,14 +49,15 @@ def test_a_log_that_is_right(numbers: list[int]) -> None:
         ([0, 1, 4], [0, 1, 5], {"wrong offset"}),
     ],
 )
-def test_a_log_that_is_wrong(numbers: list[int], offsets: list[int], kinds: set[str]) -> None:
+def test_wrong_log_has_its_fault(numbers: list[int], offsets: list[int], kinds: set[str]) -> None:
     ledger = ledger_of()
     verdict = check(ledger, log_of(ledger, numbers, offsets=offsets))
     assert set(verdict.counts) == kinds
     assert "w in partition 0" in verdict.named[0]
 
 
-def test_what_has_no_outcome_stands_elsewhere_or_failed_for_another_reason() -> None:
+def test_misplaced_and_unexpected_are_faults() -> None:
+    """So is a record without an outcome."""
     ledger = ledger_of([Fate.PENDING])
     assert set(check(ledger, []).counts) == {"without an outcome"}
     ledger = ledger_of([Fate.MAYBE])
@@ -60,8 +66,10 @@ def test_what_has_no_outcome_stands_elsewhere_or_failed_for_another_reason() -> 
     assert "3 records of no permission" in check(ledger, []).named[0]
 
 
-@pytest.mark.parametrize(("delivered", "unknown", "wrong"), [(1, 0, True), (1, 1, False), (2, 0, False), (3, 0, True)])
-def test_a_table_of_which_some_rows_failed(delivered: int, unknown: int, wrong: bool) -> None:
+@pytest.mark.parametrize(
+    ("delivered", "unknown", "wrong"), [(1, 0, True), (1, 1, False), (2, 0, False), (3, 0, True)]
+)
+def test_partly_failed_table_is_judged(delivered: int, unknown: int, wrong: bool) -> None:
     ledger = ledger_of([Fate.MAYBE] * 4)
     track = ledger.track("w", 0)
     ledger.tables.append(Table(tuple((track, number) for number in range(4)), delivered, unknown))

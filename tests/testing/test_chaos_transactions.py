@@ -1,4 +1,4 @@
-"""The soak's judge of transactions: what it finds wrong, and that it finds nothing wrong where all is right."""
+"""The soak's judge of transactions: it finds every fault, and none in a right log."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from benchmarks.chaos.check import Found
 from benchmarks.chaos.transacting import Register, Verdicts, check_transactions
 
-#: Transactions of two records each: the first is committed, the second aborted, of the third nobody knows.
+#: Three transactions of two records each: committed, aborted, and with an unknown outcome.
 CAME_TO = [Verdicts.COMMITTED, Verdicts.ABORTED, Verdicts.UNKNOWN]
 
 
@@ -23,7 +23,7 @@ def log(*records: tuple[int, int]) -> list[Found]:
 
 
 @pytest.mark.parametrize("records", [[(0, 0), (0, 1)], [(0, 0), (0, 1), (2, 0), (2, 1)]])
-def test_what_is_right(records: list[tuple[int, int]]) -> None:
+def test_right_transactions_have_no_fault(records: list[tuple[int, int]]) -> None:
     verdict = check_transactions(register(), log(*records))
     assert (verdict.records, verdict.counts) == (len(records), {})
 
@@ -40,5 +40,9 @@ def test_what_is_right(records: list[tuple[int, int]]) -> None:
         ([(0, 0), (0, 1), (7, 0)], {"never written"}),
     ],
 )
-def test_what_is_wrong(records: list[tuple[int, int]], kinds: set[str]) -> None:
-    assert set(check_transactions(register(), log(*records)).counts) == {f"transactions: {kind}" for kind in kinds}
+def test_wrong_transactions_have_their_fault(
+    records: list[tuple[int, int]], kinds: set[str]
+) -> None:
+    assert set(check_transactions(register(), log(*records)).counts) == {
+        f"transactions: {kind}" for kind in kinds
+    }

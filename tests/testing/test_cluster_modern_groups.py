@@ -1,4 +1,4 @@
-"""Groups of the new kind (KIP-848) in virtual time: the way of a partition from one member to another, and who is thrown out."""
+"""Groups of the consumer protocol (KIP-848) in virtual time: moving partitions, removed members."""
 
 from __future__ import annotations
 
@@ -18,14 +18,19 @@ from trikafka.testing.assignors import ASSIGNORS
 
 
 class Beater:
-    """A member that sends what a test wants; it owns what it was told last."""
+    """A member that sends what a test wants; it owns its last assignment."""
 
     def __init__(self, client: RawClient, member_id: str, **fields: Any) -> None:
-        self.client, self.member_id, self.fields = client, member_id, fields
-        self.epoch, self.owned = 0, dict[uuid.UUID, list[int]]()
+        self.client = client
+        self.member_id = member_id
+        self.fields = fields
+        self.epoch = 0
+        self.owned = dict[uuid.UUID, list[int]]()
 
     async def join(self, *topics: str, version: int = 1, **fields: Any) -> Any:
-        return await self._send(version, joining("g", self.member_id, list(topics) or None, **self.fields, **fields))
+        return await self._send(
+            version, joining("g", self.member_id, list(topics) or None, **self.fields, **fields)
+        )
 
     async def beat(self, **fields: Any) -> Any:
         who = {"group_id": "g", "member_id": self.member_id, "member_epoch": self.epoch}
@@ -54,25 +59,34 @@ async def cluster_of(**topics: int) -> AsyncIterator[ScriptedCluster]:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-async def test_a_member_gets_everything_and_then_hears_nothing_new(autojump_clock: Clock, version: int) -> None:
+async def test_member_gets_its_assignment_once(autojump_clock: Clock, version: int) -> None:
     async with cluster_of(t=3, u=1) as cluster:
         one = Beater(await RawClient.connect(cluster), "one")
         answer = await one.join("t", "u", version=version)
-        assert (answer.error_code, answer.member_id, answer.member_epoch, answer.heartbeat_interval_ms) == (0, "one", 2, 5000)
+        assert (
+            answer.error_code,
+            answer.member_id,
+            answer.member_epoch,
+            answer.heartbeat_interval_ms,
+        ) == (0, "one", 2, 5000)
         assert one.owned == {cluster.topic_id("t"): [0, 1, 2], cluster.topic_id("u"): [0]}
         assert (await one.beat()).assignment is None
-        full = {"rebalance_timeout_ms": 60_000, "subscribed_topic_names": ["t", "u"], "topic_partitions": owning(one.owned)}
+        full = {
+            "rebalance_timeout_ms": 60_000,
+            "subscribed_topic_names": ["t", "u"],
+            "topic_partitions": owning(one.owned),
+        }
         assert owned_of(await one.beat(**full)) == one.owned
 
 
-async def test_the_coordinator_makes_an_id_in_version_0_only(autojump_clock: Clock) -> None:
+async def test_coordinator_makes_ids_in_version_0_only(autojump_clock: Clock) -> None:
     async with cluster_of(t=1) as cluster:
         one = Beater(await RawClient.connect(cluster), "")
         assert (await one.join("t")).error_code == 42
         assert (await one.join("t", version=0)).member_id == "raw-0001"
 
 
-async def test_a_partition_moves_only_when_it_was_let_go(autojump_clock: Clock) -> None:
+async def test_partition_moves_only_when_revoked(autojump_clock: Clock) -> None:
     async with cluster_of(t=4) as cluster:
         client = await RawClient.connect(cluster)
         one, two = Beater(client, "one"), Beater(client, "two")
@@ -83,7 +97,9 @@ async def test_a_partition_moves_only_when_it_was_let_go(autojump_clock: Clock) 
         await one.beat()
         assert (len(one.has), one.epoch) == (2, 2)
         still = owning({cluster.topic_id("t"): before})
-        assert (await one.beat(topic_partitions=still)).member_epoch == 2  # nothing but its own word counts
+        assert (
+            await one.beat(topic_partitions=still)
+        ).member_epoch == 2  # only the member's own report counts
         assert (await two.beat()).assignment is None
         assert (await one.let_go()).member_epoch == 3
         await two.beat()
@@ -93,14 +109,15 @@ async def test_a_partition_moves_only_when_it_was_let_go(autojump_clock: Clock) 
         assert (group.kind, group.state_name) == ("consumer", "Stable")
 
 
-async def test_who_does_not_let_go_is_thrown_out_after_its_rebalance_timeout(autojump_clock: Clock) -> None:
+async def test_member_that_does_not_revoke_is_removed(autojump_clock: Clock) -> None:
+    """The member has until its rebalance timeout."""
     async with cluster_of(t=2) as cluster:
         client = await RawClient.connect(cluster)
         one, two = Beater(client, "one"), Beater(client, "two")
         await one.join("t", rebalance_timeout_ms=7_000)
         await trio.sleep(1)
         await two.join("t")
-        await one.beat()  # at 1 s it is told to let go
+        await one.beat()  # at 1 s it is asked to revoke
         await trio.sleep_until(trio.current_time() + 6.999)
         assert (await one.beat()).error_code == 0
         await trio.sleep(0.002)
@@ -109,7 +126,7 @@ async def test_who_does_not_let_go_is_thrown_out_after_its_rebalance_timeout(aut
         assert two.has == [0, 1]
 
 
-async def test_a_session_ends_after_45_seconds_without_a_beat(autojump_clock: Clock) -> None:
+async def test_session_ends_after_45_seconds(autojump_clock: Clock) -> None:
     async with cluster_of(t=2) as cluster:
         client = await RawClient.connect(cluster)
         one = Beater(client, "one")
@@ -121,7 +138,7 @@ async def test_a_session_ends_after_45_seconds_without_a_beat(autojump_clock: Cl
         assert (await one.join("t")).member_epoch == 4  # one epoch for the end of the first
 
 
-async def test_a_new_target_comes_once_in_an_interval(autojump_clock: Clock) -> None:
+async def test_new_target_comes_once_in_an_interval(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         client = await RawClient.connect(cluster)
         one, two = Beater(client, "one"), Beater(client, "two")
@@ -136,10 +153,13 @@ async def test_a_new_target_comes_once_in_an_interval(autojump_clock: Clock) -> 
         assert len(one.has) == 1
 
 
-async def test_a_static_member_comes_back_to_its_partitions(autojump_clock: Clock) -> None:
+async def test_static_member_returns_to_its_partitions(autojump_clock: Clock) -> None:
     async with cluster_of(t=4) as cluster:
         client = await RawClient.connect(cluster)
-        one, again = Beater(client, "one", instance_id="i"), Beater(client, "again", instance_id="i")
+        one, again = (
+            Beater(client, "one", instance_id="i"),
+            Beater(client, "again", instance_id="i"),
+        )
         two = Beater(client, "two")
         await one.join("t")
         await two.join("t")
@@ -156,7 +176,7 @@ async def test_a_static_member_comes_back_to_its_partitions(autojump_clock: Cloc
         assert (await one.beat(member_epoch=3)).error_code == 82
 
 
-async def test_a_static_member_that_stays_away_loses_its_partitions(autojump_clock: Clock) -> None:
+async def test_absent_static_member_loses_partitions(autojump_clock: Clock) -> None:
     async with cluster_of(t=2) as cluster:
         client = await RawClient.connect(cluster)
         one, two = Beater(client, "one", instance_id="i"), Beater(client, "two")
@@ -166,13 +186,13 @@ async def test_a_static_member_that_stays_away_loses_its_partitions(autojump_clo
         await two.join("t")
         await trio.sleep(14.9)
         await two.beat()
-        assert two.has == []  # who is away lets nothing go
+        assert two.has == []  # an absent member revokes nothing
         await trio.sleep(0.2)
         await two.beat()
         assert two.has == [0, 1]
 
 
-async def test_a_pattern_follows_new_topics_and_a_deleted_one_is_taken_back(autojump_clock: Clock) -> None:
+async def test_pattern_follows_the_existing_topics(autojump_clock: Clock) -> None:
     async with cluster_of(red=1, blue=1) as cluster:
         client = await RawClient.connect(cluster)
         one = Beater(client, "one")
@@ -188,7 +208,7 @@ async def test_a_pattern_follows_new_topics_and_a_deleted_one_is_taken_back(auto
         assert (await one.beat(subscribed_topic_regex="(")).error_code == 128
 
 
-async def test_a_topic_made_anew_is_another_one(autojump_clock: Clock) -> None:
+async def test_recreated_topic_is_another_one(autojump_clock: Clock) -> None:
     async with cluster_of(t=1) as cluster:
         one = Beater(await RawClient.connect(cluster), "one")
         await one.join("t")
@@ -203,7 +223,7 @@ async def test_a_topic_made_anew_is_another_one(autojump_clock: Clock) -> None:
         assert cluster.topic_id("t") != old
 
 
-async def test_scripted_errors_reach_a_heartbeat(autojump_clock: Clock) -> None:
+async def test_scripted_error_reaches_a_heartbeat(autojump_clock: Clock) -> None:
     async with cluster_of(t=1) as cluster:
         cluster.fail("ConsumerGroupHeartbeat", 14)
         one = Beater(await RawClient.connect(cluster), "one")
@@ -225,7 +245,7 @@ def _counts(chosen: Mapping[str, frozenset[Any]]) -> list[int]:
 
 @pytest.mark.parametrize("name", ASSIGNORS)
 @pytest.mark.parametrize("members", [1, 2, 3, 5])
-def test_assignors_give_every_partition_to_one_member(name: str, members: int) -> None:
+def test_each_partition_goes_to_one_member(name: str, members: int) -> None:
     wishes = {f"m{number}": dict.fromkeys(TOPICS, 4) for number in range(members)}
     chosen = ASSIGNORS[name](wishes, {})
     everything = [part for parts in chosen.values() for part in parts]
@@ -243,7 +263,7 @@ def test_uniform_moves_as_little_as_it_can() -> None:
     assert after["b"] < before["b"]
 
 
-def test_uniform_gives_nobody_what_it_did_not_ask_for() -> None:
+def test_uniform_respects_subscriptions() -> None:
     wishes = {"a": {TOPICS[0]: 4}, "b": {TOPICS[0]: 4, TOPICS[1]: 2}}
     chosen = ASSIGNORS["uniform"](wishes, {})
     assert _counts(chosen) == [3, 3]

@@ -1,4 +1,4 @@
-"""Metadata, FindCoordinator, and making and deleting topics."""
+"""Metadata, FindCoordinator, and creating and deleting topics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ async def test_metadata_in_every_version(autojump_clock: Clock, version: int) ->
     async with ScriptedCluster(nodes=3, topics={"t": 4, "u": 1}) as cluster:
         client = await RawClient.connect(cluster, 1)
         answer = await client.call("Metadata", version, topics=[] if version == 0 else None)
-        assert [(node.node_id, node.host, node.port) for node in answer.brokers] == [(i, f"broker-{i}", 9092) for i in range(3)]
+        assert [(node.node_id, node.host, node.port) for node in answer.brokers] == [
+            (i, f"broker-{i}", 9092) for i in range(3)
+        ]
         assert [topic.name for topic in answer.topics] == ["t", "u"]
         assert [part.leader_id for part in answer.topics[0].partitions] == [0, 1, 2, 0]
         assert answer.topics[0].partitions[1].replica_nodes == [1, 2, 0]
@@ -26,14 +28,26 @@ async def test_metadata_in_every_version(autojump_clock: Clock, version: int) ->
             assert answer.topics[0].topic_id != answer.topics[1].topic_id
 
 
-async def test_metadata_of_some_topics_by_name_and_id(autojump_clock: Clock) -> None:
+async def test_metadata_of_topics_by_name_and_id(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
         client = await RawClient.connect(cluster)
-        answer = await client.call("Metadata", 12, topics=[{"name": "u"}, {"name": "none"}, {"name": "a/b"}])
-        assert [(topic.name, topic.error_code) for topic in answer.topics] == [("u", 0), ("none", 3), ("a/b", 17)]
-        by_id = [{"topic_id": answer.topics[0].topic_id, "name": None}, {"topic_id": _other_id(), "name": None}]
+        answer = await client.call(
+            "Metadata", 12, topics=[{"name": "u"}, {"name": "none"}, {"name": "a/b"}]
+        )
+        assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+            ("u", 0),
+            ("none", 3),
+            ("a/b", 17),
+        ]
+        by_id = [
+            {"topic_id": answer.topics[0].topic_id, "name": None},
+            {"topic_id": _other_id(), "name": None},
+        ]
         answer = await client.call("Metadata", 12, topics=by_id)
-        assert [(topic.name, topic.error_code) for topic in answer.topics] == [("u", 0), (None, 100)]
+        assert [(topic.name, topic.error_code) for topic in answer.topics] == [
+            ("u", 0),
+            (None, 100),
+        ]
         assert (await client.call("Metadata", 12, topics=[])).topics == []
 
 
@@ -43,18 +57,24 @@ def _other_id() -> Any:
     return uuid.UUID(int=5)
 
 
-async def test_topics_are_made_by_metadata_only_if_both_sides_want_it(autojump_clock: Clock) -> None:
+async def test_metadata_creates_topics_if_both_allow_it(autojump_clock: Clock) -> None:
     async with ScriptedCluster(auto_create_topics=True) as cluster:
         client = await RawClient.connect(cluster)
-        answer = await client.call("Metadata", 12, topics=[{"name": "n"}], allow_auto_topic_creation=False)
+        answer = await client.call(
+            "Metadata", 12, topics=[{"name": "n"}], allow_auto_topic_creation=False
+        )
         assert answer.topics[0].error_code == 3
-        answer = await client.call("Metadata", 12, topics=[{"name": "n"}], allow_auto_topic_creation=True)
+        answer = await client.call(
+            "Metadata", 12, topics=[{"name": "n"}], allow_auto_topic_creation=True
+        )
         assert answer.topics[0].error_code == 5
-        answer = await client.call("Metadata", 12, topics=[{"name": "n"}], allow_auto_topic_creation=True)
+        answer = await client.call(
+            "Metadata", 12, topics=[{"name": "n"}], allow_auto_topic_creation=True
+        )
         assert [part.partition_index for part in answer.topics[0].partitions] == [0]
 
 
-async def test_a_leader_that_moves_gets_a_new_epoch(autojump_clock: Clock) -> None:
+async def test_moved_leader_gets_a_new_epoch(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster:
         client = await RawClient.connect(cluster)
         cluster.move_leader("t", 0, 1)
@@ -69,7 +89,9 @@ async def test_metadata_may_fail_for_one_topic_only(autojump_clock: Clock) -> No
     async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
         client = await RawClient.connect(cluster)
         cluster.fail("Metadata", 5, topic="u")
-        codes = [topic.error_code for topic in (await client.call("Metadata", 12, topics=None)).topics]
+        codes = [
+            topic.error_code for topic in (await client.call("Metadata", 12, topics=None)).topics
+        ]
         assert codes == [0, 5]
 
 
@@ -79,7 +101,9 @@ async def test_find_coordinator_in_every_version(autojump_clock: Clock, version:
         client = await RawClient.connect(cluster)
 
         async def find(key: str = "g") -> tuple[int, int]:
-            answer = await client.call("FindCoordinator", version, key=key, key_type=0, coordinator_keys=[key])
+            answer = await client.call(
+                "FindCoordinator", version, key=key, key_type=0, coordinator_keys=[key]
+            )
             found = answer.coordinators[0] if version >= 4 else answer
             return found.error_code, found.node_id
 
@@ -107,14 +131,20 @@ async def test_create_topics_in_every_version(autojump_clock: Clock, version: in
     async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster:
         client = await RawClient.connect(cluster)
         asked = [topic("new"), topic("t"), topic("a/b"), topic("zero", 0), topic("wide", 1, 3)]
-        answer = await client.call("CreateTopics", version, topics=asked, timeout_ms=1000, validate_only=False)
+        answer = await client.call(
+            "CreateTopics", version, topics=asked, timeout_ms=1000, validate_only=False
+        )
         assert [item.error_code for item in answer.topics] == [0, 36, 17, 37, 38]
-        checked = await client.call("CreateTopics", version, topics=[topic("dry")], timeout_ms=1000, validate_only=True)
+        checked = await client.call(
+            "CreateTopics", version, topics=[topic("dry")], timeout_ms=1000, validate_only=True
+        )
         assert checked.topics[0].error_code == 0
         names = [item.name for item in (await client.call("Metadata", 12, topics=None)).topics]
         assert names == ["t", "new"]
         if version >= 5:
-            assert [(entry.name, entry.value) for entry in answer.topics[0].configs] == [("max.message.bytes", "100")]
+            assert [(entry.name, entry.value) for entry in answer.topics[0].configs] == [
+                ("max.message.bytes", "100")
+            ]
 
 
 @pytest.mark.parametrize("version", range(1, 7))
@@ -123,12 +153,19 @@ async def test_delete_topics_in_every_version(autojump_clock: Clock, version: in
         client = await RawClient.connect(cluster)
         names = ["t", "none"]
         topics = [{"name": name} for name in names] if version >= 6 else []
-        answer = await client.call("DeleteTopics", version, topics=topics, topic_names=names, timeout_ms=1000)
-        assert [(item.name, item.error_code) for item in answer.responses] == [("t", 0), ("none", 3)]
-        assert [item.name for item in (await client.call("Metadata", 12, topics=None)).topics] == ["u"]
+        answer = await client.call(
+            "DeleteTopics", version, topics=topics, topic_names=names, timeout_ms=1000
+        )
+        assert [(item.name, item.error_code) for item in answer.responses] == [
+            ("t", 0),
+            ("none", 3),
+        ]
+        assert [item.name for item in (await client.call("Metadata", 12, topics=None)).topics] == [
+            "u"
+        ]
 
 
-async def test_create_partitions(autojump_clock: Clock) -> None:
+async def test_create_partitions_checks_its_arguments(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         client = await RawClient.connect(cluster)
         for count, code in ((2, 37), (4, 0)):

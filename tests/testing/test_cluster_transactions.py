@@ -1,4 +1,7 @@
-"""Transactions in the scripted cluster: what a test can set, and times, exactly. That it is as Kafka is in test_cluster_truth."""
+"""Transactions in the scripted cluster: what a test can set, and exact times.
+
+test_cluster_truth.py compares them with Kafka's.
+"""
 
 from __future__ import annotations
 
@@ -15,29 +18,43 @@ from trikafka.testing import ScriptedCluster, encode_batch
 
 
 class Producer:
-    """A transactional producer of few words."""
+    """A minimal transactional producer."""
 
     def __init__(self, client: RawClient, name: str = "x") -> None:
-        self.client, self.name = client, name
-        self.producer_id, self.epoch = -1, -1
+        self.client = client
+        self.name = name
+        self.producer_id = -1
+        self.epoch = -1
 
     async def init(self, version: int = 5, **fields: Any) -> int:
         values = {"transactional_id": self.name, "transaction_timeout_ms": 10_000} | fields
         found = await self.client.call("InitProducerId", version, **values)
         if not found.error_code:
-            self.producer_id, self.epoch = found.producer_id, found.producer_epoch
+            self.producer_id = found.producer_id
+            self.epoch = found.producer_epoch
         return int(found.error_code)
 
     async def write(self, sequence: int = 0, version: int = 12, partition: int = 0) -> int:
-        data = encode_batch([b"x"], timestamp=1, producer=(self.producer_id, self.epoch, sequence), transactional=True)
+        data = encode_batch(
+            [b"x"],
+            timestamp=1,
+            producer=(self.producer_id, self.epoch, sequence),
+            transactional=True,
+        )
         fields = produce_fields("t", partition, data, transactional_id=self.name)
         return int(part_of(await self.client.call("Produce", version, **fields)).error_code)
 
     async def end(self, commit: bool = True, version: int = 5) -> int:
-        values = {"transactional_id": self.name, "producer_id": self.producer_id, "producer_epoch": self.epoch, "committed": commit}
+        values = {
+            "transactional_id": self.name,
+            "producer_id": self.producer_id,
+            "producer_epoch": self.epoch,
+            "committed": commit,
+        }
         found = await self.client.call("EndTxn", version, **values)
         if not found.error_code and version >= 5:
-            self.producer_id, self.epoch = found.producer_id, found.producer_epoch
+            self.producer_id = found.producer_id
+            self.epoch = found.producer_epoch
         return int(found.error_code)
 
 
@@ -46,13 +63,18 @@ def stable(cluster: ScriptedCluster, partition: int = 0) -> tuple[int, int]:
     return log.stable_end, log.end
 
 
-async def test_a_transaction_completes_as_late_as_the_test_says(autojump_clock: Clock) -> None:
+async def test_completion_of_a_transaction_may_be_late(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         cluster.transactions.completion = 3
         producer = Producer(await RawClient.connect(cluster))
         assert [await producer.init(), await producer.write(), await producer.end()] == [0, 0, 0]
         ended = trio.current_time()
-        assert await producer.write() == await producer.end() == await producer.init() == ErrorCode.CONCURRENT_TRANSACTIONS
+        assert (
+            await producer.write()
+            == await producer.end()
+            == await producer.init()
+            == ErrorCode.CONCURRENT_TRANSACTIONS
+        )
         assert stable(cluster) == (0, 1)
         with trio.fail_after(60):
             while stable(cluster) != (2, 2):
@@ -61,7 +83,7 @@ async def test_a_transaction_completes_as_late_as_the_test_says(autojump_clock: 
         assert await producer.write() == 0
 
 
-async def test_a_transaction_ends_by_itself_at_its_limit(autojump_clock: Clock) -> None:
+async def test_transaction_ends_at_its_time_limit(autojump_clock: Clock) -> None:
     for version, epoch in ((2, 1), (1, 1)):
         async with ScriptedCluster(topics={"t": 1}, transaction_version=version) as cluster:
             producer = Producer(await RawClient.connect(cluster))
@@ -77,11 +99,15 @@ async def test_a_transaction_ends_by_itself_at_its_limit(autojump_clock: Clock) 
             assert await producer.write(1) == ErrorCode.INVALID_PRODUCER_EPOCH
 
 
-async def test_the_marker_waits_for_the_leader(autojump_clock: Clock) -> None:
+async def test_marker_waits_for_the_leader(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster:
-        here, there = Producer(await RawClient.connect(cluster)), Producer(await RawClient.connect(cluster, 1))
+        here, there = (
+            Producer(await RawClient.connect(cluster)),
+            Producer(await RawClient.connect(cluster, 1)),
+        )
         await here.init()
-        there.producer_id, there.epoch = here.producer_id, here.epoch
+        there.producer_id = here.producer_id
+        there.epoch = here.epoch
         assert [await here.write(), await there.write(partition=1)] == [0, 0]
         cluster.freeze(1)
         assert await here.end() == 0
@@ -93,7 +119,8 @@ async def test_the_marker_waits_for_the_leader(autojump_clock: Clock) -> None:
         assert await here.write() == 0
 
 
-async def test_without_verification_a_transaction_hangs_that_nobody_began(autojump_clock: Clock) -> None:
+async def test_unverified_write_hangs(autojump_clock: Clock) -> None:
+    """Without verification a write without a transaction hangs for ever."""
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = Producer(await RawClient.connect(cluster))
         await producer.init()
@@ -104,27 +131,32 @@ async def test_without_verification_a_transaction_hangs_that_nobody_began(autoju
         assert stable(cluster) == (0, 1)
 
 
-async def test_the_coordinator_moves_and_fails_by_script(autojump_clock: Clock) -> None:
+async def test_coordinator_moves_and_fails_by_script(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster:
         producer = Producer(await RawClient.connect(cluster))
         assert await producer.init() == 0
         cluster.move_coordinator(1, "x")
         assert await producer.init() == await producer.end() == ErrorCode.NOT_COORDINATOR
         cluster.move_coordinator(0, "x")
-        for api, call in (("InitProducerId", producer.init), ("EndTxn", producer.end), ("Produce", producer.write)):
+        for api, call in (
+            ("InitProducerId", producer.init),
+            ("EndTxn", producer.end),
+            ("Produce", producer.write),
+        ):
             cluster.fail(api, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
             assert await call() == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
-async def test_epochs_that_are_used_up_give_another_producer_id(autojump_clock: Clock) -> None:
+async def test_used_up_epochs_give_a_new_producer_id(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = Producer(await RawClient.connect(cluster))
         await producer.init()
         cluster.transactions.by_id["x"].epoch = producer.epoch = 32766
         assert [await producer.write(), await producer.end()] == [0, 0]
         assert (producer.producer_id, producer.epoch) == (1001, 0)
-        producer.producer_id, producer.epoch = 1000, 32766
-        assert await producer.end() == 0  # the same again: it has not heard
+        producer.producer_id = 1000
+        producer.epoch = 32766
+        assert await producer.end() == 0  # repeated, as if the response was lost
         assert (producer.producer_id, producer.epoch) == (1001, 0)
         cluster.transactions.by_id["x"].epoch = 32766
         assert await producer.init() == 0
@@ -132,7 +164,7 @@ async def test_epochs_that_are_used_up_give_another_producer_id(autojump_clock: 
 
 
 @pytest.mark.parametrize("commit", [True, False])
-async def test_a_prepared_transaction_is_kept_and_completed(autojump_clock: Clock, commit: bool) -> None:
+async def test_prepared_transaction_is_completed(autojump_clock: Clock, commit: bool) -> None:
     async with ScriptedCluster(topics={"t": 1}, api_versions={"InitProducerId": (0, 6)}) as cluster:
         cluster.transactions.two_phase = cluster.transactions.keeps_prepared = True
         client = await RawClient.connect(cluster)
@@ -140,10 +172,19 @@ async def test_a_prepared_transaction_is_kept_and_completed(autojump_clock: Cloc
         assert [await first.init(6, enable2_pc=True), await first.write()] == [0, 0]
         await trio.sleep(80_000)
         assert stable(cluster) == (0, 1)
-        values = {"transactional_id": "x", "transaction_timeout_ms": 1, "enable2_pc": True, "keep_prepared_txn": True}
+        values = {
+            "transactional_id": "x",
+            "transaction_timeout_ms": 1,
+            "enable2_pc": True,
+            "keep_prepared_txn": True,
+        }
         kept = await client.call("InitProducerId", 6, **values)
-        assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == (first.producer_id, first.epoch)
-        second.producer_id, second.epoch = kept.producer_id, kept.producer_epoch
+        assert (kept.ongoing_txn_producer_id, kept.ongoing_txn_producer_epoch) == (
+            first.producer_id,
+            first.epoch,
+        )
+        second.producer_id = kept.producer_id
+        second.epoch = kept.producer_epoch
         assert await first.end() == ErrorCode.PRODUCER_FENCED
         assert await second.end(commit) == 0
         assert stable(cluster) == (2, 2)

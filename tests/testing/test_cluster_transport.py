@@ -1,4 +1,4 @@
-"""Connections: negotiation, order, what a broken or frozen node does, and the script."""
+"""Connections: negotiation, order, broken and frozen nodes, and the script."""
 
 from __future__ import annotations
 
@@ -14,30 +14,44 @@ from trikafka.testing import KAFKA_4, ScriptedCluster, respond
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_api_versions_says_what_is_offered_in_every_version(autojump_clock: Clock, version: int) -> None:
+async def test_api_versions_names_what_is_offered(autojump_clock: Clock, version: int) -> None:
     async with ScriptedCluster() as cluster:
         client = await RawClient.connect(cluster)
-        answer = await client.call("ApiVersions", version, client_software_name="raw", client_software_version="1")
+        answer = await client.call(
+            "ApiVersions", version, client_software_name="raw", client_software_version="1"
+        )
         assert answer.error_code == 0
-        assert {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys} == KAFKA_4
+        assert {
+            item.api_key: (item.min_version, item.max_version) for item in answer.api_keys
+        } == KAFKA_4
 
 
 @pytest.mark.parametrize(("own", "told"), [((0, 3), [(18, 0, 3)]), ((0, 1), [])])
-async def test_api_versions_that_is_too_new_is_answered_in_the_oldest_form(autojump_clock: Clock, own: Any, told: Any) -> None:
+async def test_newer_api_versions_gets_the_oldest_form(
+    autojump_clock: Clock, own: Any, told: Any
+) -> None:
     async with ScriptedCluster(api_versions={"ApiVersions": own}) as cluster:
         client = await RawClient.connect(cluster)
-        answer = await client.call("ApiVersions", 4, client_software_name="raw", client_software_version="1")
+        answer = await client.call(
+            "ApiVersions", 4, client_software_name="raw", client_software_version="1"
+        )
         assert answer.version == 0
         assert answer.error_code == 35
-        assert [(item.api_key, item.min_version, item.max_version) for item in answer.api_keys] == told
-        again = await client.call("ApiVersions", own[1], client_software_name="raw", client_software_version="1")
+        assert [
+            (item.api_key, item.min_version, item.max_version) for item in answer.api_keys
+        ] == told
+        again = await client.call(
+            "ApiVersions", own[1], client_software_name="raw", client_software_version="1"
+        )
         assert again.error_code == 0
         assert [seen.client_id for seen in cluster.log] == ["raw", "raw"]
         assert cluster.log[0].request is None
 
 
-async def test_a_version_that_is_not_offered_closes_the_connection(autojump_clock: Clock) -> None:
-    async with ScriptedCluster(api_versions={"Metadata": (0, 5), "Fetch": None}, strict=False) as cluster:
+async def test_unoffered_version_closes_the_connection(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(
+        api_versions={"Metadata": (0, 5), "Fetch": None}, strict=False
+    ) as cluster:
         client = await RawClient.connect(cluster)
         assert (await client.call("Metadata", 5, topics=None)).error_code == 0
         with pytest.raises(EOFError):
@@ -48,8 +62,12 @@ async def test_a_version_that_is_not_offered_closes_the_connection(autojump_cloc
     assert len(cluster.malformed) == 2
 
 
-@pytest.mark.parametrize("data", [b"\x00\x00\x00\x02ab", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100])
-async def test_bytes_that_are_no_request_close_the_connection_and_fail_the_test(autojump_clock: Clock, data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data", [b"\x00\x00\x00\x02ab", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100]
+)
+async def test_bytes_without_a_request_fail_the_test(autojump_clock: Clock, data: bytes) -> None:
+    """The connection is closed, too."""
+
     async def body() -> None:
         async with ScriptedCluster() as cluster:
             client = await RawClient.connect(cluster)
@@ -69,7 +87,7 @@ async def test_trailing_bytes_in_a_request_are_found(autojump_clock: Clock) -> N
     assert "ApiVersions v0 takes 10 bytes, but the frame has 14" in cluster.malformed[0]
 
 
-async def test_a_client_that_closes_in_the_middle_of_a_frame_is_no_fault(autojump_clock: Clock) -> None:
+async def test_client_may_close_inside_a_frame(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster:
         client = await RawClient.connect(cluster)
         await client.stream.send_all(b"\x00\x00\x00")
@@ -78,7 +96,7 @@ async def test_a_client_that_closes_in_the_middle_of_a_frame_is_no_fault(autojum
         assert cluster.connections() == 0
 
 
-async def test_requests_of_one_connection_are_answered_one_at_a_time_and_in_order(autojump_clock: Clock) -> None:
+async def test_requests_are_answered_one_at_a_time(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         client = await RawClient.connect(cluster)
         cluster.delay("Metadata", 2)
@@ -94,7 +112,10 @@ async def test_requests_of_one_connection_are_answered_one_at_a_time_and_in_orde
 
             nursery.start_soon(metadata)
         assert [(seen.time, seen.answered_at) for seen in cluster.log] == [(0, 2), (0, 4)]
-        assert [(seen.api_name, seen.version, seen.correlation_id, seen.client_id, seen.node_id) for seen in cluster.log] == [
+        assert [
+            (seen.api_name, seen.version, seen.correlation_id, seen.client_id, seen.node_id)
+            for seen in cluster.log
+        ] == [
             ("Metadata", 12, 1, "raw", 0),
             ("Metadata", 12, 2, "raw", 0),
         ]
@@ -106,7 +127,7 @@ def _metadata() -> Any:
     return MetadataRequest(version=12, topics=None)
 
 
-async def test_a_frozen_node_takes_everything_and_answers_when_it_thaws(autojump_clock: Clock) -> None:
+async def test_frozen_node_answers_when_it_thaws(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2) as cluster:
         cluster.freeze(1)
         client = await RawClient.connect(cluster, 1)
@@ -119,7 +140,7 @@ async def test_a_frozen_node_takes_everything_and_answers_when_it_thaws(autojump
         assert (await client.receive(expected)).brokers
 
 
-async def test_a_stopped_node_hangs_up_and_refuses_until_it_is_started(autojump_clock: Clock) -> None:
+async def test_stopped_node_refuses_until_started(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster:
         client = await RawClient.connect(cluster, 1)
         other = await RawClient.connect(cluster, 0)
@@ -131,13 +152,22 @@ async def test_a_stopped_node_hangs_up_and_refuses_until_it_is_started(autojump_
             await cluster.dial("broker-1", 9092)
         seen = await other.call("Metadata", 12, topics=None)
         assert [broker.node_id for broker in seen.brokers] == [0]
-        assert [(part.leader_id, part.error_code) for part in seen.topics[0].partitions] == [(0, 0), (-1, 5)]
+        assert [(part.leader_id, part.error_code) for part in seen.topics[0].partitions] == [
+            (0, 0),
+            (-1, 5),
+        ]
         cluster.start(1)
         await RawClient.connect(cluster, 1)
-        assert [what for _, _, what in cluster.dials] == ["connected", "connected", "refused", "connected"]
+        assert [what for _, _, what in cluster.dials] == [
+            "connected",
+            "connected",
+            "refused",
+            "connected",
+        ]
 
 
-async def test_a_lost_node_lets_a_dial_hang_and_a_host_that_is_not_there_fails(autojump_clock: Clock) -> None:
+async def test_lost_node_lets_a_dial_hang(autojump_clock: Clock) -> None:
+    """An unknown host fails."""
     async with ScriptedCluster() as cluster:
         cluster.lose(0)
         with trio.move_on_after(30) as scope:
@@ -147,7 +177,7 @@ async def test_a_lost_node_lets_a_dial_hang_and_a_host_that_is_not_there_fails(a
             await cluster.dial("nowhere", 1)
 
 
-async def test_answers_can_come_byte_by_byte(autojump_clock: Clock) -> None:
+async def test_responses_can_come_byte_by_byte(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 3}) as cluster:
         cluster.chunk = 1
         client = await RawClient.connect(cluster)
@@ -158,14 +188,15 @@ async def test_answers_can_come_byte_by_byte(autojump_clock: Clock) -> None:
         assert len((await client.receive(expected)).topics[0].partitions) == 3
 
 
-async def test_an_unbuffered_connection_answers(autojump_clock: Clock) -> None:
+async def test_unbuffered_connection_answers(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster:
         cluster.unbuffered = True
         client = await RawClient.connect(cluster)
         assert (await client.call("Metadata", 12, topics=None)).cluster_id == "scripted-cluster"
 
 
-async def test_a_send_to_a_frozen_node_without_buffers_blocks_in_the_middle(autojump_clock: Clock) -> None:
+async def test_send_to_a_frozen_node_blocks(autojump_clock: Clock) -> None:
+    """Without buffers it blocks in the middle of the frame."""
     async with ScriptedCluster() as cluster:
         cluster.unbuffered = True
         client = await RawClient.connect(cluster)
@@ -180,27 +211,38 @@ async def test_a_send_to_a_frozen_node_without_buffers_blocks_in_the_middle(auto
         assert (cluster.log, cluster.connections()) == ([], 0)
 
 
-async def test_rules_apply_in_order_and_as_often_as_they_say(autojump_clock: Clock) -> None:
+async def test_rules_apply_in_order_and_number(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         client = await RawClient.connect(cluster)
         first = cluster.fail("Heartbeat", 15, times=2)
         second = cluster.fail("Heartbeat", 16, where=lambda request: request.group_id == "g")
         codes = []
         for group in ("a", "b", "c", "g", "g"):
-            answer = await client.call("Heartbeat", 4, group_id=group, generation_id=1, member_id="m", group_instance_id=None)
+            answer = await client.call(
+                "Heartbeat",
+                4,
+                group_id=group,
+                generation_id=1,
+                member_id="m",
+                group_instance_id=None,
+            )
             codes.append(answer.error_code)
         assert codes == [15, 15, 25, 16, 25]
         assert (first.used, second.used) == (2, 1)
         always = cluster.fail("Heartbeat", 14, times=None)
         for _ in range(5):
-            answer = await client.call("Heartbeat", 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+            answer = await client.call(
+                "Heartbeat", 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None
+            )
             assert answer.error_code == 14
         always.remove()
-        answer = await client.call("Heartbeat", 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None)
+        answer = await client.call(
+            "Heartbeat", 4, group_id="g", generation_id=1, member_id="m", group_instance_id=None
+        )
         assert answer.error_code == 25
 
 
-async def test_delays_add_up_before_and_after(autojump_clock: Clock) -> None:
+async def test_delays_before_and_after_add_up(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         client = await RawClient.connect(cluster)
         cluster.delay("Metadata", 1, times=1)
@@ -211,7 +253,7 @@ async def test_delays_add_up_before_and_after(autojump_clock: Clock) -> None:
         assert trio.current_time() == 3
 
 
-async def test_a_dropped_request_and_garbage(autojump_clock: Clock) -> None:
+async def test_dropped_request_and_garbage(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         client = await RawClient.connect(cluster)
         cluster.drop("Metadata")
@@ -223,7 +265,8 @@ async def test_a_dropped_request_and_garbage(autojump_clock: Clock) -> None:
         assert await client.frame() == b"oops"
 
 
-async def test_a_handler_of_the_test_may_change_the_answer_make_one_or_give_none(autojump_clock: Clock) -> None:
+async def test_handler_may_change_the_response(autojump_clock: Clock) -> None:
+    """The handler may also make a response, or give none."""
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         client = await RawClient.connect(cluster)
 
@@ -251,7 +294,7 @@ async def test_a_handler_of_the_test_may_change_the_answer_make_one_or_give_none
         assert scope.cancelled_caught
 
 
-async def test_an_exception_in_a_handler_ends_the_block_as_it_is(autojump_clock: Clock) -> None:
+async def test_exception_in_a_handler_is_unchanged(autojump_clock: Clock) -> None:
     async def broken(request: Any, default: Any) -> Any:
         raise AssertionError("not what I expected")
 
@@ -266,7 +309,7 @@ async def test_an_exception_in_a_handler_ends_the_block_as_it_is(autojump_clock:
         await body()
 
 
-async def test_an_exception_of_the_body_comes_out_as_it_is(autojump_clock: Clock) -> None:
+async def test_exception_of_the_body_is_unchanged(autojump_clock: Clock) -> None:
     async def body() -> None:
         async with ScriptedCluster() as cluster:
             await RawClient.connect(cluster)
@@ -276,7 +319,7 @@ async def test_an_exception_of_the_body_comes_out_as_it_is(autojump_clock: Clock
         await body()
 
 
-async def test_waiting_for_a_request(autojump_clock: Clock) -> None:
+async def test_seen_waits_for_a_request(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster:
         client = await RawClient.connect(cluster)
 
@@ -291,6 +334,6 @@ async def test_waiting_for_a_request(autojump_clock: Clock) -> None:
             assert (seen.time, trio.current_time()) == (2, 2)
 
 
-def test_an_unknown_api_name_is_an_error_at_once() -> None:
+def test_unknown_api_name_is_an_error_at_once() -> None:
     with pytest.raises(ValueError, match="no Kafka API is called 'Fetsch'"):
         ScriptedCluster().fail("Fetsch", 1)

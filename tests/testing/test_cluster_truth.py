@@ -1,4 +1,7 @@
-"""Live: a real Kafka and the scripted one are told the same and say the same."""
+"""The scripted cluster and a real Kafka, which give the same responses to the same requests.
+
+Live.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,16 @@ if TYPE_CHECKING:
     from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
 Conversation = Callable[[Peer], Awaitable[None]]
-EVERYTHING = [*CONVERSATIONS, *FETCH_CONVERSATIONS, *MODERN_CONVERSATIONS, *TRANSACTION_CONVERSATIONS]
+EVERYTHING = [
+    *CONVERSATIONS,
+    *FETCH_CONVERSATIONS,
+    *MODERN_CONVERSATIONS,
+    *TRANSACTION_CONVERSATIONS,
+]
 
 
 @pytest.mark.parametrize("conversation", EVERYTHING, ids=lambda conversation: conversation.__name__)
-async def test_the_scripted_cluster_answers_as_kafka_does(
+async def test_scripted_cluster_answers_like_kafka(
     kafka_broker: KafkaBroker, pytestconfig: pytest.Config, conversation: Conversation
 ) -> None:
     set_so = dict(line.split("=") for line in pytestconfig.getini("kafka_properties"))
@@ -33,25 +41,35 @@ async def test_the_scripted_cluster_answers_as_kafka_does(
     name = conversation.__name__.replace("_", "-")
     real = Peer(partial(trio.open_tcp_stream, kafka_broker.host, kafka_broker.port), name)
     await real.hold(conversation)
-    async with ScriptedCluster(consumer_assignment_interval=0, consumer_heartbeat_interval=heartbeat) as cluster:
+    async with ScriptedCluster(
+        consumer_assignment_interval=0, consumer_heartbeat_interval=heartbeat
+    ) as cluster:
         scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
         await scripted.hold(conversation)
     assert scripted.notes == real.notes
 
 
-async def test_the_scripted_cluster_speaks_of_transactions_as_an_older_kafka_does(make_kafka_cluster: MakeKafkaCluster) -> None:
+async def test_transactions_are_like_an_older_kafkas(make_kafka_cluster: MakeKafkaCluster) -> None:
     unstable = {"unstable.api.versions.enable": True, "transaction.two.phase.commit.enable": True}
     with make_kafka_cluster(properties=unstable) as kafka:
         broker = kafka.brokers[0]
         async with await trio.open_tcp_stream(broker.host, broker.port) as stream:
-            downgrade = {"feature": "transaction.version", "max_version_level": 1, "upgrade_type": 2}
-            answer = await RawClient(stream).call("UpdateFeatures", 2, timeout_ms=10_000, feature_updates=[downgrade])
+            downgrade = {
+                "feature": "transaction.version",
+                "max_version_level": 1,
+                "upgrade_type": 2,
+            }
+            answer = await RawClient(stream).call(
+                "UpdateFeatures", 2, timeout_ms=10_000, feature_updates=[downgrade]
+            )
         assert answer.error_code == 0
         for conversation in [*TRANSACTION_CONVERSATIONS, two_phase_commits]:
             name = conversation.__name__.replace("_", "-")
             real = Peer(partial(trio.open_tcp_stream, broker.host, broker.port), name)
             await real.hold(conversation)
-            async with ScriptedCluster(consumer_assignment_interval=0, transaction_version=1) as cluster:
+            async with ScriptedCluster(
+                consumer_assignment_interval=0, transaction_version=1
+            ) as cluster:
                 cluster.transactions.two_phase = True
                 cluster.offer("InitProducerId", (0, 6))
                 scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
@@ -59,9 +77,15 @@ async def test_the_scripted_cluster_speaks_of_transactions_as_an_older_kafka_doe
             assert scripted.notes == real.notes
 
 
-async def test_the_scripted_cluster_offers_no_version_that_kafka_does_not(kafka_broker: KafkaBroker) -> None:
+async def test_scripted_versions_are_within_kafkas(kafka_broker: KafkaBroker) -> None:
     async with await trio.open_tcp_stream(kafka_broker.host, kafka_broker.port) as stream:
-        answer = await RawClient(stream).call("ApiVersions", 3, client_software_name="raw", client_software_version="1")
+        answer = await RawClient(stream).call(
+            "ApiVersions", 3, client_software_name="raw", client_software_version="1"
+        )
     real = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
-    beyond = {key: (own, real[key]) for key, own in KAFKA_4.items() if own[0] < real[key][0] or own[1] > real[key][1]}
+    beyond = {
+        key: (own, real[key])
+        for key, own in KAFKA_4.items()
+        if own[0] < real[key][0] or own[1] > real[key][1]
+    }
     assert beyond == {}

@@ -1,4 +1,4 @@
-"""What finds what a client still holds finds it: a task, a socket, a request, a slot, bytes."""
+"""The helper that finds what a client still holds: a task, a socket, a request, a slot, bytes."""
 
 from __future__ import annotations
 
@@ -62,7 +62,9 @@ def a_request(cluster: ScriptedCluster, consumer: Any) -> None:
         (a_request, "Metadata in flight"),
     ],
 )
-async def test_what_is_left_is_found(autojump_clock: Clock, leave: Callable[..., None], text: str) -> None:
+async def test_each_leftover_is_found(
+    autojump_clock: Clock, leave: Callable[..., None], text: str
+) -> None:
     async with reading() as (cluster, consumer):
         await assert_nothing_left(cluster, consumer)
         leave(cluster, consumer)
@@ -71,7 +73,7 @@ async def test_what_is_left_is_found(autojump_clock: Clock, leave: Callable[...,
             await assert_nothing_left(cluster, consumer)
 
 
-async def test_a_task_that_outlives_its_run_is_found(autojump_clock: Clock) -> None:
+async def test_task_that_outlives_its_run_is_found(autojump_clock: Clock) -> None:
     async with trio.open_nursery() as nursery:
 
         async def scenario() -> None:

@@ -1,4 +1,4 @@
-"""The pace of the latency cases: no tick too early, none lost, as many as were due whoever takes them."""
+"""The pace of the latency cases: no tick too early and none lost, in threads and in tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from benchmarks.pace import Pace
 RATE = 2_000
 
 
-def test_no_tick_is_there_before_its_time_and_a_late_taker_finds_all_of_them() -> None:
+def test_ticks_are_punctual_and_never_lost() -> None:
+    """A late taker finds all of them."""
     began = time.perf_counter()
     with Pace(RATE) as pace:
         for number in range(1, 101):
@@ -27,7 +28,8 @@ def test_no_tick_is_there_before_its_time_and_a_late_taker_finds_all_of_them() -
         assert pace.latest >= 19 / RATE - 0.001
 
 
-def test_a_task_takes_the_same_ticks_and_others_have_their_turn_until_there_is_one() -> None:
+def test_tasks_take_ticks_and_leave_turns() -> None:
+    """Other tasks have their turns until there is a tick."""
     turns = 0
 
     async def other() -> None:

@@ -1,4 +1,4 @@
-"""Conversations about transactions, held with a real Kafka and with the scripted one: what they note must be the same."""
+"""Conversations about transactions, whose notes of a real Kafka and the scripted one must be equal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Who(NamedTuple):
 
 
 async def until(call: Callable[[], Awaitable[Any]], fits: Callable[[Any], bool]) -> Any:
-    """Ask until the answer fits."""
+    """Repeat the request until the response fits."""
     while True:
         answer = await call()
         if fits(answer):
@@ -37,10 +37,13 @@ async def until(call: Callable[[], Awaitable[Any]], fits: Callable[[Any], bool])
 
 
 class Speaker:
-    """One transactional id: the calls of its producer, each noted with its error."""
+    """The producer of one transactional id, whose calls are noted with their errors."""
 
     def __init__(self, peer: Peer, client: RawClient, topic: str, name: str) -> None:
-        self.peer, self.client, self.topic, self.name = peer, client, topic, name
+        self.peer = peer
+        self.client = client
+        self.topic = topic
+        self.name = name
         self.known: dict[int, str] = {-1: "nobody"}
 
     @classmethod
@@ -68,15 +71,36 @@ class Speaker:
             return await self.client.call("InitProducerId", version, **values)
 
         found = await self.settled(call, *_SETTLING, *([CONCURRENT] if wait else []))
-        self.peer.note(what, version, found.error_code, self.alias(found.producer_id), found.producer_epoch)
+        self.peer.note(
+            what, version, found.error_code, self.alias(found.producer_id), found.producer_epoch
+        )
         return Who(found.producer_id, found.producer_epoch)
 
-    async def add(self, what: str, who: Who, *parts: int, version: int = 3, name: str | None = None, topic: str = "") -> None:
-        topics = [{"name": self.topic, "partitions": list(parts)}, *([{"name": topic, "partitions": [0]}] if topic else [])]
-        values = {"v3_and_below_transactional_id": self.name if name is None else name, "v3_and_below_topics": topics}
-        values |= {"v3_and_below_producer_id": who.producer_id, "v3_and_below_producer_epoch": who.epoch}
+    async def add(
+        self,
+        what: str,
+        who: Who,
+        *parts: int,
+        version: int = 3,
+        name: str | None = None,
+        topic: str = "",
+    ) -> None:
+        topics = [
+            {"name": self.topic, "partitions": list(parts)},
+            *([{"name": topic, "partitions": [0]}] if topic else []),
+        ]
+        values = {
+            "v3_and_below_transactional_id": self.name if name is None else name,
+            "v3_and_below_topics": topics,
+        }
+        values |= {
+            "v3_and_below_producer_id": who.producer_id,
+            "v3_and_below_producer_epoch": who.epoch,
+        }
         while True:
-            found = (await self.client.call("AddPartitionsToTxn", version, **values)).results_by_topic_v3_and_below
+            found = (
+                await self.client.call("AddPartitionsToTxn", version, **values)
+            ).results_by_topic_v3_and_below
             codes = [
                 (each.name == self.topic, p.partition_index, p.partition_error_code)
                 for each in found
@@ -88,13 +112,26 @@ class Speaker:
             await trio.sleep(0.02)
 
     async def produce(
-        self, what: str, who: Who, sequence: int, *, version: int = 11, partition: int = 0, count: int = 1, plain: bool = False,
+        self,
+        what: str,
+        who: Who,
+        sequence: int,
+        *,
+        version: int = 11,
+        partition: int = 0,
+        count: int = 1,
+        plain: bool = False,
         name: str | None = _OWN,
-    ) -> None:  # fmt: skip
-        # Of today: else a real broker begins a segment with the marker, and a fetch does not go on into the next one.
+    ) -> None:
+        # With the current time: otherwise a real broker begins a segment with the marker, and a
+        # fetch does not continue into the next segment.
         now = round(time.time() * 1000)
-        data = encode_batch([b"x"] * count, timestamp=now, producer=(*who, sequence), transactional=not plain)
-        fields = produce_fields(self.topic, partition, data, transactional_id=self.name if name == _OWN else name)
+        data = encode_batch(
+            [b"x"] * count, timestamp=now, producer=(*who, sequence), transactional=not plain
+        )
+        fields = produce_fields(
+            self.topic, partition, data, transactional_id=self.name if name == _OWN else name
+        )
 
         async def call() -> Any:
             return part_of(await self.client.call("Produce", version, **fields))
@@ -102,7 +139,15 @@ class Speaker:
         found = await self.settled(call, CONCURRENT, 6, 19)
         self.peer.note(what, version, found.error_code, found.base_offset)
 
-    async def end(self, what: str, who: Who, commit: bool, version: int = 4, name: str | None = None, wait: bool = True) -> Who:
+    async def end(
+        self,
+        what: str,
+        who: Who,
+        commit: bool,
+        version: int = 4,
+        name: str | None = None,
+        wait: bool = True,
+    ) -> Who:
         values = {"transactional_id": self.name if name is None else name, "committed": commit}
         values |= {"producer_id": who.producer_id, "producer_epoch": who.epoch}
 
@@ -119,11 +164,13 @@ class Speaker:
         await until(self._describe, lambda found: not found.transaction_state.startswith("Prepare"))
 
     async def completed(self) -> None:
-        """Wait until the transaction has been ended by somebody."""
+        """Wait until the transaction has been ended."""
         await until(self._describe, lambda found: found.transaction_state.startswith("Complete"))
 
     async def _describe(self, name: str | None = None) -> Any:
-        found = await self.client.call("DescribeTransactions", 0, transactional_ids=[self.name if name is None else name])
+        found = await self.client.call(
+            "DescribeTransactions", 0, transactional_ids=[self.name if name is None else name]
+        )
         return found.transaction_states[0]
 
     async def describe(self, what: str, name: str | None = None) -> None:
@@ -131,40 +178,67 @@ class Speaker:
             await self.over()
         found = await self._describe(name)
         topics = sorted(
-            (item.topic == self.topic, sorted(item.partitions) if item.topic == self.topic else 0) for item in found.topics
+            (item.topic == self.topic, sorted(item.partitions) if item.topic == self.topic else 0)
+            for item in found.topics
         )
         who = None if found.error_code else self.alias(found.producer_id), found.producer_epoch
         times = found.transaction_timeout_ms, found.transaction_start_time_ms > 0
         self.peer.note(what, found.error_code, found.transaction_state, who, times, topics)
 
-    async def read(self, what: str, partition: int = 0, isolation: int = 1, offset: int = 0) -> None:
+    async def read(
+        self, what: str, partition: int = 0, isolation: int = 1, offset: int = 0
+    ) -> None:
         fields = fetch_fields(self.topic, partition, offset, isolation_level=isolation)
         found = part_of(await self.client.call("Fetch", 12, **fields))
-        aborted = [(self.alias(each.producer_id), each.first_offset) for each in found.aborted_transactions or ()]
-        self.peer.note(what, found.error_code, found.high_watermark, found.last_stable_offset, aborted, shape(found.records))
+        aborted = [
+            (self.alias(each.producer_id), each.first_offset)
+            for each in found.aborted_transactions or ()
+        ]
+        self.peer.note(
+            what,
+            found.error_code,
+            found.high_watermark,
+            found.last_stable_offset,
+            aborted,
+            shape(found.records),
+        )
 
     async def producers(self, what: str, partition: int = 0) -> None:
         asked = [{"name": self.topic, "partition_indexes": [partition]}]
-        (found,) = (await self.client.call("DescribeProducers", 0, topics=asked)).topics[0].partitions
+        (found,) = (
+            (await self.client.call("DescribeProducers", 0, topics=asked)).topics[0].partitions
+        )
         active = [  # of the coordinator's epoch: whether there is one, see shape()
-            (self.alias(each.producer_id), each.producer_epoch, each.last_sequence, each.last_timestamp > 0,
-             min(each.coordinator_epoch, 0), each.current_txn_start_offset)
+            (
+                self.alias(each.producer_id),
+                each.producer_epoch,
+                each.last_sequence,
+                each.last_timestamp > 0,
+                min(each.coordinator_epoch, 0),
+                each.current_txn_start_offset,
+            )
             for each in found.active_producers
-        ]  # fmt: skip
+        ]
         self.peer.note(what, found.error_code, sorted(active))
 
 
 def shape(records: bytes | None) -> list[Any]:
-    """Of each batch: its base offset, whether it is a control batch, its epoch and base sequence; of a marker how it ends.
+    """Return each batch's base offset, kind, epoch and base sequence, and how a marker ends.
 
-    Not the coordinator's epoch in it: a real broker that was too busy for its heartbeats leads its own topics anew, in a later one.
+    The coordinator's epoch is left out: a real broker that was too busy for its heartbeats leads
+    its own topics again, in a later epoch.
     """
     found, data = [], bytes(records or b"")
     while len(data) >= 61:
         end = 12 + int.from_bytes(data[8:12], "big")
         attributes, epoch = int.from_bytes(data[21:23], "big"), int.from_bytes(data[51:53], "big")
-        sequence, count = int.from_bytes(data[53:57], "big", signed=True), int.from_bytes(data[57:61], "big")
-        marker = f"{data[61 : end - 5].hex()}.{data[end - 1 : end].hex()}" if attributes & 0x20 else ""
+        sequence, count = (
+            int.from_bytes(data[53:57], "big", signed=True),
+            int.from_bytes(data[57:61], "big"),
+        )
+        marker = (
+            f"{data[61 : end - 5].hex()}.{data[end - 1 : end].hex()}" if attributes & 0x20 else ""
+        )
         found.append((int.from_bytes(data[:8], "big"), attributes, epoch, sequence, count, marker))
         data = data[end:]
     return found
@@ -181,7 +255,9 @@ async def initializing(peer: Peer) -> None:
     now = await speaker.init("who it is now")
 
     async def as_one(what: str, who: Who, **fields: Any) -> Who:
-        return await speaker.init(what, producer_id=who.producer_id, producer_epoch=who.epoch, **fields)
+        return await speaker.init(
+            what, producer_id=who.producer_id, producer_epoch=who.epoch, **fields
+        )
 
     await as_one("no epoch", Who(now.producer_id, -1))
     await as_one("no id", Who(-1, now.epoch))
@@ -201,7 +277,7 @@ async def initializing(peer: Peer) -> None:
 
 
 async def transactions_1(peer: Peer) -> None:
-    """By the requests before KIP-890."""
+    """Use the requests before KIP-890."""
     speaker = await Speaker.begin(peer)
     who = await speaker.init("first")
     for version in (3, 7, 10, 11):
@@ -214,7 +290,9 @@ async def transactions_1(peer: Peer) -> None:
     for version in (0, 1, 2, 3):
         await speaker.add("no such id", who, 0, version=version, name=peer.name("never"))
         await speaker.add("no id", who, 0, version=version, name="")
-        await speaker.add("another producer", Who(who.producer_id + 1_000_000, 0), 0, version=version)
+        await speaker.add(
+            "another producer", Who(who.producer_id + 1_000_000, 0), 0, version=version
+        )
         await speaker.add("a later epoch", who.later(), 0, version=version)
     await speaker.add("one unknown", who, 0, 9)
     await speaker.add("topic unknown", who, 0, topic=peer.name("none"))
@@ -274,7 +352,10 @@ async def transactions_1(peer: Peer) -> None:
 
 
 async def transactions_2(peer: Peer) -> None:
-    """By the requests of KIP-890: an end raises the epoch, and a batch adds its partition by itself."""
+    """Use the requests of KIP-890.
+
+    An end raises the epoch, and a batch adds its partition by itself.
+    """
     speaker = await Speaker.begin(peer)
     who = await speaker.init("first")
     await speaker.produce("with another id", who, 0, version=12, name=peer.name("never"))
@@ -320,14 +401,21 @@ async def transactions_2(peer: Peer) -> None:
     await speaker.produce("the old one", who, 1, version=12)
     await speaker.end("the old one", who, True, 5)
     await speaker.produce("the new one", after, 0, version=12)
-    await speaker.init("goes on as itself: not yet", producer_id=after.producer_id, producer_epoch=after.epoch, wait=False)
-    await speaker.init("goes on as itself", producer_id=after.producer_id, producer_epoch=after.epoch)
+    await speaker.init(
+        "goes on as itself: not yet",
+        producer_id=after.producer_id,
+        producer_epoch=after.epoch,
+        wait=False,
+    )
+    await speaker.init(
+        "goes on as itself", producer_id=after.producer_id, producer_epoch=after.epoch
+    )
     await speaker.describe("ended")
     await speaker.read("at last")
 
 
 async def transactions_mixed(peer: Peer) -> None:
-    """Old and new requests beside each other, as no client sends them."""
+    """Mix old and new requests, as no client does."""
     speaker = await Speaker.begin(peer)
     who = await speaker.init("first")
     await speaker.add("added by the old", who, 0)
@@ -360,7 +448,9 @@ async def timed_out_transactions(peer: Peer) -> None:
         await speaker.end("late", who, True, 4)
         await speaker.end("late", who, True, 5)
         await speaker.init("late", producer_id=who.producer_id, producer_epoch=who.epoch)
-        await speaker.init("as the coordinator left it", producer_id=who.producer_id, producer_epoch=who.epoch + 1)
+        await speaker.init(
+            "as the coordinator left it", producer_id=who.producer_id, producer_epoch=who.epoch + 1
+        )
 
 
 async def transactional_offsets(peer: Peer) -> None:
@@ -370,21 +460,39 @@ async def transactional_offsets(peer: Peer) -> None:
     who = await speaker.init("first")
 
     async def add(what: str, name: str = group, who: Who = who, version: int = 3) -> None:
-        fields = {"transactional_id": speaker.name, "producer_id": who.producer_id, "producer_epoch": who.epoch, "group_id": name}
+        fields = {
+            "transactional_id": speaker.name,
+            "producer_id": who.producer_id,
+            "producer_epoch": who.epoch,
+            "group_id": name,
+        }
 
         async def call() -> Any:
             return await speaker.client.call("AddOffsetsToTxn", version, **fields)
 
         peer.note(what, version, (await speaker.settled(call, CONCURRENT)).error_code)
 
-    async def commit(what: str, offset: int, version: int = 3, who: Who = who, **fields: Any) -> None:
-        part = {"partition_index": fields.pop("partition", 0), "committed_offset": offset, "committed_leader_epoch": 0}
+    async def commit(
+        what: str, offset: int, version: int = 3, who: Who = who, **fields: Any
+    ) -> None:
+        part = {
+            "partition_index": fields.pop("partition", 0),
+            "committed_offset": offset,
+            "committed_leader_epoch": 0,
+        }
         part["committed_metadata"] = fields.pop("metadata", "note")
         topic = {"name": fields.pop("topic", speaker.topic), "partitions": [part]}
-        values = {"transactional_id": speaker.name, "producer_id": who.producer_id, "producer_epoch": who.epoch, "group_id": group}
+        values = {
+            "transactional_id": speaker.name,
+            "producer_id": who.producer_id,
+            "producer_epoch": who.epoch,
+            "group_id": group,
+        }
         values |= {"generation_id": -1, "member_id": "", "group_instance_id": None} | fields
         while True:
-            found = part_of(await speaker.client.call("TxnOffsetCommit", version, **values, topics=[topic]))
+            found = part_of(
+                await speaker.client.call("TxnOffsetCommit", version, **values, topics=[topic])
+            )
             if found.error_code not in (14, CONCURRENT):
                 peer.note(what, version, found.error_code)
                 return
@@ -393,10 +501,16 @@ async def transactional_offsets(peer: Peer) -> None:
     async def fetch(what: str, stable: bool, name: str = group, version: int = 8) -> None:
         item = {"group_id": name, "topics": [{"name": speaker.topic, "partition_indexes": [0, 1]}]}
         found = await speaker.client.call(
-            "OffsetFetch", version, require_stable=stable, **({"groups": [item]} if version >= 8 else item)
+            "OffsetFetch",
+            version,
+            require_stable=stable,
+            **({"groups": [item]} if version >= 8 else item),
         )
         found = found.groups[0] if version >= 8 else found
-        parts = [(p.partition_index, p.committed_offset, p.metadata, p.error_code) for p in found.topics[0].partitions]
+        parts = [
+            (p.partition_index, p.committed_offset, p.metadata, p.error_code)
+            for p in found.topics[0].partitions
+        ]
         peer.note(what, stable, found.error_code, sorted(parts))
 
     for version in (0, 3, 4):
@@ -412,7 +526,9 @@ async def transactional_offsets(peer: Peer) -> None:
     await commit("no metadata", 1, metadata=None)
     await commit("no group", 1, group_id="")
     await commit("a generation that never was", 1, generation_id=3, member_id="m")
-    await commit("a group that never was", 1, group_id=peer.name("never"), generation_id=3, member_id="m")
+    await commit(
+        "a group that never was", 1, group_id=peer.name("never"), generation_id=3, member_id="m"
+    )
     for version in (0, 1, 2, 3, 4):
         await commit("in an empty group", 10 + version, version)
     await commit("another epoch", 1, who=who.later())
@@ -455,17 +571,44 @@ async def transactional_offsets_of_new_groups(peer: Peer) -> None:
     speaker = await Speaker.begin(peer)
     group = peer.name("g")
     client = await peer.settle(group)
-    beat = {"group_id": group, "member_id": "AAAAAAAAAAAAAAAAAAAAAA", "member_epoch": 0, "rebalance_timeout_ms": 10_000}
-    joined = await client.call("ConsumerGroupHeartbeat", 1, **beat, subscribed_topic_names=[speaker.topic], topic_partitions=[])
+    beat = {
+        "group_id": group,
+        "member_id": "AAAAAAAAAAAAAAAAAAAAAA",
+        "member_epoch": 0,
+        "rebalance_timeout_ms": 10_000,
+    }
+    joined = await client.call(
+        "ConsumerGroupHeartbeat",
+        1,
+        **beat,
+        subscribed_topic_names=[speaker.topic],
+        topic_partitions=[],
+    )
     peer.note("joined", joined.error_code)
     who = await speaker.init("first")
 
     async def commit(what: str, **fields: Any) -> None:
-        part = {"partition_index": 0, "committed_offset": 1, "committed_leader_epoch": 0, "committed_metadata": ""}
-        values = {"transactional_id": speaker.name, "producer_id": who.producer_id, "producer_epoch": who.epoch, "group_id": group}
-        values |= {"generation_id": joined.member_epoch, "member_id": beat["member_id"], "group_instance_id": None}
+        part = {
+            "partition_index": 0,
+            "committed_offset": 1,
+            "committed_leader_epoch": 0,
+            "committed_metadata": "",
+        }
+        values = {
+            "transactional_id": speaker.name,
+            "producer_id": who.producer_id,
+            "producer_epoch": who.epoch,
+            "group_id": group,
+        }
+        values |= {
+            "generation_id": joined.member_epoch,
+            "member_id": beat["member_id"],
+            "group_instance_id": None,
+        }
         topics = [{"name": speaker.topic, "partitions": [part]}]
-        found = part_of(await speaker.client.call("TxnOffsetCommit", 5, **(values | fields), topics=topics))
+        found = part_of(
+            await speaker.client.call("TxnOffsetCommit", 5, **(values | fields), topics=topics)
+        )
         peer.note(what, found.error_code)
 
     await commit("a member")
@@ -481,7 +624,9 @@ async def looking_after_transactions(peer: Peer) -> None:
     await speaker.init("first")
     who = await speaker.init("again")
     await speaker.produce("begun", who, 0, version=12)
-    await speaker.produce("plain", Who(who.producer_id + 2_000_000, 3), 0, plain=True, partition=1, name=None)
+    await speaker.produce(
+        "plain", Who(who.producer_id + 2_000_000, 3), 0, plain=True, partition=1, name=None
+    )
     await speaker.producers("both", 1)
     await speaker.producers("none there", 9)
     ours = [speaker.name]
@@ -511,11 +656,24 @@ async def looking_after_transactions(peer: Peer) -> None:
     await listed("by no pattern", transactional_id_pattern="")
     await listed("by a wrong pattern", transactional_id_pattern="(")
 
-    async def mark(what: str, who: Who, *parts: int, version: int = 2, commit: bool = False, **fields: Any) -> None:
+    async def mark(
+        what: str, who: Who, *parts: int, version: int = 2, commit: bool = False, **fields: Any
+    ) -> None:
         topics = [{"name": fields.pop("topic", speaker.topic), "partition_indexes": list(parts)}]
-        marker = {"producer_id": who.producer_id, "producer_epoch": who.epoch, "transaction_result": commit, "coordinator_epoch": 0}
-        found = await speaker.client.call("WriteTxnMarkers", version, markers=[marker | {"topics": topics} | fields])
-        codes = [(part.partition_index, part.error_code) for item in found.markers[0].topics for part in item.partitions]
+        marker = {
+            "producer_id": who.producer_id,
+            "producer_epoch": who.epoch,
+            "transaction_result": commit,
+            "coordinator_epoch": 0,
+        }
+        found = await speaker.client.call(
+            "WriteTxnMarkers", version, markers=[marker | {"topics": topics} | fields]
+        )
+        codes = [
+            (part.partition_index, part.error_code)
+            for item in found.markers[0].topics
+            for part in item.partitions
+        ]
         peer.note(what, version, sorted(codes))
 
     await mark("an older epoch", who.later(-1), 0)
@@ -534,12 +692,19 @@ async def looking_after_transactions(peer: Peer) -> None:
 
 
 async def two_phase_commits(peer: Peer) -> None:
-    """KIP-939, as far as Kafka 4.3 has it: on brokers that offer APIs that are not stable yet, and allow it."""
+    """Use KIP-939 as far as Kafka 4.3 has it.
+
+    The brokers offer and allow unstable APIs.
+    """
     speaker = await Speaker.begin(peer)
     for keep in (False, True):
         for two_phase in (False, True):
             for timeout in (60_000, 0, 2**31 - 1):
-                options = {"enable2_pc": two_phase, "keep_prepared_txn": keep, "transaction_timeout_ms": timeout}
+                options = {
+                    "enable2_pc": two_phase,
+                    "keep_prepared_txn": keep,
+                    "transaction_timeout_ms": timeout,
+                }
                 await speaker.init(f"{two_phase} {keep} {timeout}", 6, **options)
     who = await speaker.init("first", 6, enable2_pc=True)
     await speaker.describe("no limit")
@@ -554,13 +719,21 @@ async def two_phase_commits(peer: Peer) -> None:
 async def features(peer: Peer) -> None:
     client = await peer.open()
     for version in (3, 4):
-        answer = await client.call("ApiVersions", version, client_software_name="raw", client_software_version="1")
+        answer = await client.call(
+            "ApiVersions", version, client_software_name="raw", client_software_version="1"
+        )
         name = "transaction.version"
         peer.note(
-            "features", version, [(e.min_version, e.max_version) for e in answer.supported_features if e.name == name],
-            [(e.min_version_level, e.max_version_level) for e in answer.finalized_features if e.name == name],
+            "features",
+            version,
+            [(e.min_version, e.max_version) for e in answer.supported_features if e.name == name],
+            [
+                (e.min_version_level, e.max_version_level)
+                for e in answer.finalized_features
+                if e.name == name
+            ],
             answer.finalized_features_epoch >= 0,
-        )  # fmt: skip
+        )
 
 
 TRANSACTION_CONVERSATIONS = [

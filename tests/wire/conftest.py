@@ -1,3 +1,5 @@
+"""Fixtures of the tests of the wire format."""
+
 import shutil
 from collections.abc import Iterator
 from types import ModuleType
@@ -9,7 +11,7 @@ from trikafka._wire import _implementation
 
 @pytest.fixture(params=["native", "pure"])
 def implementation(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
-    """Runs the test once with the compiled record path and once with the one in Python."""
+    """Run the test once with the compiled record path and once with the one in Python."""
     if request.param not in _implementation.available():
         if shutil.which("cc") or shutil.which("gcc") or shutil.which("clang"):
             pytest.fail(f"there is a C compiler, but the {request.param} record path is not built")

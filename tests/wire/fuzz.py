@@ -1,8 +1,9 @@
 """Mutated record batches against the decoder: ``python tests/wire/fuzz.py --seconds 300 [--seed N]``.
 
-Every input must give records or ``CorruptRecordError``, the same from the compiled and the Python implementation, the same all at
-once and in steps, and the records must survive every way of looking at them. The last input is kept in ``--keep`` in case the
-process dies. ``make fuzz`` runs it with the compiled part built for the sanitizers (``sanitized.py``).
+Every input must yield records or ``CorruptRecordError``. The compiled and the Python implementation
+must agree, and so must decoding at once and in steps. The records must survive every way to read
+them. ``--keep`` names a file for the current input, in case the process dies. ``make fuzz`` runs
+the program with the compiled part built for the sanitizers (``sanitized.py``).
 """
 
 import argparse
@@ -44,14 +45,25 @@ CORPUS = [
     *(batch_v2(_RECORDS, framing=framing) for framing in FRAMINGS),
     batch_v2(_RECORDS * 20, attributes=LOG_APPEND),
     batch_v2([], last_delta=5),
-    batch_v2(_RECORDS) + batch_v2(_RECORDS, base=4, attributes=TRANSACTIONAL, producer_id=1) + control(8, 1, abort=True),
+    batch_v2(_RECORDS)
+    + batch_v2(_RECORDS, base=4, attributes=TRANSACTIONAL, producer_id=1)
+    + control(8, 1, abort=True),
     *(message_set(magic, _RECORDS, codec=codec) for magic in (0, 1) for codec in (0, 1)),
 ]
-_NASTY = [b"\x00", b"\xff", b"\x7f", b"\x80", b"\xff\xff\xff\xff\x0f", b"\xfe\xff\xff\xff\x0f", b"\x01", b"\x80" * 10]
+_NASTY = [
+    b"\x00",
+    b"\xff",
+    b"\x7f",
+    b"\x80",
+    b"\xff\xff\xff\xff\x0f",
+    b"\xfe\xff\xff\xff\x0f",
+    b"\x01",
+    b"\x80" * 10,
+]
 
 
 def mutate(source: random.Random, data: bytes) -> bytes:
-    """A few changes; most of the time with the checksum put right again, so that they are looked at."""
+    """Make a few changes, and usually correct the checksum, so that the decoder does not stop there."""
     changed = bytearray(data)
     for _ in range(source.choice((1, 1, 1, 2, 3, 6))):
         position = source.randrange(len(changed) + 1)
@@ -78,12 +90,14 @@ def mutate(source: random.Random, data: bytes) -> bytes:
 
 
 def mutated() -> st.SearchStrategy[bytes]:
-    """Mutated batches as a hypothesis strategy."""
-    return st.builds(mutate, st.randoms(use_true_random=False), st.sampled_from(CORPUS)) | st.binary(max_size=100)
+    """Return mutated batches as a hypothesis strategy."""
+    return st.builds(
+        mutate, st.randoms(use_true_random=False), st.sampled_from(CORPUS)
+    ) | st.binary(max_size=100)
 
 
 def outcome(data: bytes, *, check_crcs: bool) -> Outcome:
-    """What the implementation in use makes of the bytes."""
+    """Return the result of the implementation in use."""
     try:
         batch = decode(data, check_crcs=check_crcs, aborted=[(1, 0)], max_bytes=1 << 20)
     except CorruptRecordError as error:
@@ -92,21 +106,26 @@ def outcome(data: bytes, *, check_crcs: bool) -> Outcome:
     records = list(batch)
     assert records[: len(records) // 2] == list(batch[: len(records) // 2])
     stepped = in_steps(data, check_crcs=check_crcs)
-    assert stepped[: len(records)] == records, (len(stepped), len(records))  # more where only all of it was too much at once
+    # Steps may yield more records: all at once may exceed the limit of bytes.
+    assert stepped[: len(records)] == records, (len(stepped), len(records))
     return records, batch.next_offset, contents(batch.columns)
 
 
 def in_steps(data: bytes, *, check_crcs: bool) -> list[Record]:
-    """The records up to the first batch that is refused, with as few of them decoded at a time as can be."""
+    """Return the records before the first refused batch, decoded in the smallest steps."""
     records: list[Record] = []
     with contextlib.suppress(CorruptRecordError):
-        for batch in decode_in_steps(data, 1, check_crcs=check_crcs, aborted=[(1, 0)], max_bytes=1 << 20):
+        for batch in decode_in_steps(
+            data, 1, check_crcs=check_crcs, aborted=[(1, 0)], max_bytes=1 << 20
+        ):
             records += batch
     return records
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=60)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--keep", type=Path, help="a file for the input at hand")
@@ -123,9 +142,14 @@ def main() -> None:
             _implementation.use(name)
             outcomes.append(outcome(data, check_crcs=check))
         if any(repr(one) != repr(outcomes[0]) for one in outcomes):
-            raise SystemExit(f"the implementations disagree on {data.hex()} (check_crcs={check}): {outcomes}")
+            raise SystemExit(
+                f"the implementations disagree on {data.hex()} (check_crcs={check}): {outcomes}"
+            )
         runs, refused = runs + 1, refused + isinstance(outcomes[0], str)
-    print(f"{runs} inputs, {refused} refused, {runs - refused} decoded, by {', '.join(_implementation.available())}")
+    print(
+        f"{runs} inputs, {refused} refused, {runs - refused} decoded, by "
+        f"{', '.join(_implementation.available())}"
+    )
 
 
 if __name__ == "__main__":

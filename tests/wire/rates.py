@@ -1,6 +1,7 @@
-"""How fast the record path is on this machine: ``python tests/wire/rates.py [--pure]``. Million records a second, best of ten.
+"""The speed of the record path on this machine: ``python tests/wire/rates.py [--pure]``.
 
-100-byte values; what the network and the broker cost is not in it. ``benchmarks/`` compares whole clients.
+The figures are million records per second with values of 100 bytes, the best of ten runs. Network
+and broker are not included. ``benchmarks/`` compares whole clients.
 """
 
 import argparse
@@ -28,7 +29,11 @@ def best(work: Callable[[], object], records: int) -> str:
 def values(count: int) -> Iterator[bytes]:
     source = random.Random(1)
     for number in range(count):
-        yield (b"%020d user=%05d path=/a/b/%d " % (number, source.randrange(99999), source.randrange(1000)) * 3)[:100]
+        yield (
+            b"%020d user=%05d path=/a/b/%d "
+            % (number, source.randrange(99999), source.randrange(1000))
+            * 3
+        )[:100]
 
 
 def encode(texts: list[bytes], compression: str = "none", base: int = 0) -> bytes:
@@ -40,7 +45,15 @@ def encode(texts: list[bytes], compression: str = "none", base: int = 0) -> byte
 
 
 def decode(data: bytes, *, check_crcs: bool = True) -> RecordBatch:
-    return decode_records(data, topic="t", partition=0, fetch_offset=0, aborted=None, check_crcs=check_crcs, max_bytes=1 << 28)
+    return decode_records(
+        data,
+        topic="t",
+        partition=0,
+        fetch_offset=0,
+        aborted=None,
+        check_crcs=check_crcs,
+        max_bytes=1 << 28,
+    )
 
 
 def main() -> None:
@@ -50,7 +63,9 @@ def main() -> None:
     count = 5_000 if _implementation.name_in_use == "pure" else 100_000
     texts = list(values(count))
     whole = encode(texts)
-    small = b"".join(encode(texts[start : start + 150], base=start) for start in range(0, count, 150))
+    small = b"".join(
+        encode(texts[start : start + 150], base=start) for start in range(0, count, 150)
+    )
     batch = decode(whole)
     new = _implementation.current.BatchEncoder
     print(f"{_implementation.name_in_use}; {count} records of 100 bytes")

@@ -1,8 +1,10 @@
-"""Run Python with the compiled part built for the sanitizers: ``python tests/wire/sanitized.py tests/wire/fuzz.py --seconds 300``.
+"""A Python with the compiled part built for the sanitizers.
 
-``-m pytest tests/wire`` works as well. Compiles ``_native.c``, which the installation left, with gcc's address and undefined
-behaviour sanitizers, and puts every object of Python's into memory of its own: so a step beyond its end is seen, and ends the run.
-Needs gcc and its libraries; says so, and ends with 3, where they are missing.
+``python tests/wire/sanitized.py tests/wire/fuzz.py --seconds 300`` runs a script, and ``-m pytest
+tests/wire`` works as well. The program compiles ``_native.c``, which the installation left, with
+gcc's address and undefined behaviour sanitizers. Each Python object gets a memory block of its own,
+so an access beyond its end is detected and ends the run. Without gcc and its libraries the program
+prints that and exits with code 3.
 """
 
 import hashlib
@@ -17,18 +19,26 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = _ROOT / "trikafka/_wire/_native.c"
 _MODULE = "trikafka._wire._native"
-_FLAGS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+_FLAGS = [
+    "-O1",
+    "-g1",
+    "-fno-omit-frame-pointer",
+    "-fsanitize=address,undefined",
+    "-fno-sanitize-recover=all",
+]
 _MARK = "TRIKAFKA_SANITIZED"
 
 
 class Missing(Exception):
-    """Something that is needed is not on this machine."""
+    """A required program or file is not on this machine."""
 
 
 def runtime() -> str:
-    """The address sanitizer's library."""
+    """Return the path of the address sanitizer's library."""
     try:
-        found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+        found = subprocess.run(
+            ["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+        ).stdout.strip()
     except FileNotFoundError:
         raise Missing("there is no gcc") from None
     if not os.path.isabs(found):
@@ -37,28 +47,36 @@ def runtime() -> str:
 
 
 def build() -> Path:
-    """Compile, unless that has been done of this very source; return the module's file."""
+    """Compile unless this very source has been compiled; return the module's file."""
     if not _SOURCE.exists():
         raise Missing(f"{_SOURCE} is not there: install the package from source, with a C compiler")
     key = hashlib.sha256(_SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()[:16]
-    module = _ROOT / "build" / f"sanitized-{key}" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    module = (
+        _ROOT / "build" / f"sanitized-{key}" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    )
     if not module.exists():
         module.parent.mkdir(parents=True, exist_ok=True)
         made = module.with_suffix(f".{os.getpid()}")
         include = f"-I{sysconfig.get_paths()['include']}"
-        subprocess.run(["gcc", "-shared", "-fPIC", *_FLAGS, include, str(_SOURCE), "-o", str(made)], check=True)
+        subprocess.run(
+            ["gcc", "-shared", "-fPIC", *_FLAGS, include, str(_SOURCE), "-o", str(made)], check=True
+        )
         made.rename(module)
     return module
 
 
 def environment(module: Path) -> dict[str, str]:
-    """What the run needs around it."""
-    settings = {"LD_PRELOAD": runtime(), "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    """Return the environment variables of the run."""
+    settings = {
+        "LD_PRELOAD": runtime(),
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
     return os.environ | settings | {"PYTHONMALLOC": "malloc", _MARK: str(module)}
 
 
 def run_here(arguments: list[str]) -> None:
-    """Run what the arguments say, with the module in its place."""
+    """Run the script or module of the arguments with the compiled module in place."""
     spec = importlib.util.spec_from_file_location(_MODULE, os.environ[_MARK])
     assert spec is not None
     assert spec.loader is not None

@@ -1,4 +1,4 @@
-"""CRC-32C: compiled, by tables, and without a compiler, beside kafka-python's own and the numbers of RFC 3720."""
+"""CRC-32C, compiled and in Python, compared with kafka-python's and with the numbers of RFC 3720."""
 
 import random
 from collections.abc import Callable
@@ -27,27 +27,31 @@ def test_known_sums(way: Callable[..., int]) -> None:
 
 
 @given(st.binary(max_size=300), st.integers(0, 300))
-def test_like_kafka_pythons_and_piece_by_piece(data: bytes, cut: int) -> None:
+def test_equals_kafka_pythons_also_in_pieces(data: bytes, cut: int) -> None:
     for way in WAYS:
         assert way(data) == reference(data)
         assert way(data[cut:], way(data[:cut])) == reference(data)
 
 
-# The lanes of the compiled one are of 256 and 4096 bytes, three side by side; the other's frames have 64 KiB.
-@pytest.mark.parametrize("size", [767, 768, 769, 12_287, 12_288, 13_063, 65_535, 65_536, 65_537, 131_072, 300_000])
-def test_at_the_borders_of_lanes_and_frames(size: int) -> None:
+# The compiled checksum works in three lanes of 256 and 4096 bytes; the others in frames of 64 KiB.
+@pytest.mark.parametrize(
+    "size", [767, 768, 769, 12_287, 12_288, 13_063, 65_535, 65_536, 65_537, 131_072, 300_000]
+)
+def test_borders_of_lanes_and_frames_are_summed(size: int) -> None:
     data: Any
     for data in (memoryview(DATA)[:size], memoryview(DATA)[1 : size + 1], bytearray(DATA[-size:])):
-        sums = {way(data) for way in WAYS} | {way(data[size // 3 :], way(data[: size // 3])) for way in WAYS}
+        sums = {way(data) for way in WAYS} | {
+            way(data[size // 3 :], way(data[: size // 3])) for way in WAYS
+        }
         assert len(sums) == 1
         assert size > 20_000 or sums == {reference(bytes(data))}
 
 
-def test_the_compiled_one_is_in_use() -> None:
+def test_compiled_checksum_is_in_use() -> None:
     assert _checksum.crc32c is _native.crc32c
 
 
-def test_what_is_no_buffer_is_refused() -> None:
+def test_non_buffer_is_refused() -> None:
     for way in WAYS:
         with pytest.raises(TypeError):
             way("text")

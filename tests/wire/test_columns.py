@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wirebatches import NOW, Rec, batch_v2, contents, decode, plain, records
 
-from trikafka._wire.arrow import SCHEMA, Rows
+from trikafka._wire.arrow import SCHEMA, ArrowRows
 from trikafka._wire.columns import Columns, RecordBatch
 from trikafka._wire.records import BatchEncoder
 from trikafka.errors import ConfigurationError
@@ -18,7 +18,11 @@ from trikafka.errors import ConfigurationError
 pytestmark = pytest.mark.usefixtures("implementation")
 each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 
-MIXED = [Rec(b"key", b"value", (("h", b"1"), ("h", None))), Rec(None, b"", timestamp=-1), Rec(b"", None)] * 9
+MIXED = [
+    Rec(b"key", b"value", (("h", b"1"), ("h", None))),
+    Rec(None, b"", timestamp=-1),
+    Rec(b"", None),
+] * 9
 
 
 @pytest.fixture
@@ -30,7 +34,7 @@ def address(data: Any) -> int:
     return int(pa.py_buffer(data).address)
 
 
-def test_as_a_sequence(batch: RecordBatch) -> None:
+def test_batch_is_a_sequence(batch: RecordBatch) -> None:
     everything = list(batch)
     assert len(batch) == len(everything) == 27
     assert [batch[index] for index in range(-27, 27)] == everything * 2
@@ -47,13 +51,17 @@ def test_repr_shows_no_contents(batch: RecordBatch) -> None:
     assert repr(batch) == "<RecordBatch t-3: 27 records, next offset 141>"
 
 
-def test_slices_know_where_to_go_on(batch: RecordBatch) -> None:
+def test_slice_knows_its_next_offset(batch: RecordBatch) -> None:
     assert batch[:] is batch
-    assert (batch[3:8].next_offset, batch[5:].next_offset, batch[8:3].next_offset) == (108, 141, 108)
+    assert (batch[3:8].next_offset, batch[5:].next_offset, batch[8:3].next_offset) == (
+        108,
+        141,
+        108,
+    )
     assert len(batch[8:3]) == 0
 
 
-def test_head(batch: RecordBatch) -> None:
+def test_head_ends_before_an_offset(batch: RecordBatch) -> None:
     assert batch.head(141) is batch
     assert batch.head(500) is batch
     head = batch.head(104)
@@ -76,9 +84,15 @@ def test_slices_of_slices(written: list[Rec], start: int, stop: int, inner: int)
     assert batch.nbytes == batch[:start].nbytes + batch[start:].nbytes
 
 
-def test_empty() -> None:
+def test_empty_batch() -> None:
     batch = RecordBatch.empty()
-    assert (batch.topic, batch.partition, len(batch), list(batch), batch.nbytes) == ("", -1, 0, [], 0)
+    assert (batch.topic, batch.partition, len(batch), list(batch), batch.nbytes) == (
+        "",
+        -1,
+        0,
+        [],
+        0,
+    )
     assert batch.to_arrow().num_rows == 0
     assert batch.to_arrow().schema == decode(batch_v2(MIXED)).to_arrow().schema
 
@@ -126,7 +140,7 @@ def test_arrow_by_capsule(batch: RecordBatch) -> None:
     assert pa.record_batch(batch).equals(batch.to_arrow())
 
 
-def test_without_pyarrow_the_error_names_the_extra() -> None:
+def test_missing_pyarrow_error_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['pyarrow'] = None\n"
         "from trikafka._wire.columns import RecordBatch\n"
@@ -138,13 +152,14 @@ def test_without_pyarrow_the_error_names_the_extra() -> None:
 
 
 def from_arrow(data: Any, *, default_timestamp: int = NOW, **names: Any) -> list[Columns]:
-    rows = Rows(data, **names)
+    rows = ArrowRows(data, **names)
     return [rows.columns(piece, default_timestamp) for _, piece in rows.pieces(1000, 10**6)]
 
 
 @each_example
 @given(records)
-def test_arrow_goes_back_to_columns_and_to_the_same_bytes(written: list[Rec]) -> None:
+def test_arrow_returns_to_the_same_bytes(written: list[Rec]) -> None:
+    """Arrow data made from a batch encodes to the records of that batch."""
     written = [record._replace(timestamp=max(record.timestamp, 0)) for record in written]
     batch = decode(batch_v2(written))
     table = pa.Table.from_batches([batch.to_arrow()])
@@ -157,10 +172,12 @@ def test_arrow_goes_back_to_columns_and_to_the_same_bytes(written: list[Rec]) ->
 
 @each_example
 @given(st.lists(records, max_size=3), st.integers(1, 40), st.integers(1, 2000))
-def test_pieces_of_a_table_are_all_its_rows(written: list[list[Rec]], max_rows: int, max_bytes: int) -> None:
+def test_pieces_of_a_table_have_all_rows(
+    written: list[list[Rec]], max_rows: int, max_bytes: int
+) -> None:
     chunks = [decode(batch_v2(each)).to_arrow() for each in written]
     table = pa.Table.from_batches(chunks, SCHEMA)[1:]
-    rows = Rows(table)
+    rows = ArrowRows(table)
     found = []
     for first, piece in rows.pieces(max_rows, max_bytes):
         assert first == len(found)
@@ -175,12 +192,22 @@ def encoded(columns: Any) -> list[Rec]:
     return [record._replace(offset=None) for record in plain(decode(encoder.build(-1, -1, -1)))]
 
 
-TEXT = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(2)]
+TEXT = [
+    pa.string(),
+    pa.large_string(),
+    pa.string_view(),
+    pa.binary(),
+    pa.large_binary(),
+    pa.binary_view(),
+    pa.binary(2),
+]
 
 
 @pytest.mark.parametrize("kind", TEXT)
 def test_arrow_types_of_values(kind: pa.DataType) -> None:
-    table = pa.table({"v": pa.array(["zz", "ab", None, "cd"], pa.string()).cast(pa.binary()).cast(kind)})[1:]
+    table = pa.table(
+        {"v": pa.array(["zz", "ab", None, "cd"], pa.string()).cast(pa.binary()).cast(kind)}
+    )[1:]
     [columns] = from_arrow(table)
     assert encoded(columns) == [Rec(None, b"ab"), Rec(None, None), Rec(None, b"cd")]
 
@@ -205,11 +232,17 @@ def test_arrow_types_of_timestamps_and_headers() -> None:
             "seconds": pa.array([1, None, 3], pa.timestamp("s")),
             "map": pa.array([[("a", "1")], None, []], pa.map_(pa.string(), pa.string())),
             "list": pa.array([[{"n": "a", "v": b"1"}, {"n": "b", "v": None}], None, []]),
-            "large": pa.array([[{"n": "c", "v": b"1"}], None, [{"n": "d", "v": b""}]], pa.large_list(pair)),
+            "large": pa.array(
+                [[{"n": "c", "v": b"1"}], None, [{"n": "d", "v": b""}]], pa.large_list(pair)
+            ),
         }
     )
     [columns] = from_arrow(table, key="d", timestamp="seconds", headers="map")
-    assert encoded(columns) == [Rec(b"x", None, (("a", b"1"),), 1000), Rec(b"y"), Rec(b"x", timestamp=3000)]
+    assert encoded(columns) == [
+        Rec(b"x", None, (("a", b"1"),), 1000),
+        Rec(b"y"),
+        Rec(b"x", timestamp=3000),
+    ]
     [columns] = from_arrow(table[:1], headers="list")
     assert encoded(columns) == [Rec(None, None, (("a", b"1"), ("b", None)))]
     [columns] = from_arrow(table[2:], headers="list")
@@ -218,11 +251,16 @@ def test_arrow_types_of_timestamps_and_headers() -> None:
     assert encoded(columns) == [Rec(), Rec(None, None, (("d", b""),))]
 
 
-def test_a_null_list_of_headers_with_something_behind_it() -> None:
+def test_hidden_headers_under_null_are_ignored() -> None:
+    """A null list of headers is read as no headers, even if the child array has entries behind it."""
     lists = pa.array([[("a", "1")], [("b", "2")], [("c", "3")]], pa.map_(pa.string(), pa.string()))
     hidden = pa.MapArray.from_arrays(pa.array([0, None, 2, 3], pa.int32()), lists.keys, lists.items)
     [columns] = from_arrow(pa.table({"value": pa.nulls(3), "headers": hidden}))
-    assert [record.headers for record in encoded(columns)] == [(("a", b"1"), ("b", b"2")), (), (("c", b"3"),)]
+    assert [record.headers for record in encoded(columns)] == [
+        (("a", b"1"), ("b", b"2")),
+        (),
+        (("c", b"3"),),
+    ]
 
 
 def test_values_from_arrow_are_not_copied() -> None:
@@ -235,15 +273,15 @@ def test_values_from_arrow_are_not_copied() -> None:
 def test_partitions_from_arrow() -> None:
     table = pa.table({"value": ["a", "b", "c"], "p": pa.array([2, None, 0], pa.uint8())})
     for data, partition in ((table, "p"), (table.rename_columns(["value", "partition"]), None)):
-        rows = Rows(data, partition=partition)
+        rows = ArrowRows(data, partition=partition)
         [(_, piece)] = rows.pieces(10, 10)
         partitions = rows.partitions(piece)
         assert partitions is not None
         assert (list(partitions), rows.partition) == ([2, -1, 0], None)
-    rows = Rows(table.rename_columns(["value", "partition"]), partition=1)
+    rows = ArrowRows(table.rename_columns(["value", "partition"]), partition=1)
     assert (rows.partitions(piece), rows.partition) == (None, 1)
     for number in (-1, 2**31):
-        rows = Rows(pa.table({"value": ["a"], "partition": pa.array([number], pa.int64())}))
+        rows = ArrowRows(pa.table({"value": ["a"], "partition": pa.array([number], pa.int64())}))
         [(_, piece)] = rows.pieces(10, 10)
         with pytest.raises(ConfigurationError, match=f"partition numbers from {number}"):
             rows.partitions(piece)
@@ -252,7 +290,11 @@ def test_partitions_from_arrow() -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({}, r"which column has the values, with value=; the columns are: v \(string\), n \(list<item: int64>\)"),
+        (
+            {},
+            r"which column has the values, with value=; the columns are: v \(string\), n "
+            r"\(list<item: int64>\)",
+        ),
         ({"value": "w"}, r"value: there is no column 'w'; the columns are: v \(string\), n"),
         ({"value": "n"}, "value: column 'n' is list<item: int64>, not binary or strings"),
         ({"value": "v", "key": "i"}, "key: column 'i' is int64, not binary or strings"),
@@ -261,20 +303,25 @@ def test_partitions_from_arrow() -> None:
         ({"value": "v", "partition": "v"}, "partition: column 'v' is string, not integers"),
     ],
 )
-def test_arrow_that_does_not_fit(arguments: dict[str, str], words: str) -> None:
+def test_unfit_arrow_columns_are_refused(arguments: dict[str, str], words: str) -> None:
     table = pa.table({"v": ["a"], "n": [[1]], "i": [1]})
     with pytest.raises(ConfigurationError, match=words):
-        Rows(table, **arguments)  # type: ignore[arg-type]
+        ArrowRows(table, **arguments)  # type: ignore[arg-type]
 
 
-def test_other_things_that_do_not_fit() -> None:
-    with pytest.raises(ConfigurationError, match="list is neither an Arrow table nor has Arrow's PyCapsule interface"):
-        Rows([1, 2])
+def test_unfit_data_is_refused() -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match="list is neither an Arrow table nor has Arrow's PyCapsule interface",
+    ):
+        ArrowRows([1, 2])
     with pytest.raises(ConfigurationError, match="more than one column 'v'"):
-        Rows(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["v", "v"]), value="v")
+        ArrowRows(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["v", "v"]), value="v")
     with pytest.raises(ConfigurationError, match="the columns are: none"):
-        Rows(pa.table({}))
-    nameless = pa.array([[{"n": None, "v": b"1"}]], pa.list_(pa.struct([("n", pa.string()), ("v", pa.binary())])))
+        ArrowRows(pa.table({}))
+    nameless = pa.array(
+        [[{"n": None, "v": b"1"}]], pa.list_(pa.struct([("n", pa.string()), ("v", pa.binary())]))
+    )
     with pytest.raises(ConfigurationError, match="a header has no name"):
         from_arrow(pa.table({"value": ["a"], "headers": nameless}))
     with pytest.raises(ConfigurationError, match="cannot be read as records"):
@@ -288,8 +335,9 @@ def test_contents_of_a_slice_are_plain_columns(batch: RecordBatch) -> None:
 
 @pytest.mark.parametrize("count", [1, 16_384, 16_385, 40_000])
 @pytest.mark.parametrize("stamp", [0, 7])
-def test_a_piece_of_any_length_has_a_time_and_no_offset_for_each_row(count: int, stamp: int) -> None:
-    rows = Rows(pa.table({"value": pa.nulls(count, pa.binary())}))
+def test_every_row_has_a_time_and_no_offset(count: int, stamp: int) -> None:
+    """The default timestamp and offset 0 are set for every row, in pieces of any length."""
+    rows = ArrowRows(pa.table({"value": pa.nulls(count, pa.binary())}))
     [(_, piece)] = rows.pieces(10**6, 10**9)
     found = rows.columns(piece, stamp)
     assert list(found.offsets) == [0] * count

@@ -1,4 +1,7 @@
-"""What a fetch response's bytes become: values, nulls, headers, gaps, transactions, in both implementations."""
+"""Decoding of a Fetch response's records in both implementations.
+
+Values, nulls, headers, gaps and transactions.
+"""
 
 import contextlib
 import gc
@@ -50,7 +53,7 @@ def offsets(batch: RecordBatch) -> list[int]:
 
 
 @pytest.mark.parametrize("framing", FRAMINGS)
-def test_all_fields_come_back_from_every_framing(framing: str) -> None:
+def test_every_framing_keeps_all_fields(framing: str) -> None:
     batch = decode(batch_v2(MIXED, base=7, framing=framing, leader_epoch=4))
     assert plain(batch) == [record._replace(offset=7 + index) for index, record in enumerate(MIXED)]
     assert batch[2] == Record("t", 3, 9, None, TimestampType.CREATE_TIME, b"", None, ())
@@ -66,8 +69,16 @@ def test_record_is_an_ordinary_record() -> None:
     assert record._replace(offset=5).offset == 5
 
 
-def test_records_are_made_one_by_one_and_are_nothing_to_the_garbage_collector(implementation: ModuleType) -> None:
-    batch = decode(batch_v2([Rec(b"k", b"v", (("h", b"x"),)), *[Rec(timestamp=stamp) for stamp in (-1, NOW, NOW, 0, -1)]]))
+def test_records_are_made_lazily_and_untracked(implementation: ModuleType) -> None:
+    """Iteration makes one record at a time, and the garbage collector does not track them."""
+    batch = decode(
+        batch_v2(
+            [
+                Rec(b"k", b"v", (("h", b"x"),)),
+                *[Rec(timestamp=stamp) for stamp in (-1, NOW, NOW, 0, -1)],
+            ]
+        )
+    )
     rows = iter(batch)
     first = next(rows)
     assert (first, iter(rows) is rows) == (batch[0], True)
@@ -81,7 +92,7 @@ def test_records_are_made_one_by_one_and_are_nothing_to_the_garbage_collector(im
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
-def test_any_bytes_like_object_will_do(kind: type) -> None:
+def test_bytes_like_objects_are_decoded(kind: type) -> None:
     assert len(decode(kind(batch_v2(MIXED)))) == 4
 
 
@@ -93,12 +104,12 @@ def test_columns_do_not_refer_to_the_input() -> None:
     assert batch[0].value == b"value"
 
 
-def test_no_bytes_give_an_empty_batch_at_the_fetch_offset() -> None:
+def test_no_bytes_give_an_empty_batch() -> None:
     batch = decode(b"", fetch_offset=12)
     assert (len(batch), bool(batch), batch.next_offset, list(batch)) == (0, False, 12, [])
 
 
-def test_records_below_the_fetch_offset_are_left_out() -> None:
+def test_records_below_fetch_offset_are_left_out() -> None:
     data = batch_v2(MIXED) + batch_v2(MIXED, base=4)
     assert offsets(decode(data, fetch_offset=2)) == [2, 3, 4, 5, 6, 7]
     assert offsets(decode(data, fetch_offset=5)) == [5, 6, 7]
@@ -118,12 +129,14 @@ def test_gaps_of_compaction_move_the_next_offset() -> None:
     assert (len(empty), empty.next_offset) == (0, 8)
 
 
-def test_log_append_time_is_the_batch_s() -> None:
+def test_log_append_time_of_the_batch_counts() -> None:
     batch = decode(batch_v2(MIXED, attributes=LOG_APPEND, max_timestamp=NOW + 77))
-    assert {(record.timestamp, record.timestamp_type) for record in batch} == {(NOW + 77, TimestampType.LOG_APPEND_TIME)}
+    assert {(record.timestamp, record.timestamp_type) for record in batch} == {
+        (NOW + 77, TimestampType.LOG_APPEND_TIME)
+    }
 
 
-def test_header_names_that_are_not_utf8_are_repaired() -> None:
+def test_header_name_that_is_not_utf8_is_repaired() -> None:
     data = bytearray(batch_v2([Rec(headers=(("ab", b"1"), ("é", b"2")))]))
     data[data.index(b"ab") : data.index(b"ab") + 2] = b"a\xc3"
     batch = decode(data, check_crcs=False)
@@ -132,14 +145,23 @@ def test_header_names_that_are_not_utf8_are_repaired() -> None:
 
 
 class TestTransactions:
-    """Two producers interleaved: 1 aborts what it wrote at 0 and 3, commits 6; producer 2 commits 1."""
+    """Two interleaved producers.
+
+    Producer 1 aborts its records at 0 and 3 and commits 6. Producer 2 commits 1.
+    """
 
     DATA = b"".join(
         [
             batch_v2([Rec(value=b"1 aborted")], base=0, attributes=TRANSACTIONAL, producer_id=1),
             batch_v2([Rec(value=b"2")], base=1, attributes=TRANSACTIONAL, producer_id=2),
             batch_v2([Rec(value=b"plain")], base=2, framing="gzip"),
-            batch_v2([Rec(value=b"1 aborted")], base=3, attributes=TRANSACTIONAL, producer_id=1, framing="zstd"),
+            batch_v2(
+                [Rec(value=b"1 aborted")],
+                base=3,
+                attributes=TRANSACTIONAL,
+                producer_id=1,
+                framing="zstd",
+            ),
             control(4, 1, abort=True),
             control(5, 2, abort=False),
             batch_v2([Rec(value=b"1 committed")], base=6, attributes=TRANSACTIONAL, producer_id=1),
@@ -147,22 +169,22 @@ class TestTransactions:
         ]
     )
 
-    def test_read_uncommitted_gives_all_but_the_markers(self) -> None:
+    def test_uncommitted_read_has_all_but_markers(self) -> None:
         batch = decode(self.DATA)
         assert (offsets(batch), batch.next_offset) == ([0, 1, 2, 3, 6], 8)
 
-    def test_read_committed_leaves_out_the_aborted(self) -> None:
+    def test_committed_read_leaves_out_the_aborted(self) -> None:
         batch = decode(self.DATA, aborted=[(1, 0)])
         assert (offsets(batch), batch.next_offset) == ([1, 2, 6], 8)
 
-    def test_a_fetch_that_begins_inside_the_transaction(self) -> None:
+    def test_fetch_may_begin_inside_a_transaction(self) -> None:
         assert offsets(decode(self.DATA, aborted=[(1, 0)], fetch_offset=2)) == [2, 6]
         assert offsets(decode(self.DATA, aborted=[(1, 0)], fetch_offset=5)) == [6]
 
     def test_no_transactions_are_aborted(self) -> None:
         assert offsets(decode(self.DATA, aborted=[])) == [0, 1, 2, 3, 6]
 
-    def test_a_producer_that_aborts_twice(self) -> None:
+    def test_producer_may_abort_twice(self) -> None:
         data = b"".join(
             part
             for base in (0, 2, 4)
@@ -173,12 +195,24 @@ class TestTransactions:
         )
         assert offsets(decode(data, aborted=[(1, 4), (1, 0)])) == [2]
 
-    def test_in_steps(self) -> None:
-        """The third step begins inside a transaction that the first has met, and the last inside one that none has met."""
-        data = self.DATA + batch_v2([Rec(value=b"1 again")], base=8, attributes=TRANSACTIONAL, producer_id=1, framing="zstd")
-        data += batch_v2([Rec(value=b"1 again")], base=9, attributes=TRANSACTIONAL, producer_id=1) + control(10, 1, abort=True)
+    def test_aborted_are_left_out_across_steps(self) -> None:
+        """The third step begins inside a transaction that began in the first step.
+
+        The last step begins inside one whose beginning no step has read.
+        """
+        data = self.DATA + batch_v2(
+            [Rec(value=b"1 again")], base=8, attributes=TRANSACTIONAL, producer_id=1, framing="zstd"
+        )
+        data += batch_v2(
+            [Rec(value=b"1 again")], base=9, attributes=TRANSACTIONAL, producer_id=1
+        ) + control(10, 1, abort=True)
         steps = list(decode_in_steps(data, 1, aborted=[(1, 0), (1, 8)]))
-        assert [(offsets(step), step.next_offset) for step in steps] == [([1], 2), ([2], 3), ([6], 8), ([], 11)]
+        assert [(offsets(step), step.next_offset) for step in steps] == [
+            ([1], 2),
+            ([2], 3),
+            ([6], 8),
+            ([], 11),
+        ]
 
     def test_only_transactional_batches_are_left_out(self) -> None:
         data = batch_v2([Rec(value=b"x")], producer_id=1) + control(1, 1, abort=True)
@@ -187,7 +221,7 @@ class TestTransactions:
 
 @each_example
 @given(records, framings, st.integers(0, 2**40), st.integers(0, 25))
-def test_any_records_come_back(written: list[Rec], framing: str, base: int, skip: int) -> None:
+def test_any_records_are_decoded(written: list[Rec], framing: str, base: int, skip: int) -> None:
     batch = decode(batch_v2(written, base=base, framing=framing), fetch_offset=base + skip)
     expected = [record._replace(offset=base + index) for index, record in enumerate(written)]
     assert plain(batch) == expected[skip:]
@@ -196,7 +230,7 @@ def test_any_records_come_back(written: list[Rec], framing: str, base: int, skip
 
 @each_example
 @given(st.lists(records, min_size=1, max_size=4))
-def test_several_batches_are_one_run_of_records(groups: list[list[Rec]]) -> None:
+def test_several_batches_are_decoded_in_order(groups: list[list[Rec]]) -> None:
     data, base, expected = b"", 0, []
     for group in groups:
         data += batch_v2(group, base=base)
@@ -206,7 +240,9 @@ def test_several_batches_are_one_run_of_records(groups: list[list[Rec]]) -> None
 
 
 @pytest.mark.parametrize("written", [MIXED, MIXED * 30])
-def test_both_implementations_fill_the_same_bytes(implementation: ModuleType, written: list[Rec]) -> None:
+def test_both_implementations_give_the_same_bytes(
+    implementation: ModuleType, written: list[Rec]
+) -> None:
     data = batch_v2(written, framing="lz4-linked") + batch_v2([Rec()], base=len(written))
     batch = decode(data, fetch_offset=1)
     for other in _implementation.available():
@@ -229,8 +265,14 @@ def test_kafka_python_agrees() -> None:
 
 
 @each_example
-@given(st.lists(st.tuples(records, framings), min_size=1, max_size=6), st.integers(1, 2000), st.integers(0, 200))
-def test_in_steps_the_same_records_come(groups: list[tuple[list[Rec], str]], enough: int, tail: int) -> None:
+@given(
+    st.lists(st.tuples(records, framings), min_size=1, max_size=6),
+    st.integers(1, 2000),
+    st.integers(0, 200),
+)
+def test_steps_have_the_same_records(
+    groups: list[tuple[list[Rec], str]], enough: int, tail: int
+) -> None:
     data, base = b"", 0
     for group, framing in groups:
         data += batch_v2(group, base=base, framing=framing)
@@ -242,26 +284,32 @@ def test_in_steps_the_same_records_come(groups: list[tuple[list[Rec], str]], eno
     assert len(steps) == 1 or any(framing != "none" for _, framing in groups)
 
 
-def test_no_step_decompresses_much_more_than_enough() -> None:
-    data = b"".join(batch_v2([Rec(value=bytes(1000))], base=number, framing="zstd") for number in range(10))
+def test_step_decompresses_only_enough() -> None:
+    data = b"".join(
+        batch_v2([Rec(value=bytes(1000))], base=number, framing="zstd") for number in range(10)
+    )
     steps = list(decode_in_steps(data, 2500, max_bytes=4000))
     assert [offsets(step) for step in steps] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
 
-def test_a_large_compressed_batch_is_a_step_of_its_own() -> None:
+def test_large_compressed_batch_is_its_own_step() -> None:
     noise = random.Random(1).randbytes(2500)
     small, large = [Rec(value=b"x")], [Rec(value=noise)]
     data = b"".join(
         batch_v2(recs, base=base, framing=framing)
-        for base, (recs, framing) in enumerate([(small, "lz4-linked"), (large, "none"), (large, "zstd"), (small, "gzip")])
+        for base, (recs, framing) in enumerate(
+            [(small, "lz4-linked"), (large, "none"), (large, "zstd"), (small, "gzip")]
+        )
     )
     assert [offsets(step) for step in decode_in_steps(data, 2000)] == [[0, 1], [2], [3]]
 
 
-def test_large_compressed_batches_go_together_as_far_as_they_can_be_expected_to_fit() -> None:
-    """Topics of batches of 130 KB came in steps of one batch, and what a step costs was most of what a reader cost."""
+def test_large_batches_share_a_step_if_they_fit() -> None:
+    """Steps of one batch of 130 KB each cost more than the rest of reading, so several go together."""
     noise = random.Random(1).randbytes(500)
-    data = b"".join(batch_v2([Rec(value=noise)], base=base, framing="lz4-linked") for base in range(5))
+    data = b"".join(
+        batch_v2([Rec(value=noise)], base=base, framing="lz4-linked") for base in range(5)
+    )
     assert [offsets(step) for step in decode_in_steps(data, 2000)] == [[0, 1, 2], [3, 4]]
 
 
@@ -269,19 +317,32 @@ def test_large_compressed_batches_go_together_as_far_as_they_can_be_expected_to_
     ("data", "expected"),
     [
         (batch_v2(MIXED), (len(batch_v2(MIXED)), 2, False)),
-        (batch_v2(MIXED, framing="zstd") + b"more", (len(batch_v2(MIXED, framing="zstd")), 2, True)),
+        (
+            batch_v2(MIXED, framing="zstd") + b"more",
+            (len(batch_v2(MIXED, framing="zstd")), 2, True),
+        ),
         (batch_v2(MIXED, framing="zstd")[:70], (70, 2, True)),
         (message_set(1, [Rec(value=bytes(50))]) * 2, (84, 1, False)),
-        (wrapped(1, [Rec(value=bytes(50))] * 3, "gzip"), (len(wrapped(1, [Rec(value=bytes(50))] * 3, "gzip")), 1, True)),
+        (
+            wrapped(1, [Rec(value=bytes(50))] * 3, "gzip"),
+            (len(wrapped(1, [Rec(value=bytes(50))] * 3, "gzip")), 1, True),
+        ),
         (b"short", (5, 2, False)),
     ],
-    ids=["v2", "compressed, and more", "compressed, cut", "v1", "v1 compressed", "short"],  # gzip has the time in it
+    ids=[
+        "v2",
+        "compressed, and more",
+        "compressed, cut",
+        "v1",
+        "v1 compressed",
+        "short",
+    ],  # gzip has the time in it
 )
-def test_the_first_batch_is_known_by_its_header(data: bytes, expected: tuple[int, int, bool]) -> None:
+def test_header_of_the_first_batch_is_read(data: bytes, expected: tuple[int, int, bool]) -> None:
     assert first_batch(memoryview(data)) == expected
 
 
-def test_something_corrupt_is_told_when_it_comes_first() -> None:
+def test_corrupt_batch_is_raised_when_it_is_first() -> None:
     good = [batch_v2([Rec(value=bytes(1000))], base=number, framing="zstd") for number in range(3)]
     bad = bytearray(good[1])
     bad[-1] ^= 1
@@ -292,8 +353,12 @@ def test_something_corrupt_is_told_when_it_comes_first() -> None:
     assert (offsets(batch), batch.next_offset) == ([0], 1)
 
 
-def test_a_later_batch_over_the_limit_is_left_for_a_step_with_another_limit() -> None:
-    small, bomb = (batch_v2([Rec(value=bytes(size))], base=base, framing="zstd") for base, size in enumerate([10, 100_000]))
+def test_batch_over_the_limit_is_left_for_later() -> None:
+    """A later batch over ``max_bytes`` is left for a step with another limit."""
+    small, bomb = (
+        batch_v2([Rec(value=bytes(size))], base=base, framing="zstd")
+        for base, size in enumerate([10, 100_000])
+    )
     given = {"topic": "t", "partition": 0, "aborted": None, "check_crcs": True, "enough": 50_000}
     first = decode_some(small + bomb, fetch_offset=0, max_bytes=50_000, **given)
     assert (offsets(first.batch), first.rest) == ([0], bomb)
@@ -302,7 +367,9 @@ def test_a_later_batch_over_the_limit_is_left_for_a_step_with_another_limit() ->
     assert second.expansion > 100
 
 
-def test_no_step_walks_over_more_than_so_many_batches(implementation: ModuleType) -> None:
+def test_step_walks_over_limited_batches(implementation: ModuleType) -> None:
+    """A step stops after a fixed number of batches, so that other tasks have their turns."""
+
     def series(count: int, framing: str) -> bytes:
         parts, one = [], batch_v2([Rec(value=b"x")], framing=framing)
         for number in range(count):
@@ -319,7 +386,7 @@ def test_no_step_walks_over_more_than_so_many_batches(implementation: ModuleType
 
 
 def log(source: random.Random, count: int) -> tuple[bytes, list[tuple[int, int]]]:
-    """So many batches of every kind, and the transactions among them that were aborted."""
+    """Return batches of every kind, and the aborted transactions among them."""
     parts: list[bytes] = []
     open_since: dict[int, int] = {}
     aborted, base = [], source.randrange(5)
@@ -329,14 +396,22 @@ def log(source: random.Random, count: int) -> tuple[bytes, list[tuple[int, int]]
         written = [Rec(None, source.randbytes(size))] * source.choice((1, 1, 1, 4))
         if kind < 3:
             part, length = (
-                batch_v2(written, base=base, leader_epoch=source.randrange(3), attributes=source.choice((0, LOG_APPEND))),
+                batch_v2(
+                    written,
+                    base=base,
+                    leader_epoch=source.randrange(3),
+                    attributes=source.choice((0, LOG_APPEND)),
+                ),
                 len(written),
             )
         elif kind == 3:
             part, length = batch_v2(written, base=base, framing="lz4-linked"), len(written)
         elif kind < 6:
             open_since.setdefault(producer, base)
-            part, length = batch_v2(written, base=base, attributes=TRANSACTIONAL, producer_id=producer), len(written)
+            part, length = (
+                batch_v2(written, base=base, attributes=TRANSACTIONAL, producer_id=producer),
+                len(written),
+            )
         elif kind == 6:
             abort, first = source.random() < 0.6, open_since.pop(producer, None)
             if abort and first is not None:
@@ -351,10 +426,15 @@ def log(source: random.Random, count: int) -> tuple[bytes, list[tuple[int, int]]
 
 @settings(each_example, max_examples=60)
 @given(st.integers(0, 2**32), st.integers(1, 60), st.integers(0, 40), st.booleans(), st.booleans())
-def test_every_kind_of_batch_in_a_row(
-    implementation: ModuleType, seed: int, count: int, fetch_offset: int, check_crcs: bool, committed: bool
+def test_every_kind_of_batch_is_decoded_alike(
+    implementation: ModuleType,
+    seed: int,
+    count: int,
+    fetch_offset: int,
+    check_crcs: bool,
+    committed: bool,
 ) -> None:
-    """What the compiled part walks over by itself, and what it leaves, come to what the Python implementation makes of all."""
+    """The compiled walk and its fallback give the result of the Python implementation."""
     source = random.Random(seed)
     data, aborted = log(source, count)
     if source.random() < 0.3:
@@ -365,7 +445,11 @@ def test_every_kind_of_batch_in_a_row(
         data = data[: source.randrange(len(data))]
 
     def outcome() -> object:
-        given = {"fetch_offset": fetch_offset, "check_crcs": check_crcs, "aborted": aborted if committed else None}
+        given = {
+            "fetch_offset": fetch_offset,
+            "check_crcs": check_crcs,
+            "aborted": aborted if committed else None,
+        }
         try:
             batch = decode(data, **given)
         except CorruptRecordError as error:
@@ -386,13 +470,14 @@ def test_every_kind_of_batch_in_a_row(
 
 
 @pytest.mark.parametrize("names", [("é", "a", "日本", ""), ("a\u0301",), ("", "", "ß")])
-def test_names_that_need_no_repair(names: tuple[str, ...]) -> None:
+def test_valid_names_need_no_repair(names: tuple[str, ...]) -> None:
     headers = tuple((name, b"v") for name in names)
     batch = decode(batch_v2([Rec(headers=headers), Rec(headers=headers[::-1])]))
     assert [record.headers for record in batch] == [headers, headers[::-1]]
 
 
-def test_a_name_that_ends_inside_a_character_is_repaired_though_all_together_are_text() -> None:
+def test_split_character_in_a_name_is_repaired() -> None:
+    """Two names that are only together valid UTF-8 are each repaired."""
     data = bytearray(batch_v2([Rec(headers=(("ab", b""), ("cd", b"")))]))
     data[data.index(b"ab") : data.index(b"ab") + 2] = b"a\xc3"
     data[data.index(b"cd") : data.index(b"cd") + 2] = b"\xa9d"
@@ -400,15 +485,24 @@ def test_a_name_that_ends_inside_a_character_is_repaired_though_all_together_are
 
 
 @pytest.mark.parametrize("framing", ["gzip", "snappy-raw", "snappy-xerial", "lz4-linked", "zstd"])
-def test_the_memory_of_a_step_is_used_again_and_what_was_decoded_is_not_in_it(framing: str) -> None:
-    batches = [batch_v2([Rec(b"k", bytes([number]) * 50_000)], base=number, framing=framing) for number in range(5)]
+def test_reused_memory_keeps_decoded_records(framing: str) -> None:
+    """The buffer of a step is used again without changing what was decoded from it."""
+    batches = [
+        batch_v2([Rec(b"k", bytes([number]) * 50_000)], base=number, framing=framing)
+        for number in range(5)
+    ]
     found = [step for data in batches for step in decode_in_steps(data, 1)]
-    assert [next(iter(step)).value for step in found] == [bytes([number]) * 50_000 for number in range(5)]
+    assert [next(iter(step)).value for step in found] == [
+        bytes([number]) * 50_000 for number in range(5)
+    ]
 
 
 @pytest.mark.parametrize("framing", ["gzip", "lz4-linked", "zstd"])
-def test_more_in_a_step_than_its_memory_holds(framing: str) -> None:
+def test_records_beyond_the_buffer_are_decoded(framing: str) -> None:
     sizes = [1_500_000, 900_000, 3_000_000]
-    data = b"".join(batch_v2([Rec(None, random.Random(n).randbytes(n))], base=i, framing=framing) for i, n in enumerate(sizes))
+    data = b"".join(
+        batch_v2([Rec(None, random.Random(n).randbytes(n))], base=i, framing=framing)
+        for i, n in enumerate(sizes)
+    )
     found = [record for step in decode_in_steps(data, 2**40, max_bytes=2**24) for record in step]
     assert [record.value for record in found] == [random.Random(n).randbytes(n) for n in sizes]

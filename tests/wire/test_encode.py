@@ -1,4 +1,7 @@
-"""Records to batches: what kafka-python reads from them, the same bytes from both implementations, sizes and ids."""
+"""Encoding of records to batches.
+
+Kafka-python reads the batches, and both implementations write the same bytes.
+"""
 
 import random
 import struct
@@ -30,12 +33,16 @@ def encode(implementation: ModuleType, written: list[Rec], compression: str = "n
 
 @each_example
 @given(records)
-def test_kafka_python_writes_the_same_bytes(implementation: ModuleType, written: list[Rec]) -> None:
+def test_bytes_equal_kafka_pythons(implementation: ModuleType, written: list[Rec]) -> None:
     ours = encode(implementation, written).build(-1, -1, -1)
     theirs = batch_v2(written)
-    # It calls its unset ids 0 here, and does not count a missing timestamp as the highest.
+    # kafka-python writes 0 for unset ids here, and ignores a missing timestamp in the highest one.
     assert ours[61:] == theirs[61:]
-    assert (ours[:16], ours[21:27], ours[57:61]) == (theirs[:12] + b"\xff" * 4, theirs[21:27], theirs[57:61])
+    assert (ours[:16], ours[21:27], ours[57:61]) == (
+        theirs[:12] + b"\xff" * 4,
+        theirs[21:27],
+        theirs[57:61],
+    )
 
 
 @each_example
@@ -50,23 +57,36 @@ def test_round_trip(implementation: ModuleType, written: list[Rec], codec: str) 
 
 @each_example
 @given(records)
-def test_sizes(implementation: ModuleType, written: list[Rec]) -> None:
+def test_sizes_are_exact(implementation: ModuleType, written: list[Rec]) -> None:
     encoder: Encoder = implementation.BatchEncoder()
     assert encoder.size == 61
     for record in written:
         bound = encoder.size_after(record.key, record.value, record.headers)
-        assert bound == _implementation.current.BatchEncoder().size_after(*record[:3]) + encoder.size - 61
+        assert (
+            bound
+            == _implementation.current.BatchEncoder().size_after(*record[:3]) + encoder.size - 61
+        )
         encoder.append(record.timestamp, record.key, record.value, record.headers)
         assert bound - 36 - 10 * len(record.headers) < encoder.size <= bound
     size = encoder.size
     assert size == len(encoder.build(-1, -1, -1)) == encoder.size
 
 
-def test_kafka_python_reads_it(implementation: ModuleType) -> None:
+def test_kafka_python_reads_the_batch(implementation: ModuleType) -> None:
     written = [Rec(b"k", b"v", (("a", b"1"), ("a", None))), Rec(None, None, timestamp=NOW - 3)]
-    [batch] = iter(MemoryRecords(encode(implementation, written, "gzip").build(9, 2, 5, transactional=True)).next_batch, None)
+    [batch] = iter(
+        MemoryRecords(
+            encode(implementation, written, "gzip").build(9, 2, 5, transactional=True)
+        ).next_batch,
+        None,
+    )
     assert batch.validate_crc()
-    assert (batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.is_transactional) == (9, 2, 5, True)
+    assert (
+        batch.producer_id,
+        batch.producer_epoch,
+        batch.base_sequence,
+        batch.is_transactional,
+    ) == (9, 2, 5, True)
     assert (batch.first_timestamp, batch.max_timestamp, batch.last_offset_delta) == (NOW, NOW, 1)
     assert [(r.key, r.value, r.headers, r.timestamp) for r in batch] == [
         (b"k", b"v", [("a", b"1"), ("a", None)], NOW),
@@ -75,7 +95,7 @@ def test_kafka_python_reads_it(implementation: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("codec", sorted(BY_NAME))
-def test_other_ids_do_not_compress_again(implementation: ModuleType, codec: str) -> None:
+def test_new_ids_do_not_compress_again(implementation: ModuleType, codec: str) -> None:
     encoder = encode(implementation, [Rec(b"k", b"v" * 500)] * 20, codec)
     payload = encoder.close()
     assert encoder.close() is payload
@@ -87,7 +107,7 @@ def test_other_ids_do_not_compress_again(implementation: ModuleType, codec: str)
 
 
 @pytest.mark.parametrize("kind", [bytearray, memoryview])
-def test_any_bytes_like_object_will_do(implementation: ModuleType, kind: Any) -> None:
+def test_bytes_like_objects_are_encoded(implementation: ModuleType, kind: Any) -> None:
     encoder = implementation.BatchEncoder()
     encoder.append(NOW, kind(b"key"), kind(b"value"), [("h", kind(b"x"))])
     assert decode(encoder.build(-1, -1, -1))[0][5:] == (b"key", b"value", (("h", b"x"),))
@@ -105,7 +125,9 @@ def test_any_bytes_like_object_will_do(implementation: ModuleType, kind: Any) ->
         ((2**63 - 1, None, b""), ValueError),
     ],
 )
-def test_refused_records_leave_the_batch_as_it_was(implementation: ModuleType, arguments: Any, error: Any) -> None:
+def test_refused_record_leaves_batch_unchanged(
+    implementation: ModuleType, arguments: Any, error: Any
+) -> None:
     encoder = encode(implementation, [Rec(b"k", b"v")])
     size = encoder.size
     with pytest.raises(error):
@@ -114,7 +136,8 @@ def test_refused_records_leave_the_batch_as_it_was(implementation: ModuleType, a
     assert len(decode(encoder.build(-1, -1, -1))) == 1
 
 
-def test_nothing_to_build_and_unknown_codecs(implementation: ModuleType) -> None:
+def test_build_without_records_is_refused(implementation: ModuleType) -> None:
+    """An unknown codec is refused, too."""
     with pytest.raises(ValueError, match="needs a record"):
         implementation.BatchEncoder().build(-1, -1, -1)
     with pytest.raises(UnsupportedCompressionError, match="brotli"):
@@ -123,22 +146,30 @@ def test_nothing_to_build_and_unknown_codecs(implementation: ModuleType) -> None
 
 @each_example
 @given(records, st.randoms(use_true_random=False))
-def test_columns_encode_as_their_records_do(implementation: ModuleType, written: list[Rec], source: random.Random) -> None:
+def test_columns_encode_as_their_records_do(
+    implementation: ModuleType, written: list[Rec], source: random.Random
+) -> None:
     columns = decode(batch_v2(written)).columns
     whole: Encoder = implementation.BatchEncoder()
     assert whole.extend_columns(columns) == len(written)
     assert whole.build(-1, -1, -1) == encode(implementation, written).build(-1, -1, -1)
     rows = source.sample(range(len(written)), source.randrange(1, len(written) + 1))
     some: Encoder = implementation.BatchEncoder()
-    assert some.extend_columns(columns, rows=struct.pack(f"{len(rows)}i", *rows), start=1) == len(rows)
+    assert some.extend_columns(columns, rows=struct.pack(f"{len(rows)}i", *rows), start=1) == len(
+        rows
+    )
     assert some.count == len(rows) - 1
     some.extend_columns(columns, start=rows[0], stop=rows[0] + 1)
-    assert some.build(-1, -1, -1) == encode(implementation, [written[row] for row in (*rows[1:], rows[0])]).build(-1, -1, -1)
+    assert some.build(-1, -1, -1) == encode(
+        implementation, [written[row] for row in (*rows[1:], rows[0])]
+    ).build(-1, -1, -1)
 
 
 @each_example
 @given(records, st.integers(61, 800))
-def test_columns_stop_at_the_size(implementation: ModuleType, written: list[Rec], max_size: int) -> None:
+def test_columns_stop_at_the_size(
+    implementation: ModuleType, written: list[Rec], max_size: int
+) -> None:
     columns = decode(batch_v2(written)).columns
     at, sizes = 0, []
     while at < len(written):
@@ -158,7 +189,9 @@ def test_columns_stop_at_the_size(implementation: ModuleType, written: list[Rec]
 
 @each_example
 @given(records, st.integers(36, 300))
-def test_the_first_row_that_no_batch_may_take(implementation: ModuleType, written: list[Rec], largest: int) -> None:
+def test_row_beyond_any_batch_is_found(
+    implementation: ModuleType, written: list[Rec], largest: int
+) -> None:
     written = [record._replace(timestamp=max(record.timestamp, 0)) for record in written]
     columns = decode(batch_v2(written)).columns
     bounds = [implementation.BatchEncoder().size_after(*record[:3]) - 61 for record in written]
@@ -171,10 +204,16 @@ def test_the_first_row_that_no_batch_may_take(implementation: ModuleType, writte
         assert implementation.find_unfit(columns, 10**9) == (len(written) - 1, -1)
 
 
-def test_columns_that_are_not_consistent(implementation: ModuleType) -> None:
+def test_inconsistent_columns_are_refused(implementation: ModuleType) -> None:
     good = decode(batch_v2([Rec(b"k", b"v", (("a", b"b"),)), Rec(b"l", None)])).columns
     bad = struct.pack("3i", 0, 900, -5)
-    for name in ("key_offsets", "value_offsets", "header_offsets", "header_name_offsets", "header_value_offsets"):
+    for name in (
+        "key_offsets",
+        "value_offsets",
+        "header_offsets",
+        "header_name_offsets",
+        "header_value_offsets",
+    ):
         columns = Columns(*(getattr(good, field) for field in _FIELDS))
         setattr(columns, name, memoryview(bad).cast("i"))
         with pytest.raises(ValueError, match="not consistent"):
@@ -186,13 +225,33 @@ def test_columns_that_are_not_consistent(implementation: ModuleType) -> None:
         setattr(columns, name, b"")
         with pytest.raises(ValueError, match="not consistent"):
             implementation.BatchEncoder().extend_columns(columns)
-    for rows, start, stop in ((struct.pack("i", 2), 0, None), (struct.pack("i", -1), 0, None), (None, 0, 3), (None, 2, 1)):
+    for rows, start, stop in (
+        (struct.pack("i", 2), 0, None),
+        (struct.pack("i", -1), 0, None),
+        (None, 0, 3),
+        (None, 2, 1),
+    ):
         with pytest.raises(ValueError, match=r"rows? "):
             implementation.BatchEncoder().extend_columns(good, rows=rows, start=start, stop=stop)
 
 
 _FIELDS = (
-    *("count", "offsets", "timestamps", "timestamp_types", "key_offsets", "key_data", "key_validity"),
-    *("value_offsets", "value_data", "value_validity", "header_offsets", "header_name_offsets", "header_name_data"),
+    *(
+        "count",
+        "offsets",
+        "timestamps",
+        "timestamp_types",
+        "key_offsets",
+        "key_data",
+        "key_validity",
+    ),
+    *(
+        "value_offsets",
+        "value_data",
+        "value_validity",
+        "header_offsets",
+        "header_name_offsets",
+        "header_name_data",
+    ),
     *("header_value_offsets", "header_value_data", "header_value_validity"),
 )

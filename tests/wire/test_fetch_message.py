@@ -1,4 +1,4 @@
-"""The Fetch request, byte for byte as kafka-python writes it."""
+"""The Fetch request, whose bytes equal kafka-python's."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ int32s = st.integers(-1, 2**31 - 1)
 wanted = st.tuples(st.integers(0, 2**31 - 1), int32s, st.integers(0, 2**63 - 1))
 wanted_with_epoch = st.tuples(st.integers(0, 2**31 - 1), int32s, st.integers(0, 2**63 - 1), int32s)
 topics = st.dictionaries(names, st.lists(wanted | wanted_with_epoch, max_size=3), max_size=3)
-forgotten = st.none() | st.dictionaries(names, st.lists(st.integers(0, 2**31 - 1), max_size=3), max_size=3)
+forgotten = st.none() | st.dictionaries(
+    names, st.lists(st.integers(0, 2**31 - 1), max_size=3), max_size=3
+)
 sizes = st.integers(0, 2**31 - 1)
 sessions = st.tuples(sizes, int32s)
 VERSIONS = st.integers(4, 17)
@@ -34,8 +36,20 @@ def ids_of(*names: str) -> dict[str, UUID]:
     return {name: UUID(int=hash(name) & 2**64 - 1) for name in names}
 
 
-@given(topics, VERSIONS, sizes, sizes, sizes, sizes, st.integers(0, 1), names, names, sessions, forgotten)
-def test_requests(
+@given(
+    topics,
+    VERSIONS,
+    sizes,
+    sizes,
+    sizes,
+    sizes,
+    st.integers(0, 1),
+    names,
+    names,
+    sessions,
+    forgotten,
+)
+def test_bytes_equal_kafka_pythons(
     given_topics: Any,
     version: int,
     wait: int,
@@ -89,13 +103,20 @@ def test_requests(
             for name, parts in given_topics.items()
         ],
         forgotten_topics_data=[
-            FetchRequest.ForgottenTopic(topic=name, topic_id=ids[name], partitions=parts) for name, parts in (gone or {}).items()
+            FetchRequest.ForgottenTopic(topic=name, topic_id=ids[name], partitions=parts)
+            for name, parts in (gone or {}).items()
         ],
         rack_id=rack,
     )
-    ours, theirs = (messages.encode_request(each, version, 77, client_id) for each in (message, other))
+    ours, theirs = (
+        messages.encode_request(each, version, 77, client_id) for each in (message, other)
+    )
     assert ours.frame == theirs.frame
-    assert (ours.api, ours.version, ours.expects_response) == (theirs.api, theirs.version, theirs.expects_response)
+    assert (ours.api, ours.version, ours.expects_response) == (
+        theirs.api,
+        theirs.version,
+        theirs.expects_response,
+    )
     flexible = (each.response_class.flexible_version_q(version) for each in (ours, theirs))
     assert len(set(flexible)) == 1
 
@@ -104,7 +125,8 @@ def chosen(request: Any, offered: tuple[int, int] = (4, 18)) -> int:
     return messages.choose_version(request, {int(ApiKey.Fetch): offered}, "b:1")
 
 
-def test_the_version_is_one_with_names_unless_every_id_is_known() -> None:
+def test_ids_are_used_if_every_topic_has_one() -> None:
+    """A version with topic ids is chosen only if every topic of the request has an id."""
     topics = {"a": [(0, 1, 2)], "b": [(0, 1, 2)]}
     assert chosen(message(topics)) == 12
     assert chosen(message(topics, topic_ids=ids_of("a"))) == 12
@@ -112,13 +134,18 @@ def test_the_version_is_one_with_names_unless_every_id_is_known() -> None:
     assert chosen(message(topics, topic_ids=ids_of("a", "b", "c"))) == 17
     assert chosen(message(topics, topic_ids=ids_of("a", "b"), forgotten={"c": [1]})) == 12
     assert chosen(message(topics, topic_ids=ids_of("a", "b", "c"), forgotten={"c": [1]})) == 17
-    assert chosen(message({}, topic_ids={})) == 17, "a session in which nothing changes names nothing"
+    assert chosen(message({}, topic_ids={})) == 17, (
+        "a session in which nothing changes names nothing"
+    )
     assert chosen(message(topics, topic_ids=ids_of("a", "b")), (4, 14)) == 14
     assert chosen(message(topics, topic_ids=ids_of("a", "b")), (4, 11)) == 11
-    with pytest.raises(UnsupportedVersionError, match="speaks versions 13 to 18 of FetchRequest, trikafka 4 to 12"):
+    with pytest.raises(
+        UnsupportedVersionError, match="speaks versions 13 to 18 of FetchRequest, trikafka 4 to 12"
+    ):
         chosen(message(topics), (13, 18))
 
 
-def test_a_topic_without_an_id_in_a_version_with_ids_is_the_callers_fault() -> None:
+def test_missing_topic_id_is_refused() -> None:
+    """A version with topic ids raises ``ConfigurationError`` for a topic without one."""
     with pytest.raises(ConfigurationError, match="FetchRequest v13 cannot carry what it was given"):
         messages.encode_request(message({"a": [(0, 1, 2)]}), 13, 1, "me")

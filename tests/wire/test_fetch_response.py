@@ -1,4 +1,4 @@
-"""The hand-written reader of Fetch responses, held to kafka-python's encoder in every version, and to any bytes."""
+"""The reader of Fetch responses, compared with kafka-python's encoder and tried with any bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ int32s = st.integers(-(2**31), 2**31 - 1)
 known = st.integers(0, 2**31 - 1)
 texts = st.text(st.characters(codec="utf-8"), max_size=200)
 
-aborted = st.none() | st.lists(st.fixed_dictionaries({"producer_id": int64s, "first_offset": int64s}), max_size=3)
+aborted = st.none() | st.lists(
+    st.fixed_dictionaries({"producer_id": int64s, "first_offset": int64s}), max_size=3
+)
 partitions = st.fixed_dictionaries(
     {
         "partition_index": int32s,
@@ -36,16 +38,23 @@ partitions = st.fixed_dictionaries(
         "aborted_transactions": aborted,
         "preferred_read_replica": int32s,
         "records": st.binary(max_size=200),
-        "diverging_epoch": st.none() | st.fixed_dictionaries({"epoch": known, "end_offset": int64s}),
-        "current_leader": st.none() | st.fixed_dictionaries({"leader_id": known, "leader_epoch": known}),
+        "diverging_epoch": st.none()
+        | st.fixed_dictionaries({"epoch": known, "end_offset": int64s}),
+        "current_leader": st.none()
+        | st.fixed_dictionaries({"leader_id": known, "leader_epoch": known}),
     }
 )
 topics = st.lists(
-    st.fixed_dictionaries({"topic": texts, "topic_id": st.uuids(), "partitions": st.lists(partitions, max_size=3)}),
+    st.fixed_dictionaries(
+        {"topic": texts, "topic_id": st.uuids(), "partitions": st.lists(partitions, max_size=3)}
+    ),
     max_size=3,
 )
 endpoints = st.lists(
-    st.fixed_dictionaries({"node_id": int32s, "host": texts, "port": int32s, "rack": st.none() | texts}), max_size=3
+    st.fixed_dictionaries(
+        {"node_id": int32s, "host": texts, "port": int32s, "rack": st.none() | texts}
+    ),
+    max_size=3,
 )
 responses = st.fixed_dictionaries(
     {
@@ -65,28 +74,45 @@ def encoded(version: int, values: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize("version", VERSIONS)
 @given(values=responses)
 @settings(max_examples=60)
-def test_what_kafka_python_writes_is_read(version: int, values: dict[str, Any]) -> None:
+def test_kafka_pythons_response_is_read(version: int, values: dict[str, Any]) -> None:
     check(read_fetch_response(memoryview(encoded(version, values)), version), version, values)
 
 
 def check(response: FetchResponse, version: int, values: dict[str, Any]) -> None:
     head = (values["error_code"], values["session_id"]) if version >= 7 else (0, 0)
-    assert (response.throttle_ms, response.error_code, response.session_id) == (values["throttle_time_ms"], *head)
-    ends = [NodeEndpoint(**each) for each in values.get("node_endpoints") or ()] if version >= 16 else []
+    assert (response.throttle_ms, response.error_code, response.session_id) == (
+        values["throttle_time_ms"],
+        *head,
+    )
+    ends = (
+        [NodeEndpoint(**each) for each in values.get("node_endpoints") or ()]
+        if version >= 16
+        else []
+    )
     assert list(response.node_endpoints) == ends
     expected = [(topic, part) for topic in values["responses"] for part in topic["partitions"]]
     assert len(response.partitions) == len(expected)
     for found, (topic, part) in zip(response.partitions, expected, strict=True):
         assert (found.partition, found.error_code) == (part["partition_index"], part["error_code"])
-        assert (found.topic, found.topic_id) == (("", topic["topic_id"]) if version >= 13 else (topic["topic"], None))
-        diverging, leader = (part.get(name) if version >= 12 else None for name in ("diverging_epoch", "current_leader"))
+        assert (found.topic, found.topic_id) == (
+            ("", topic["topic_id"]) if version >= 13 else (topic["topic"], None)
+        )
+        diverging, leader = (
+            part.get(name) if version >= 12 else None
+            for name in ("diverging_epoch", "current_leader")
+        )
         assert found.diverging == (None if diverging is None else EpochEndOffset(**diverging))
         assert found.current_leader == (None if leader is None else LeaderIdAndEpoch(**leader))
-        assert (found.high_watermark, found.last_stable_offset) == (part["high_watermark"], part["last_stable_offset"])
+        assert (found.high_watermark, found.last_stable_offset) == (
+            part["high_watermark"],
+            part["last_stable_offset"],
+        )
         assert found.log_start_offset == (part["log_start_offset"] if version >= 5 else -1)
         assert found.preferred_replica == (part["preferred_read_replica"] if version >= 11 else -1)
         gone = part["aborted_transactions"]
-        assert found.aborted == (None if gone is None else [(each["producer_id"], each["first_offset"]) for each in gone])
+        assert found.aborted == (
+            None if gone is None else [(each["producer_id"], each["first_offset"]) for each in gone]
+        )
         assert bytes(found.records) == part["records"]
 
 
@@ -105,7 +131,9 @@ SAMPLE: dict[str, Any] = {
                     "high_watermark": 100,
                     "last_stable_offset": 90,
                     "log_start_offset": 5,
-                    "aborted_transactions": [{"producer_id": 1, "first_offset": 2}] if number else None,
+                    "aborted_transactions": [{"producer_id": 1, "first_offset": 2}]
+                    if number
+                    else None,
                     "preferred_read_replica": 3,
                     "records": encode_batch([b"a", b"b"], timestamp=1) if number else b"",
                     "diverging_epoch": {"epoch": 3, "end_offset": 17} if number else None,
@@ -120,7 +148,7 @@ SAMPLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_cut_at_every_byte_it_is_a_protocol_error(version: int) -> None:
+def test_response_cut_at_every_byte_is_refused(version: int) -> None:
     data = encoded(version, SAMPLE)
     check(read_fetch_response(memoryview(data), version), version, SAMPLE)
     for end in range(len(data)):
@@ -131,7 +159,7 @@ def test_cut_at_every_byte_it_is_a_protocol_error(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_the_records_are_a_slice_of_the_frame(version: int) -> None:
+def test_records_are_a_slice_of_the_frame(version: int) -> None:
     data = bytearray(encoded(version, SAMPLE))
     part = read_fetch_response(memoryview(data), version).partitions[1]
     assert part.records.obj is data
@@ -144,16 +172,36 @@ def uvarint(value: int) -> bytes:
     return out + bytes([value])
 
 
-def test_tagged_fields_everywhere_are_stepped_over() -> None:
+def test_tagged_fields_are_skipped_everywhere() -> None:
     tags = uvarint(2) + uvarint(9) + uvarint(3) + b"abc" + uvarint(1000) + uvarint(200) + bytes(200)
-    part = struct.pack(">ihqqq", 4, 0, 10, 10, 0) + uvarint(2) + struct.pack(">qq", 7, 8) + tags + struct.pack(">i", -1)
+    part = (
+        struct.pack(">ihqqq", 4, 0, 10, 10, 0)
+        + uvarint(2)
+        + struct.pack(">qq", 7, 8)
+        + tags
+        + struct.pack(">i", -1)
+    )
     part += uvarint(4) + b"rec" + tags
-    body = struct.pack(">ihi", 0, 0, 0) + uvarint(2) + uvarint(2) + b"t" + uvarint(2) + part + tags + tags
+    body = (
+        struct.pack(">ihi", 0, 0, 0)
+        + uvarint(2)
+        + uvarint(2)
+        + b"t"
+        + uvarint(2)
+        + part
+        + tags
+        + tags
+    )
     (found,) = read_fetch_response(memoryview(body), 12).partitions
-    assert (found.topic, found.partition, found.aborted, bytes(found.records)) == ("t", 4, [(7, 8)], b"rec")
+    assert (found.topic, found.partition, found.aborted, bytes(found.records)) == (
+        "t",
+        4,
+        [(7, 8)],
+        b"rec",
+    )
 
 
-def test_null_arrays_and_records() -> None:
+def test_null_arrays_and_records_are_read() -> None:
     body = struct.pack(">ii", 0, -1)
     assert read_fetch_response(memoryview(body), 4).partitions == []
     part = struct.pack(">ihqqii", 4, 0, 10, 10, -1, -1)
@@ -162,22 +210,25 @@ def test_null_arrays_and_records() -> None:
     assert (found.aborted, bytes(found.records)) == (None, b"")
 
 
-@pytest.mark.parametrize("topic", [struct.pack(">h", -1), struct.pack(">h", 2) + b"\xff\xfe", struct.pack(">h", 32767) + b"t"])
-def test_a_topic_that_is_no_text(topic: bytes) -> None:
+@pytest.mark.parametrize(
+    "topic",
+    [struct.pack(">h", -1), struct.pack(">h", 2) + b"\xff\xfe", struct.pack(">h", 32767) + b"t"],
+)
+def test_topic_that_is_no_text_is_refused(topic: bytes) -> None:
     with pytest.raises(DamagedResponseError):
         read_fetch_response(memoryview(struct.pack(">ii", 0, 1) + topic + struct.pack(">i", 0)), 4)
 
 
 @given(st.sampled_from(list(VERSIONS)), st.binary(max_size=300))
 @settings(max_examples=500)
-def test_any_bytes_are_a_response_or_a_protocol_error(version: int, data: bytes) -> None:
+def test_any_bytes_are_read_or_refused(version: int, data: bytes) -> None:
     with contextlib.suppress(DamagedResponseError):
         read_fetch_response(memoryview(data), version)
 
 
 @given(st.sampled_from(list(VERSIONS)), st.data())
 @settings(max_examples=500)
-def test_a_flipped_byte_is_a_response_or_a_protocol_error(version: int, data: Any) -> None:
+def test_flipped_bytes_are_read_or_refused(version: int, data: Any) -> None:
     body = bytearray(encoded(version, SAMPLE))
     for _ in range(data.draw(st.integers(1, 4))):
         body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
@@ -185,15 +236,28 @@ def test_a_flipped_byte_is_a_response_or_a_protocol_error(version: int, data: An
         read_fetch_response(memoryview(body), version)
 
 
-def test_from_version_13_on_topics_are_named_by_those_who_asked() -> None:
+def test_ids_are_resolved_to_names() -> None:
+    """From version 13 on, the names come from the ids of the request."""
     data = encoded(13, SAMPLE)
-    assert {part.topic for part in read_fetch_response(memoryview(data), 13, {UUID(int=7): "mine"}).partitions} == {"mine"}
-    assert {part.topic for part in read_fetch_response(memoryview(data), 13, {UUID(int=8): "other"}).partitions} == {""}
+    assert {
+        part.topic
+        for part in read_fetch_response(memoryview(data), 13, {UUID(int=7): "mine"}).partitions
+    } == {"mine"}
+    assert {
+        part.topic
+        for part in read_fetch_response(memoryview(data), 13, {UUID(int=8): "other"}).partitions
+    } == {""}
 
 
 def partition_with(tags: bytes, version: int = 16) -> bytes:
-    """A response with one partition, which has ``tags``."""
-    part = struct.pack(">ihqqq", 4, 6, 10, 10, 0) + uvarint(0) + struct.pack(">i", -1) + uvarint(1) + tags
+    """Return a response with one partition, which has ``tags``."""
+    part = (
+        struct.pack(">ihqqq", 4, 6, 10, 10, 0)
+        + uvarint(0)
+        + struct.pack(">i", -1)
+        + uvarint(1)
+        + tags
+    )
     topic = b"\x02t" if version < 13 else UUID(int=7).bytes
     return struct.pack(">ihi", 0, 0, 0) + uvarint(2) + topic + uvarint(2) + part + b"\x00"
 
@@ -213,7 +277,7 @@ LEADER = struct.pack(">ii", 3, 5)
         uvarint(1) + tag(1, LEADER + b"\x00\x00"),  # longer than its struct
         uvarint(1) + uvarint(1) + uvarint(8) + LEADER + b"\x00",  # its length is one too small
         uvarint(1) + tag(0, struct.pack(">i", 5)),
-        uvarint(2) + tag(1, LEADER + b"\x00"),  # one more is claimed than there is
+        uvarint(2) + tag(1, LEADER + b"\x00"),  # the count is one too high
         uvarint(2**32 - 1),
     ],
 )
@@ -222,21 +286,35 @@ def test_a_damaged_tag_is_refused(tags: bytes) -> None:
         read_fetch_response(memoryview(partition_with(tags) + b"\x00"), 16)
 
 
-def test_tags_of_a_partition_in_any_order_among_unknown_ones() -> None:
-    tags = uvarint(4) + tag(9, b"new") + tag(1, LEADER + b"\x00") + tag(2, bytes(13)) + tag(0, struct.pack(">iq", 2, 40) + b"\x00")
+def test_tags_are_read_in_any_order() -> None:
+    tags = (
+        uvarint(4)
+        + tag(9, b"new")
+        + tag(1, LEADER + b"\x00")
+        + tag(2, bytes(13))
+        + tag(0, struct.pack(">iq", 2, 40) + b"\x00")
+    )
     (found,) = read_fetch_response(memoryview(partition_with(tags, 12) + b"\x00"), 12).partitions
-    assert (found.current_leader, found.diverging) == (LeaderIdAndEpoch(3, 5), EpochEndOffset(2, 40))
+    assert (found.current_leader, found.diverging) == (
+        LeaderIdAndEpoch(3, 5),
+        EpochEndOffset(2, 40),
+    )
 
 
-def test_a_leader_and_an_epoch_that_the_broker_does_not_know_are_none() -> None:
-    tags = uvarint(2) + tag(0, struct.pack(">iq", -1, -1) + b"\x00") + tag(1, struct.pack(">ii", -1, -1) + b"\x00")
+def test_unknown_leader_and_epoch_are_none() -> None:
+    tags = (
+        uvarint(2)
+        + tag(0, struct.pack(">iq", -1, -1) + b"\x00")
+        + tag(1, struct.pack(">ii", -1, -1) + b"\x00")
+    )
     (found,) = read_fetch_response(memoryview(partition_with(tags, 12) + b"\x00"), 12).partitions
     assert (found.current_leader, found.diverging) == (None, None)
 
 
 @pytest.mark.parametrize("claimed", [2**20, 2**28, 2**31 - 1, 2**32 - 1])
 @pytest.mark.parametrize("where", ["topics", "partitions", "aborted", "records", "endpoints"])
-def test_a_claim_of_millions_is_refused_before_anything_loops_over_it(claimed: int, where: str) -> None:
+def test_claim_of_millions_is_refused_early(claimed: int, where: str) -> None:
+    """A count that the bytes cannot hold is refused before anything loops over it."""
     filler, count = bytes(4096), uvarint(claimed)
     head = struct.pack(">ihi", 0, 0, 0)
     fields = struct.pack(">ihqqq", 4, 0, 10, 10, 0)
@@ -244,35 +322,54 @@ def test_a_claim_of_millions_is_refused_before_anything_loops_over_it(claimed: i
         "topics": head + count,
         "partitions": head + uvarint(2) + bytes(16) + count,
         "aborted": head + uvarint(2) + bytes(16) + uvarint(2) + fields + count,
-        "records": head + uvarint(2) + bytes(16) + uvarint(2) + fields + uvarint(0) + bytes(4) + count,
-        "endpoints": head + uvarint(1) + uvarint(1) + uvarint(0) + uvarint(4096 + len(count)) + count,
+        "records": head
+        + uvarint(2)
+        + bytes(16)
+        + uvarint(2)
+        + fields
+        + uvarint(0)
+        + bytes(4)
+        + count,
+        "endpoints": head
+        + uvarint(1)
+        + uvarint(1)
+        + uvarint(0)
+        + uvarint(4096 + len(count))
+        + count,
     }[where] + filler
     with pytest.raises(DamagedResponseError, match=r"array longer than itself|ends inside a field"):
         read_fetch_response(memoryview(body), 16)
 
 
 @pytest.mark.parametrize("count", [101, 2**20, 2**31 - 1])
-def test_a_count_of_partitions_that_the_bytes_cannot_hold_makes_no_partition(count: int) -> None:
+def test_impossible_partition_count_is_refused(count: int) -> None:
     whole = struct.pack(">ihqqi", 0, 0, 0, 0, -1) + struct.pack(">i", -1)
-    body = struct.pack(">iih", 0, 1, 1) + b"t" + struct.pack(">i", count) + whole * 70  # room for 100 of the least bytes
+    body = (
+        struct.pack(">iih", 0, 1, 1) + b"t" + struct.pack(">i", count) + whole * 70
+    )  # room for 100 of the least bytes
     with pytest.raises(DamagedResponseError, match="array longer than itself"):
         read_fetch_response(memoryview(body), 4)
 
 
 @pytest.mark.parametrize("length", [-2, -(2**31)])
-def test_a_negative_length_that_is_not_null_is_refused(length: int) -> None:
+def test_negative_length_beyond_null_is_refused(length: int) -> None:
     part = struct.pack(">ihqqi", 4, 0, 10, 10, -1)
     bodies = [
         struct.pack(">ii", 0, length),
         struct.pack(">iih", 0, 1, 1) + b"t" + struct.pack(">i", length),
-        struct.pack(">iih", 0, 1, 1) + b"t" + struct.pack(">i", 1) + part + struct.pack(">i", length),
+        struct.pack(">iih", 0, 1, 1)
+        + b"t"
+        + struct.pack(">i", 1)
+        + part
+        + struct.pack(">i", length),
     ]
     for body in bodies:
         with pytest.raises(DamagedResponseError, match="negative length"):
             read_fetch_response(memoryview(body), 4)
 
 
-# -- where the batches end ------------------------------------------------------------------------------------------------
+# -- where the batches end
+# ------------------------------------------------------------------------------------------------
 
 
 def batch(base: int, count: int) -> bytes:
@@ -281,7 +378,7 @@ def batch(base: int, count: int) -> bytes:
     return bytes(data)
 
 
-def test_the_end_is_after_the_last_whole_batch() -> None:
+def test_end_is_after_the_last_whole_batch() -> None:
     data = batch(10, 3) + batch(13, 2)
     assert end_of_batches(memoryview(data), 11) == 15
     assert end_of_batches(memoryview(data + batch(15, 1)[:-1]), 11) == 15
@@ -290,19 +387,19 @@ def test_the_end_is_after_the_last_whole_batch() -> None:
     assert end_of_batches(memoryview(batch(10, 3)[:-1]), 11) == 11
 
 
-def test_the_old_formats_do_not_tell() -> None:
+def test_old_formats_have_no_known_end() -> None:
     data = bytearray(batch(10, 3))
     data[16] = 1
     assert end_of_batches(memoryview(data), 10) is None
 
 
 @pytest.mark.parametrize("base", [2**63 - 1, 2**63 - 2, -(2**63)])
-def test_offsets_beyond_all_are_no_progress(base: int) -> None:
+def test_impossible_offsets_are_no_progress(base: int) -> None:
     data = batch(base, 3)
     assert end_of_batches(memoryview(data), 10) == 10
 
 
 @given(st.binary(max_size=300), st.integers(0, 2**63 - 1))
-def test_the_end_never_goes_back_and_fits_the_protocol(data: bytes, start: int) -> None:
+def test_end_is_never_before_the_start(data: bytes, start: int) -> None:
     end = end_of_batches(memoryview(data), start)
     assert end is None or start <= end < 2**63

@@ -1,4 +1,7 @@
-"""Batches that the Java client and librdkafka wrote, against what librdkafka's consumer reads: see ``tests/data``."""
+"""Batches of the Java client and librdkafka, compared with what librdkafka reads from them.
+
+The files are in ``tests/data``.
+"""
 
 import base64
 import json
@@ -16,8 +19,12 @@ GOLDEN = Path(__file__).parent.parent / "data" / "golden"
 NAMES = sorted(path.stem for path in GOLDEN.glob("*.bin"))
 
 
-def test_the_files_are_there() -> None:
-    clients = [f"{client}-{codec}" for client in ("java", "librdkafka") for codec in ("none", "gzip", "snappy", "lz4", "zstd")]
+def test_golden_files_exist() -> None:
+    clients = [
+        f"{client}-{codec}"
+        for client in ("java", "librdkafka")
+        for codec in ("none", "gzip", "snappy", "lz4", "zstd")
+    ]
     assert {*clients, "java-log-append-time", "librdkafka-transactions"} == set(NAMES)
 
 
@@ -26,16 +33,28 @@ def rows(batch: RecordBatch) -> list[Any]:
         return None if data is None else base64.b64encode(data).decode()
 
     return [
-        [r.offset, int(r.timestamp_type), r.timestamp, text(r.key), text(r.value), [[n, text(v)] for n, v in r.headers]]
+        [
+            r.offset,
+            int(r.timestamp_type),
+            r.timestamp,
+            text(r.key),
+            text(r.value),
+            [[n, text(v)] for n, v in r.headers],
+        ]
         for r in batch
     ]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_golden_batches(name: str) -> None:
-    data, told = (GOLDEN / f"{name}.bin").read_bytes(), json.loads((GOLDEN / f"{name}.json").read_text())
+def test_golden_batches_are_decoded(name: str) -> None:
+    data, told = (
+        (GOLDEN / f"{name}.bin").read_bytes(),
+        json.loads((GOLDEN / f"{name}.json").read_text()),
+    )
     assert rows(decode(data)) == told["records"]
     committed = decode(data, aborted=[tuple(pair) for pair in told["aborted"]])
     assert list(committed.offsets) == told["committed"]
     start = told["records"][len(told["records"]) // 2][0]
-    assert rows(decode(data, fetch_offset=start)) == [row for row in told["records"] if row[0] >= start]
+    assert rows(decode(data, fetch_offset=start)) == [
+        row for row in told["records"] if row[0] >= start
+    ]

@@ -1,4 +1,4 @@
-"""Records handed out one by one, by both implementations: the short way changes nothing but the time that it takes."""
+"""Iteration over records one by one in both implementations: the short way differs only in speed."""
 
 import gc
 import signal
@@ -14,7 +14,7 @@ import trio.testing
 from trio.testing import MockClock
 from wirebatches import Rec, batch_v2, decode
 
-from trikafka._api.turns import TURN, record_iterator
+from trikafka._api.consumer.turns import TURN, record_iterator
 from trikafka._wire.columns import RecordBatch
 from trikafka.types import Record
 
@@ -27,7 +27,7 @@ def batch_of(count: int, first: int = 0) -> RecordBatch:
 
 
 class Source:
-    """What a receiver is to its iterator: hands out one batch, and notes when it was asked."""
+    """A stand-in for the iterator's receiver: it delivers one batch and notes when it was asked."""
 
     def __init__(self, implementation: ModuleType, count: int = 5, yields: bool = True) -> None:
         self.cursor = implementation.Cursor(batch_of(count), 0, None)
@@ -57,7 +57,7 @@ def in_virtual_time(work: Callable[[], Awaitable[None]]) -> None:
 # The cursor.
 
 
-def test_a_cursor_knows_how_far_the_user_is(implementation: ModuleType) -> None:
+def test_cursor_knows_the_users_position(implementation: ModuleType) -> None:
     batch = batch_of(3, first=10)
     cursor = implementation.Cursor(batch, 7, 5)
     assert (cursor.live, cursor.position, cursor.processed, len(cursor.rest)) == (True, 7, 5, 3)
@@ -69,10 +69,15 @@ def test_a_cursor_knows_how_far_the_user_is(implementation: ModuleType) -> None:
     cursor.processed_upto(12)
     assert cursor.processed == 12
     cursor.take()
-    assert (cursor.live, cursor.position, cursor.processed, len(cursor.rest)) == (False, batch.next_offset, 13, 0)
+    assert (cursor.live, cursor.position, cursor.processed, len(cursor.rest)) == (
+        False,
+        batch.next_offset,
+        13,
+        0,
+    )
 
 
-def test_what_ended_a_cursor_leaves_the_rest(implementation: ModuleType) -> None:
+def test_ended_cursor_leaves_the_rest(implementation: ModuleType) -> None:
     cursor = implementation.Cursor(batch_of(3), 0, None)
     assert cursor.processed is None
     cursor.take()
@@ -82,7 +87,7 @@ def test_what_ended_a_cursor_leaves_the_rest(implementation: ModuleType) -> None
     assert (cursor.position, cursor.processed) == (1, 0)
 
 
-def test_a_record_that_cannot_be_made_stays_the_next_one(implementation: ModuleType) -> None:
+def test_failed_record_stays_the_next_one(implementation: ModuleType) -> None:
     class Failing(RecordBatch):
         def __iter__(self) -> Any:
             records = super().__iter__()
@@ -115,7 +120,7 @@ def test_a_record_that_cannot_be_made_stays_the_next_one(implementation: ModuleT
 # The iterator.
 
 
-def test_all_records_in_order_and_the_end(implementation: ModuleType) -> None:
+def test_all_records_come_in_order(implementation: ModuleType) -> None:
     async def main() -> None:
         source = Source(implementation)
         assert [record.offset async for record in source.records] == [0, 2, 4, 6, 8]
@@ -125,7 +130,7 @@ def test_all_records_in_order_and_the_end(implementation: ModuleType) -> None:
     in_virtual_time(main)
 
 
-def test_the_compiled_one_asks_once_a_turn(implementation: ModuleType) -> None:
+def test_compiled_iterator_asks_once_a_turn(implementation: ModuleType) -> None:
     async def main() -> None:
         source = Source(implementation, 6)
         clock = trio.lowlevel.current_clock()
@@ -136,7 +141,9 @@ def test_the_compiled_one_asks_once_a_turn(implementation: ModuleType) -> None:
         before = source.asked
         clock.jump(TURN * 0.9)
         await source.records.__anext__()
-        assert source.asked == (before if implementation.__name__.endswith("_native") else before + 1)
+        assert source.asked == (
+            before if implementation.__name__.endswith("_native") else before + 1
+        )
         before = source.asked
         clock.jump(TURN * 0.1)
         await source.records.__anext__()
@@ -145,7 +152,7 @@ def test_the_compiled_one_asks_once_a_turn(implementation: ModuleType) -> None:
     in_virtual_time(main)
 
 
-def test_others_have_their_turn(implementation: ModuleType) -> None:
+def test_other_tasks_have_turns(implementation: ModuleType) -> None:
     async def main() -> None:
         source = Source(implementation, 2000)
         turns = 0
@@ -163,12 +170,12 @@ def test_others_have_their_turn(implementation: ModuleType) -> None:
             async for _ in source.records:
                 clock.jump(TURN / 4)
             nursery.cancel_scope.cancel()
-        assert turns >= 2000 / 5 - 1  # by what floats make of a quarter
+        assert turns >= 2000 / 5 - 1  # floats make 0.25 inexact
 
     in_virtual_time(main)
 
 
-def test_the_systems_clock_ends_a_turn_too(implementation: ModuleType) -> None:
+def test_wall_clock_also_ends_a_turn(implementation: ModuleType) -> None:
     async def main() -> None:
         source = Source(implementation, 3)
         await source.records.__anext__()
@@ -183,7 +190,7 @@ def test_the_systems_clock_ends_a_turn_too(implementation: ModuleType) -> None:
 
 
 @pytest.mark.parametrize("where", ["around", "outside", "between"])
-def test_cancelled_at_every_record(implementation: ModuleType, where: str) -> None:
+def test_cancelling_between_records_loses_none(implementation: ModuleType, where: str) -> None:
     async def main() -> None:
         source = Source(implementation)
         await source.records.__anext__()
@@ -204,7 +211,7 @@ def test_cancelled_at_every_record(implementation: ModuleType, where: str) -> No
     in_virtual_time(main)
 
 
-def test_control_c_comes_through(implementation: ModuleType) -> None:
+def test_control_c_interrupts_iteration(implementation: ModuleType) -> None:
     async def main() -> None:
         source = Source(implementation)
         taken = []
@@ -224,7 +231,9 @@ def test_control_c_comes_through(implementation: ModuleType) -> None:
     in_virtual_time(main)
 
 
-def test_what_ends_the_cursor_between_asking_and_awaiting(implementation: ModuleType) -> None:
+def test_cursor_ended_before_the_await_stops(implementation: ModuleType) -> None:
+    """A cursor that ends between ``__anext__()`` and its await ends the iteration."""
+
     async def main() -> None:
         source = Source(implementation)
         await source.records.__anext__()
@@ -241,8 +250,8 @@ def test_what_ends_the_cursor_between_asking_and_awaiting(implementation: Module
 
 
 @pytest.mark.parametrize("cancelled", [False, True])
-def test_begun_as_the_short_way_it_waits_as_any_coroutine_does(implementation: ModuleType, cancelled: bool) -> None:
-    """Shown where it stands, resumed with values, or cancelled."""
+def test_short_way_waits_like_a_coroutine(implementation: ModuleType, cancelled: bool) -> None:
+    """The awaitable shows its frames, is resumed with values, and is cancelled like a coroutine."""
 
     async def main() -> None:
         source = Source(implementation)
@@ -286,7 +295,7 @@ def test_a_record_is_awaited_once(implementation: ModuleType) -> None:
     in_virtual_time(main)
 
 
-def test_what_is_not_awaited_takes_nothing(implementation: ModuleType) -> None:
+def test_awaitable_without_await_takes_nothing(implementation: ModuleType) -> None:
     async def main() -> None:
         source = Source(implementation)
         await source.records.__anext__()
@@ -304,7 +313,7 @@ def test_what_is_not_awaited_takes_nothing(implementation: ModuleType) -> None:
     in_virtual_time(main)
 
 
-def test_sent_by_hand(implementation: ModuleType) -> None:
+def test_awaitable_is_sent_to_by_hand(implementation: ModuleType) -> None:
     async def main() -> None:
         source = Source(implementation)
         await source.records.__anext__()
@@ -317,7 +326,7 @@ def test_sent_by_hand(implementation: ModuleType) -> None:
     in_virtual_time(main)
 
 
-def test_traced(implementation: ModuleType) -> None:
+def test_iteration_works_while_traced(implementation: ModuleType) -> None:
     """A debugger or a coverage tool changes how awaitables are driven."""
 
     async def main() -> None:
@@ -353,7 +362,9 @@ def test_two_tasks_share_one_iterator(implementation: ModuleType) -> None:
     in_virtual_time(main)
 
 
-def test_another_trio_means_the_whole_way(implementation: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_trio_uses_the_long_way(
+    implementation: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
     import trio._core._run as run
 
     async def main() -> None:
@@ -366,8 +377,8 @@ def test_another_trio_means_the_whole_way(implementation: ModuleType, monkeypatc
     in_virtual_time(main)
 
 
-def test_what_makes_a_record_may_take_the_cursor_away(implementation: ModuleType) -> None:
-    """A deserializer is the user's: it may seek, and the cursor that it is called from must live on."""
+def test_deserializer_may_end_its_cursor(implementation: ModuleType) -> None:
+    """A deserializer is the user's: it may seek, and the cursor that calls it must stay alive."""
 
     async def main() -> None:
         source = Source(implementation)
@@ -383,15 +394,17 @@ def test_what_makes_a_record_may_take_the_cursor_away(implementation: ModuleType
                         gc.collect()
                     yield record
 
-        source.cursor = implementation.Cursor(Away("t", 0, whole.columns, whole.next_offset), 0, None)
+        source.cursor = implementation.Cursor(
+            Away("t", 0, whole.columns, whole.next_offset), 0, None
+        )
         offsets = [(await source.records.__anext__()).offset for _ in range(3)]
         assert offsets == [0, 2, 4]
 
     in_virtual_time(main)
 
 
-def test_a_source_that_is_let_go_is_freed(implementation: ModuleType) -> None:
-    """The iterator holds its receiver, and the receiver the iterator."""
+def test_dropped_source_is_freed(implementation: ModuleType) -> None:
+    """The iterator holds its receiver, and the receiver holds the iterator."""
     gone: list[weakref.ref[Source]] = []
 
     async def main() -> None:

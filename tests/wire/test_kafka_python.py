@@ -1,4 +1,4 @@
-"""What of kafka-python is imported, and how: each case in an interpreter of its own."""
+"""The parts of kafka-python that trikafka imports, each case in its own interpreter."""
 
 from __future__ import annotations
 
@@ -7,21 +7,31 @@ import sys
 
 import pytest
 
-OPEN = "from trikafka._api import consumer, producer"
+OPEN = "from trikafka._api.consumer import consumer; from trikafka._api.producer import producer"
 
 
 def run(program: str, *flags: str) -> str:
-    done = subprocess.run([sys.executable, *flags, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, *flags, "-c", program], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
 
 @pytest.mark.parametrize("module", ["consumer", "producer", "admin"])
-def test_every_client_is_there_when_warnings_are_errors(module: str) -> None:
-    assert run(f"from trikafka._api import {module}; from trikafka._wire import extra_messages", "-W", "error") == ""
+def test_clients_import_under_warnings_as_errors(module: str) -> None:
+    assert (
+        run(
+            f"from trikafka._api.{module} import {module}; from trikafka._wire import extra_messages",
+            "-W",
+            "error",
+        )
+        == ""
+    )
 
 
-def test_a_consumer_and_a_producer_bring_no_client_of_kafka_python() -> None:
+def test_clients_of_kafka_python_are_not_imported() -> None:
+    """A consumer and a producer import none of kafka-python's clients."""
     heavy = (
         "admin",
         "cli",
@@ -35,11 +45,13 @@ def test_a_consumer_and_a_producer_bring_no_client_of_kafka_python() -> None:
         "record",
         "codec",
     )
-    program = f"import sys; {OPEN}; print([name for name in {heavy!r} if 'kafka.' + name in sys.modules])"
+    program = (
+        f"import sys; {OPEN}; print([name for name in {heavy!r} if 'kafka.' + name in sys.modules])"
+    )
     assert run(program) == "[]"
 
 
-def test_kafka_python_is_whole_for_whoever_asks_for_it() -> None:
+def test_kafka_python_stays_whole_for_others() -> None:
     program = f"""
 import sys, threading
 {OPEN}
@@ -64,19 +76,34 @@ print(hasattr(kafka, "nothing_of_the_kind"))
 
 
 @pytest.mark.parametrize(
-    "ask", ["kafka.KafkaProducer", "'KafkaProducer' in dir(kafka) or 1/0", "kafka.__all__", "kafka.__version__"]
+    "ask",
+    [
+        "kafka.KafkaProducer",
+        "'KafkaProducer' in dir(kafka) or 1/0",
+        "kafka.__all__",
+        "kafka.__version__",
+    ],
 )
-def test_its_body_runs_when_it_is_asked_for_something(ask: str) -> None:
-    run(f"import trikafka._wire, kafka; {ask}; import sys; assert 'kafka.producer' in sys.modules; kafka.KafkaAdminClient")
+def test_kafka_pythons_body_runs_on_first_use(ask: str) -> None:
+    run(
+        f"import trikafka._wire, kafka; {ask}; import sys; assert 'kafka.producer' in "
+        "sys.modules; kafka.KafkaAdminClient"
+    )
 
 
-def test_what_it_does_not_have_is_an_attribute_error_as_ever() -> None:
-    assert run("import trikafka._wire, kafka; print(getattr(kafka, 'nothing_of_the_kind', 5))") == "5"
-    run("import trikafka._wire\ntry:\n  from kafka import nothing_of_the_kind\nexcept ImportError:\n  pass\nelse:\n  1/0")
+def test_missing_attribute_is_an_attribute_error() -> None:
+    assert (
+        run("import trikafka._wire, kafka; print(getattr(kafka, 'nothing_of_the_kind', 5))") == "5"
+    )
+    run(
+        "import trikafka._wire\ntry:\n  from kafka import nothing_of_the_kind\nexcept "
+        "ImportError:\n  pass\nelse:\n  1/0"
+    )
 
 
-def test_a_kafka_python_that_is_imported_already_stays_as_it_is() -> None:
+def test_imported_kafka_python_stays_unchanged() -> None:
     program = (
-        f"import kafka; before = vars(kafka).copy(); {OPEN}; print(type(kafka) is type(__builtins__), before.keys() - vars(kafka))"
+        f"import kafka; before = vars(kafka).copy(); {OPEN}; print(type(kafka) is "
+        "type(__builtins__), before.keys() - vars(kafka))"
     )
     assert run(program) == "True set()"

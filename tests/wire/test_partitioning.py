@@ -1,4 +1,4 @@
-"""Keys to partitions, as the Java client does it."""
+"""Partitions by key, equal to the Java client's."""
 
 import struct
 from types import ModuleType
@@ -25,21 +25,21 @@ each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixtu
         (b"abc", 479470107),
     ],
 )
-def test_known_hashes(key: bytes, expected: int) -> None:
+def test_hashes_equal_javas(key: bytes, expected: int) -> None:
     assert murmur2(key) == expected
     assert murmur2(bytearray(key)) == murmur2(memoryview(key)) == expected
 
 
 @each_example
 @given(st.binary(max_size=50), st.integers(1, 1000))
-def test_kafka_python_agrees(key: bytes, count: int) -> None:
+def test_hashes_equal_kafka_pythons(key: bytes, count: int) -> None:
     assert murmur2(key) & 0xFFFFFFFF == kafka_python_murmur2(key) & 0xFFFFFFFF
     assert partition_for_key(key, count) == (kafka_python_murmur2(key) & 0x7FFFFFFF) % count
 
 
 @each_example
 @given(st.lists(st.none() | st.binary(max_size=9), max_size=40), st.integers(1, 12))
-def test_a_column_of_keys(keys: list[bytes | None], count: int) -> None:
+def test_column_of_keys_is_partitioned(keys: list[bytes | None], count: int) -> None:
     bounds = [0]
     for key in keys:
         bounds.append(bounds[-1] + len(key or b""))
@@ -47,30 +47,43 @@ def test_a_column_of_keys(keys: list[bytes | None], count: int) -> None:
     for index, key in enumerate(keys):
         bits[index // 8] |= (key is not None) << index % 8
     data = b"".join(key or b"" for key in keys)
-    partitions = partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count)
-    assert list(partitions) == [-1 if key is None else partition_for_key(key, count) for key in keys]
-    assert list(partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count, None, 7)) == [
-        7 if key is None else partition_for_key(key, count) for key in keys
+    partitions = partition_columns(
+        struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count
+    )
+    assert list(partitions) == [
+        -1 if key is None else partition_for_key(key, count) for key in keys
     ]
+    assert list(
+        partition_columns(
+            struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count, None, 7
+        )
+    ) == [7 if key is None else partition_for_key(key, count) for key in keys]
     given = [row % (count + 1) - 1 for row in range(len(keys))]
     explicit = struct.pack(f"{len(given)}i", *given)
-    assert list(partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count, explicit)) == [
+    assert list(
+        partition_columns(
+            struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count, explicit
+        )
+    ) == [
         by_key if wanted == -1 else wanted for wanted, by_key in zip(given, partitions, strict=True)
     ]
     known = struct.pack(f"{len(keys)}i", *(max(partition, 0) for partition in partitions))
     rows, starts = group_rows(known, count)
     groups = [list(rows[starts[p] : starts[p + 1]]) for p in range(count)]
-    assert groups == [[row for row, partition in enumerate(partitions) if max(partition, 0) == p] for p in range(count)]
+    assert groups == [
+        [row for row, partition in enumerate(partitions) if max(partition, 0) == p]
+        for p in range(count)
+    ]
 
 
 @pytest.mark.parametrize("partition", [-1, 3, 2**31 - 1])
-def test_a_partition_that_there_is_not(partition: int) -> None:
+def test_unknown_partition_is_refused(partition: int) -> None:
     with pytest.raises(ValueError, match="of 3"):
         group_rows(struct.pack("2i", 0, partition), 3)
 
 
 @pytest.mark.parametrize("partition", [-2, 3, 2**31 - 1])
-def test_an_explicit_partition_that_there_is_not(partition: int) -> None:
+def test_unknown_explicit_partition_is_refused(partition: int) -> None:
     with pytest.raises(ValueError, match=f"partition {partition} of 3"):
         partition_columns(struct.pack("2i", 0, 1), b"k", None, 3, struct.pack("i", partition))
     with pytest.raises(ValueError, match="not consistent"):
@@ -79,9 +92,14 @@ def test_an_explicit_partition_that_there_is_not(partition: int) -> None:
 
 @pytest.mark.parametrize(
     ("bounds", "data", "validity"),
-    [((0, 5), b"abc", None), ((2, 1), b"abc", None), ((-1, 1), b"abc", None), ((0, 1, 2), b"ab", b"")],
+    [
+        ((0, 5), b"abc", None),
+        ((2, 1), b"abc", None),
+        ((-1, 1), b"abc", None),
+        ((0, 1, 2), b"ab", b""),
+    ],
 )
-def test_columns_that_are_not_consistent(
+def test_inconsistent_columns_are_refused(
     implementation: ModuleType, bounds: tuple[int, ...], data: bytes, validity: bytes | None
 ) -> None:
     with pytest.raises(ValueError, match="not consistent"):

@@ -1,4 +1,7 @@
-"""The memory of columns and frames: used again, never while somebody looks at it, never more than so much of it kept."""
+"""The pool of memory for columns and frames.
+
+Memory is used again only when nothing refers to it, and the pool keeps a bounded amount.
+"""
 
 import gc
 from concurrent.futures import ThreadPoolExecutor
@@ -47,11 +50,11 @@ def address(data: Any) -> int:
     return int(pa.py_buffer(data).address)
 
 
-def test_what_was_dropped_is_used_again(pooled: ModuleType) -> None:
+def test_dropped_memory_is_used_again(pooled: ModuleType) -> None:
     def homes(batch: RecordBatch) -> set[int]:
         return {address(batch.columns.key_data), address(batch.columns.value_data)}
 
-    first = homes(large(b"a"))  # not within an assert, which would hold on to the batch
+    first = homes(large(b"a"))  # not within an assert, which would keep a reference to the batch
     second = homes(large(b"b"))
     assert first & second
     free = pooled.free_memory()
@@ -61,7 +64,7 @@ def test_what_was_dropped_is_used_again(pooled: ModuleType) -> None:
     assert batch[2].value == b"b" * LARGE
 
 
-def test_it_is_not_used_again_while_anything_looks_at_it(implementation: ModuleType) -> None:
+def test_referenced_memory_is_not_used_again(implementation: ModuleType) -> None:
     lookers: list[tuple[Any, bytes]] = []
     for number, look in enumerate(
         [
@@ -88,7 +91,7 @@ def test_it_is_not_used_again_while_anything_looks_at_it(implementation: ModuleT
             assert set(column.to_pylist()) == {letter * LARGE}
 
 
-def test_no_more_is_kept_than_the_limit(pooled: ModuleType) -> None:
+def test_pool_keeps_no_more_than_its_limit(pooled: ModuleType) -> None:
     blocks = [pooled.writable_memory(3 << 20) for _ in range(40)]
     assert pooled.free_memory() == 0
     blocks.clear()
@@ -99,10 +102,10 @@ def test_no_more_is_kept_than_the_limit(pooled: ModuleType) -> None:
     assert pooled.free_memory() <= before
 
 
-def test_what_nobody_wanted_is_let_go(pooled: ModuleType) -> None:
+def test_unused_memory_is_released(pooled: ModuleType) -> None:
     wanted, unwanted = pooled.writable_memory(1 << 20), pooled.writable_memory(4 << 20)
     del wanted, unwanted
-    pooled.trim_memory(at_once=True)  # from here on it is seen who wants what
+    pooled.trim_memory(at_once=True)  # from here on the pool counts what is used
     wanted = pooled.writable_memory(1 << 20)
     del wanted
     pooled.trim_memory(at_once=True)
@@ -111,7 +114,7 @@ def test_what_nobody_wanted_is_let_go(pooled: ModuleType) -> None:
     assert pooled.free_memory() == 0
 
 
-def test_a_block_is_not_much_larger_than_what_is_wanted(pooled: ModuleType) -> None:
+def test_block_is_not_much_larger_than_needed(pooled: ModuleType) -> None:
     block = pooled.writable_memory(8 << 20)
     del block
     before = pooled.free_memory()
@@ -121,7 +124,7 @@ def test_a_block_is_not_much_larger_than_what_is_wanted(pooled: ModuleType) -> N
     assert (len(fitting), pooled.free_memory()) == (7 << 20, 0)
 
 
-def test_memory_to_write_to_and_columns_to_read(implementation: ModuleType) -> None:
+def test_memory_is_writable_and_columns_are_not(implementation: ModuleType) -> None:
     for size in (0, 1, 1000, LARGE):
         memory = implementation.writable_memory(size)
         memory[:] = b"x" * size
@@ -136,20 +139,22 @@ def test_memory_to_write_to_and_columns_to_read(implementation: ModuleType) -> N
     assert (columns.offsets.format, columns.offsets.itemsize, len(columns.offsets)) == ("q", 8, 3)
 
 
-def test_threads_that_decode_at_the_same_time(implementation: ModuleType) -> None:
+def test_threads_decode_at_the_same_time(implementation: ModuleType) -> None:
     count = 3 if implementation.__name__.endswith("_fallback") else 200
 
     def check(number: int) -> bool:
         letter = bytes([number])
         batch = large(letter)
-        return [(r.key, r.value, r.headers) for r in batch] == [(letter * LARGE, letter * LARGE, (("h", letter * LARGE),))] * 3
+        return [(r.key, r.value, r.headers) for r in batch] == [
+            (letter * LARGE, letter * LARGE, (("h", letter * LARGE),))
+        ] * 3
 
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(check, range(count)))
     assert _implementation.current.free_memory() <= 64 << 20
 
 
-def test_a_batch_of_records_lies_in_memory_that_is_used_again(pooled: ModuleType) -> None:
+def test_memory_of_encoded_batches_is_used_again(pooled: ModuleType) -> None:
     def home(letter: bytes) -> int:
         encoder = pooled.BatchEncoder()
         for _ in range(3):
@@ -161,8 +166,8 @@ def test_a_batch_of_records_lies_in_memory_that_is_used_again(pooled: ModuleType
     assert pooled.free_memory() >= 3 * LARGE
 
 
-def test_a_batch_on_its_way_is_not_used_again(implementation: ModuleType) -> None:
-    """The pieces of a request are all that is left of a batch that has failed while it was written."""
+def test_batch_in_a_request_is_not_used_again(implementation: ModuleType) -> None:
+    """The pieces of a request are all that is left of a batch that failed while it was written."""
     encoder = implementation.BatchEncoder()
     encoder.append(1, None, b"a" * LARGE)
     payload = encoder.close()

@@ -1,4 +1,4 @@
-"""The Produce request and its response, byte for byte as kafka-python writes and reads them."""
+"""The Produce request and its response, whose bytes equal kafka-python's."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ from trikafka.errors import ProtocolError
 VERSIONS = range(3, 13)
 names = st.text(max_size=200).filter(lambda name: len(name.encode()) < 2**15)
 batches = st.lists(st.binary(max_size=300), max_size=3)
-topics = st.dictionaries(names, st.lists(st.tuples(st.integers(0, 2**31 - 1), batches), max_size=3), max_size=3)
+topics = st.dictionaries(
+    names, st.lists(st.tuples(st.integers(0, 2**31 - 1), batches), max_size=3), max_size=3
+)
 
 
 @given(topics, st.sampled_from(VERSIONS), st.sampled_from([-1, 0, 1]), st.none() | names, names)
-def test_requests(given_topics: Any, version: int, acks: int, transactional_id: str | None, client_id: str) -> None:
-    message: Any = ProduceMessage(given_topics, records=7, acks=acks, timeout_ms=12_345, transactional_id=transactional_id)
+def test_request_bytes_equal_kafka_pythons(
+    given_topics: Any, version: int, acks: int, transactional_id: str | None, client_id: str
+) -> None:
+    message: Any = ProduceMessage(
+        given_topics, records=7, acks=acks, timeout_ms=12_345, transactional_id=transactional_id
+    )
     data = ProduceRequest.TopicProduceData
     other = ProduceRequest(
         transactional_id=transactional_id,
@@ -32,29 +38,50 @@ def test_requests(given_topics: Any, version: int, acks: int, transactional_id: 
         topic_data=[
             data(
                 name=name,
-                partition_data=[data.PartitionProduceData(index=index, records=b"".join(pieces)) for index, pieces in parts],
+                partition_data=[
+                    data.PartitionProduceData(index=index, records=b"".join(pieces))
+                    for index, pieces in parts
+                ],
             )
             for name, parts in given_topics.items()
         ],
     )
-    ours, theirs = (messages.encode_request(each, version, 77, client_id) for each in (message, other))
+    ours, theirs = (
+        messages.encode_request(each, version, 77, client_id) for each in (message, other)
+    )
     assert ours.frame == theirs.frame
-    assert (ours.api, ours.version, ours.expects_response) == (theirs.api, theirs.version, theirs.expects_response)
+    assert (ours.api, ours.version, ours.expects_response) == (
+        theirs.api,
+        theirs.version,
+        theirs.expects_response,
+    )
     assert ours.records == 7
 
 
-def test_a_large_batch() -> None:
-    message: Any = ProduceMessage({"t": [(0, (b"head", b"x" * 3_000_000))]}, records=1, acks=1, timeout_ms=1)
+def test_large_batch_equals_kafka_pythons() -> None:
+    message: Any = ProduceMessage(
+        {"t": [(0, (b"head", b"x" * 3_000_000))]}, records=1, acks=1, timeout_ms=1
+    )
     data = ProduceRequest.TopicProduceData
     parts = [data.PartitionProduceData(index=0, records=b"head" + b"x" * 3_000_000)]
-    other = ProduceRequest(transactional_id=None, acks=1, timeout_ms=1, topic_data=[data(name="t", partition_data=parts)])
+    other = ProduceRequest(
+        transactional_id=None,
+        acks=1,
+        timeout_ms=1,
+        topic_data=[data(name="t", partition_data=parts)],
+    )
     for version in VERSIONS:
-        assert messages.encode_request(message, version, 1, "c").frame == messages.encode_request(other, version, 1, "c").frame
+        assert (
+            messages.encode_request(message, version, 1, "c").frame
+            == messages.encode_request(other, version, 1, "c").frame
+        )
 
 
 numbers = st.integers(-1, 2**40)
 errors = st.lists(st.tuples(st.integers(0, 9), st.none() | names), max_size=2)
-outcomes = st.tuples(st.integers(0, 99), st.integers(-1, 90), numbers, numbers, errors, st.none() | names)
+outcomes = st.tuples(
+    st.integers(0, 99), st.integers(-1, 90), numbers, numbers, errors, st.none() | names
+)
 answers = st.lists(st.tuples(names, st.lists(outcomes, max_size=3)), max_size=3)
 
 
@@ -73,7 +100,9 @@ def encoded(answer: Any, version: int) -> bytes:
                         log_append_time_ms=time,
                         log_start_offset=5,
                         record_errors=[
-                            part_class.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text)
+                            part_class.BatchIndexAndErrorMessage(
+                                batch_index=at, batch_index_error_message=text
+                            )
                             for at, text in texts
                         ],
                         error_message=message,
@@ -89,9 +118,12 @@ def encoded(answer: Any, version: int) -> bytes:
 
 
 @given(answers, st.sampled_from(VERSIONS))
-def test_responses(answer: Any, version: int) -> None:
+def test_responses_are_read(answer: Any, version: int) -> None:
     found = ProduceResponse.decode(encoded(answer, version), version=version)
-    assert [(p.topic, p.partition, p.error_code, p.base_offset, p.append_time, p.message) for p in found.partitions] == [
+    assert [
+        (p.topic, p.partition, p.error_code, p.base_offset, p.append_time, p.message)
+        for p in found.partitions
+    ] == [
         (
             name,
             index,
@@ -106,7 +138,7 @@ def test_responses(answer: Any, version: int) -> None:
 
 
 def outcome_of(body: Any, version: int) -> Any:
-    """What a response says, or the kind of error that it is."""
+    """Return the fields of the response, or the type of its error."""
     try:
         found = ProduceResponse.decode(body, version=version)
     except Exception as error:
@@ -116,12 +148,25 @@ def outcome_of(body: Any, version: int) -> Any:
 
 
 @given(st.data(), names, st.sampled_from([9, 10, 11, 12]), st.binary(min_size=1, max_size=3))
-def test_a_response_about_one_batch_reads_as_any_other(data: Any, name: str, version: int, noise: bytes) -> None:
-    """Those as they nearly always are, are read in one step: they say the same, and so does what is nearly one of them."""
+def test_plain_response_reads_as_any_other(
+    data: Any, name: str, version: int, noise: bytes
+) -> None:
+    """The one-step reader of the common response agrees with the full reader.
+
+    It also does on bytes that are nearly such a response.
+    """
     base, time = data.draw(numbers), data.draw(numbers)
-    plain = bytearray(encoded([(name, [(data.draw(st.integers(0, 99)), 0, base, time, [], None)])], version))
+    plain = bytearray(
+        encoded([(name, [(data.draw(st.integers(0, 99)), 0, base, time, [], None)])], version)
+    )
     at = data.draw(st.integers(0, len(plain)))
-    changed = [plain, plain[:at], plain[:at] + noise + plain[at:], plain[:at] + noise + plain[at + len(noise) :], plain + noise]
+    changed = [
+        plain,
+        plain[:at],
+        plain[:at] + noise + plain[at:],
+        plain[:at] + noise + plain[at + len(noise) :],
+        plain + noise,
+    ]
     for body in changed:
         quickly = outcome_of(memoryview(body), version)
         with pytest.MonkeyPatch.context() as patch:
@@ -132,15 +177,17 @@ def test_a_response_about_one_batch_reads_as_any_other(data: Any, name: str, ver
 
 
 @given(st.binary(max_size=200), st.sampled_from(VERSIONS))
-def test_any_bytes_are_a_response_or_a_protocol_error(data: bytes, version: int) -> None:
+def test_any_bytes_are_read_or_refused(data: bytes, version: int) -> None:
     outgoing = messages.EncodedRequest(b"", "Produce", version, ProduceResponse, True)
     with contextlib.suppress(ProtocolError):
         messages.decode_response(outgoing, bytearray(b"\0" * 4 + data))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_response_cut_anywhere_is_a_protocol_error(version: int) -> None:
-    whole = encoded([("topic", [(0, 87, -1, -1, [(0, "bad")], "worse"), (1, 0, 7, 8, [], None)])], version)
+def test_response_cut_anywhere_is_refused(version: int) -> None:
+    whole = encoded(
+        [("topic", [(0, 87, -1, -1, [(0, "bad")], "worse"), (1, 0, 7, 8, [], None)])], version
+    )
     outgoing = messages.EncodedRequest(b"", "Produce", version, ProduceResponse, True)
     header = b"\0" * (5 if version >= 9 else 4)
     messages.decode_response(outgoing, bytearray(header + whole))

@@ -1,4 +1,4 @@
-"""What the encoder writes, a real broker accepts, and the Java client and librdkafka read."""
+"""Encoded batches that a real broker accepts and that the Java client and librdkafka read."""
 
 import socket
 import struct
@@ -14,25 +14,39 @@ from trikafka._wire.compression import CODECS
 from trikafka._wire.messages import decode_response, encode_request
 from trikafka._wire.records import BatchEncoder
 
-WRITTEN = [Rec(b"key %d" % number, b"value %d " % number * 3, (("h", b"x"), ("n", None)), NOW + number) for number in range(99)]
+WRITTEN = [
+    Rec(b"key %d" % number, b"value %d " % number * 3, (("h", b"x"), ("n", None)), NOW + number)
+    for number in range(99)
+]
 VERSION = 9
-STARTING = (3, 6)  #: unknown topic or partition, not its leader: right after the topic was made
+STARTING = (
+    3,
+    6,
+)  #: Errors right after the topic was created: unknown topic or partition, not its leader.
 
 
 def produce(address: str, topic: str, batch: bytes) -> int:
-    """One Produce request on a socket of its own; returns the error code."""
+    """Send one Produce request on its own socket and return the error code."""
     partition = ProduceRequest.TopicProduceData.PartitionProduceData(index=0, records=batch)
     data = ProduceRequest.TopicProduceData(name=topic, partition_data=[partition])
-    outgoing = encode_request(ProduceRequest(transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=[data]), VERSION, 1, "t")
+    outgoing = encode_request(
+        ProduceRequest(transactional_id=None, acks=-1, timeout_ms=10_000, topic_data=[data]),
+        VERSION,
+        1,
+        "t",
+    )
     host, port = address.split(":")
-    with socket.create_connection((host, int(port))) as connection, connection.makefile("rb") as answers:
+    with (
+        socket.create_connection((host, int(port))) as connection,
+        connection.makefile("rb") as answers,
+    ):
         connection.sendall(outgoing.frame)
         (size,) = struct.unpack(">i", answers.read(4))
         response = decode_response(outgoing, bytearray(answers.read(size)))
     return int(response.responses[0].partition_responses[0].error_code)
 
 
-def test_every_codec(make_kafka_cluster: Callable[..., Any]) -> None:
+def test_every_codec_is_read_by_real_clients(make_kafka_cluster: Callable[..., Any]) -> None:
     cluster = make_kafka_cluster(brokers=1)
     address, topic = cluster.bootstrap_servers, "encoded"
     admin = admin_api.AdminClient({"bootstrap.servers": address})
@@ -50,20 +64,34 @@ def test_every_codec(make_kafka_cluster: Callable[..., Any]) -> None:
         # The broker reads each record of the batch before it accepts it.
         assert code == 0, codec.name
 
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": address, "group.id": topic, "check.crcs": True})
+    consumer = confluent_kafka.Consumer(
+        {"bootstrap.servers": address, "group.id": topic, "check.crcs": True}
+    )
     consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
     total = len(CODECS) * len(WRITTEN)
     read = [consumer.poll(30) for _ in range(total)]
     consumer.close()
-    assert [Rec(m.key(), m.value(), tuple(m.headers()), m.timestamp()[1]) for m in read] == WRITTEN * len(CODECS)
+    assert [
+        Rec(m.key(), m.value(), tuple(m.headers()), m.timestamp()[1]) for m in read
+    ] == WRITTEN * len(CODECS)
 
     told = cluster.run_tool(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
-        *("--bootstrap-server", address, "--topic", topic, "--from-beginning", "--max-messages", str(total)),
+        *(
+            "--bootstrap-server",
+            address,
+            "--topic",
+            topic,
+            "--from-beginning",
+            "--max-messages",
+            str(total),
+        ),
         *("--formatter-property", "print.key=true", "--formatter-property", "print.timestamp=true"),
         *("--formatter-property", "print.headers=true"),
     )
-    expected = [f"CreateTime:{r.timestamp}\th:x,n:null\t{text(r.key)}\t{text(r.value)}" for r in WRITTEN]
+    expected = [
+        f"CreateTime:{r.timestamp}\th:x,n:null\t{text(r.key)}\t{text(r.value)}" for r in WRITTEN
+    ]
     assert told.stdout.splitlines() == expected * len(CODECS)
 
 

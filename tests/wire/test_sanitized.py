@@ -1,4 +1,7 @@
-"""The compiled part under the address and undefined behaviour sanitizers: a short run of what ``make fuzz`` does for minutes."""
+"""The compiled part under the address and undefined behaviour sanitizers.
+
+A short run of what ``make fuzz`` does for minutes.
+"""
 
 import subprocess
 import sys
@@ -10,7 +13,9 @@ import sanitized
 from trikafka._wire import _implementation
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.skipif("native" not in _implementation.available(), reason="the compiled part is not installed")
+pytestmark = pytest.mark.skipif(
+    "native" not in _implementation.available(), reason="the compiled part is not installed"
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,13 +32,13 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, timeout=180)
 
 
-def test_mutated_batches(module: Path) -> None:
+def test_mutated_batches_are_clean(module: Path) -> None:
     ended = run(str(HERE / "fuzz.py"), "--seconds", "3")
     assert ended.returncode == 0, ended.stderr
     assert "decoded, by native, pure" in ended.stdout
 
 
-def test_the_sanitizers_are_at_work(module: Path, tmp_path: Path) -> None:
+def test_sanitizers_are_at_work(module: Path, tmp_path: Path) -> None:
     assert b"__asan_report_load" in module.read_bytes()
     assert b"__ubsan_handle" in module.read_bytes()
     script = tmp_path / "beyond.py"

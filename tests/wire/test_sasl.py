@@ -1,4 +1,4 @@
-"""The SASL mechanisms that need no library: to the bytes of their RFCs, and against brokers that lie."""
+"""The SASL mechanisms without a library: the bytes of their RFCs, and brokers that lie."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def scram() -> Scram:
     return Scram("SCRAM-SHA-256", "user", "pencil", NONCE)
 
 
-def test_plain() -> None:
+def test_plain_has_the_rfcs_bytes() -> None:
     mechanism = Plain("alice", "p\u00e4ss")
     assert mechanism.first() == "\0alice\0p\u00e4ss".encode()
     assert mechanism.respond(b"") is None
@@ -29,7 +29,7 @@ def test_plain() -> None:
         Plain("a\0b", "p")
 
 
-def test_scram_as_in_the_rfc() -> None:
+def test_scram_has_the_rfcs_bytes() -> None:
     mechanism = scram()
     assert mechanism.first() == b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
     assert mechanism.respond(FIRST) == PROOF
@@ -54,9 +54,13 @@ def test_names_are_escaped_and_nonces_are_new() -> None:
         (FIRST.replace(b"s=W22ZaJ0SNY7soEsUEjb6gQ==", b"s=***"), "no valid 's'"),
         (FIRST.replace(b"s=W22ZaJ0SNY7soEsUEjb6gQ==,", b""), "no valid 's'"),
         (b"", "nonce"),
+        (b"m=x," + FIRST, "asks for an extension"),
+        (FIRST + b",m=", "asks for an extension"),
+        (FIRST + b",i=4096", "has 'i' twice"),
+        (FIRST.replace(b"s=W22ZaJ0SNY7soEsUEjb6gQ==", b"s="), "salt is empty"),
     ],
 )
-def test_a_broker_that_cannot_be_believed(first: bytes, says: str) -> None:
+def test_untrustworthy_challenge_is_refused(first: bytes, says: str) -> None:
     with pytest.raises(ValueError, match=says):
         scram().respond(first)
 
@@ -68,9 +72,10 @@ def test_a_broker_that_cannot_be_believed(first: bytes, says: str) -> None:
         (b"v=", "does not know the password"),
         (b"", "no valid 'v'"),
         (b"e=invalid-proof", "the broker said: invalid-proof"),
+        (b"m=x," + SIGNATURE, "asks for an extension"),
     ],
 )
-def test_a_broker_that_does_not_know_the_password(last: bytes, says: str) -> None:
+def test_broker_without_the_password_is_refused(last: bytes, says: str) -> None:
     mechanism = scram()
     mechanism.respond(FIRST)
     with pytest.raises(ValueError, match=says):
@@ -78,21 +83,27 @@ def test_a_broker_that_does_not_know_the_password(last: bytes, says: str) -> Non
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_refused_with_a_value_error(challenge: bytes) -> None:
+def test_any_bytes_raise_value_error(challenge: bytes) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - UnicodeDecodeError is one
         scram().respond(challenge)
 
 
-def test_oauth() -> None:
+def test_oauth_has_the_rfcs_bytes() -> None:
     mechanism = OAuthBearer("t.o.k", {"logicalCluster": "lkc-1", "x": "y"})
     assert mechanism.first() == b"n,,\1auth=Bearer t.o.k\1logicalCluster=lkc-1\1x=y\1\1"
     assert mechanism.respond(b"") is None
     assert mechanism.respond(b'{"status":"invalid_token"}') == b"\1"
-    for token, extensions in (("", {}), ("a b", {}), ("\u00e4", {}), ("t", {"auth": "x"}), ("t", {"a": "\1"})):
+    for token, extensions in (
+        ("", {}),
+        ("a b", {}),
+        ("\u00e4", {}),
+        ("t", {"auth": "x"}),
+        ("t", {"a": "\1"}),
+    ):
         with pytest.raises(ValueError, match=r"(token|extension)"):
             OAuthBearer(token, extensions)
 
 
-def test_which_one_a_name_means() -> None:
+def test_name_selects_the_mechanism() -> None:
     assert isinstance(make_password_mechanism("PLAIN", "a", "b"), Plain)
     assert isinstance(make_password_mechanism("SCRAM-SHA-512", "a", "b"), Scram)

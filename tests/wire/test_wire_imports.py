@@ -1,4 +1,7 @@
-"""Imports within the room go one way, too; those for types are counted, those inside functions are not."""
+"""Imports within ``_wire`` have no circles.
+
+Imports for types count, imports inside functions do not.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,13 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 WIRE = Path(__file__).parent.parent.parent / "trikafka" / "_wire"
-MODULES = {path.stem for path in WIRE.glob("*.py*") if path.suffix in (".py", ".pyi")} - {"__init__"}
+MODULES = {path.stem for path in WIRE.glob("*.py*") if path.suffix in (".py", ".pyi")} - {
+    "__init__"
+}
 
 
 def imported(path: Path) -> set[str]:
-    """The modules of the room that a file imports on its own level or for types."""
+    """Return the modules of ``_wire`` that a file imports at its top level or for types."""
     tree = ast.parse(path.read_text())
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     late = {inner for function in functions for inner in ast.walk(function)}
@@ -25,8 +30,10 @@ def imported(path: Path) -> set[str]:
     return found & MODULES
 
 
-def test_no_module_imports_itself_by_way_of_another() -> None:
-    graph = {path.stem: imported(path) for path in WIRE.glob("*.py*") if path.suffix in (".py", ".pyi")}
+def test_modules_import_in_one_direction() -> None:
+    graph = {
+        path.stem: imported(path) for path in WIRE.glob("*.py*") if path.suffix in (".py", ".pyi")
+    }
     assert graph["messages"] >= {"writing"}
     assert graph["columns"] >= {"_columns", "_implementation"}
     order = list(TopologicalSorter(graph).static_order())  # raises CycleError, with the circle

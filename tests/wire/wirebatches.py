@@ -1,4 +1,7 @@
-"""Record batches for tests, written by kafka-python or by hand: not one byte of them comes from trikafka's own encoder."""
+"""Record batches for tests, written by kafka-python or by hand.
+
+No byte of them comes from trikafka's own encoder.
+"""
 
 import gzip
 import struct
@@ -21,7 +24,10 @@ LOG_APPEND, TRANSACTIONAL, CONTROL = 0x08, 0x10, 0x20
 
 
 class Rec(NamedTuple):
-    """A record to write: ``offset`` relative to the batch's base offset (``None``: the next one)."""
+    """A record to write.
+
+    ``offset`` is relative to the batch's base offset; with ``None`` it is the next one.
+    """
 
     key: bytes | None = None
     value: bytes | None = None
@@ -38,7 +44,7 @@ def xerial(data: bytes, block: int = 32 * 1024) -> bytes:
     return b"".join(out)
 
 
-#: How other clients compress: name of the case -> (codec id, function).
+#: The compression of other clients: name of the case -> (codec id, function).
 FRAMINGS: dict[str, tuple[int, Any]] = {
     "none": (0, bytes),
     "gzip": (1, gzip.compress),
@@ -62,7 +68,7 @@ def _streamed(compressor: Any, data: bytes) -> bytes:
 
 
 def seal(batch: bytes | bytearray) -> bytes:
-    """The batch with its length and checksum put right."""
+    """Return the batch with its length and checksum corrected."""
     batch = bytearray(batch)
     batch[8:12] = struct.pack(">i", len(batch) - 12)
     batch[17:21] = struct.pack(">I", crc32c(bytes(batch[21:])))
@@ -81,7 +87,10 @@ def batch_v2(
     max_timestamp: int | None = None,
     count: int | None = None,
 ) -> bytes:
-    """A batch of message format v2 by kafka-python's builder, with what it cannot write patched in."""
+    """Return a batch of message format v2 by kafka-python's builder.
+
+    Fields that the builder cannot write are patched.
+    """
     builder = DefaultRecordBatchBuilder(2, 0, False, producer_id, 0, 0, 1 << 30)
     position = 0
     for record in records:
@@ -90,34 +99,52 @@ def batch_v2(
         position += 1
     plain = bytearray(builder.build() if records else bytes(HEADER_SIZE))
     if not records:
-        struct.pack_into(">qiibIhiqqqhii", plain, 0, 0, 0, -1, 2, 0, 0, 0, NOW, NOW, producer_id, 0, 0, 0)
+        struct.pack_into(
+            ">qiibIhiqqqhii", plain, 0, 0, 0, -1, 2, 0, 0, 0, NOW, NOW, producer_id, 0, 0, 0
+        )
     codec, compress = FRAMINGS[framing]
     out = plain[:HEADER_SIZE] + compress(bytes(plain[HEADER_SIZE:]))
     struct.pack_into(">q", out, 0, base)
     struct.pack_into(">i", out, 12, leader_epoch)
     struct.pack_into(">h", out, 21, attributes | codec)
-    for offset, kind, value in ((23, ">i", last_delta), (35, ">q", max_timestamp), (57, ">i", count)):
+    for offset, kind, value in (
+        (23, ">i", last_delta),
+        (35, ">q", max_timestamp),
+        (57, ">i", count),
+    ):
         if value is not None:
             struct.pack_into(kind, out, offset, value)
     return seal(out)
 
 
 def control(base: int, producer_id: int, *, abort: bool) -> bytes:
-    """A transaction marker."""
+    """Return a transaction marker."""
     marker = Rec(struct.pack(">hh", 0, 0 if abort else 1), struct.pack(">hi", 0, 0))
-    return batch_v2([marker], base=base, attributes=CONTROL | TRANSACTIONAL, producer_id=producer_id)
+    return batch_v2(
+        [marker], base=base, attributes=CONTROL | TRANSACTIONAL, producer_id=producer_id
+    )
 
 
 def message_set(magic: int, records: Sequence[Rec], *, codec: int = 0) -> bytes:
-    """Messages of format v0 or v1 by kafka-python's builder (codec: 0, or 1 for gzip)."""
+    """Return messages of format v0 or v1 by kafka-python's builder (codec: 0, or 1 for gzip)."""
     builder = LegacyRecordBatchBuilder(magic, codec, 1 << 30)
     for index, record in enumerate(records):
         builder.append(index, record.timestamp, record.key, record.value)
     return bytes(builder.build())
 
 
-def wrapped(magic: int, records: Sequence[Rec], framing: str, *, offset: int = 0, log_append: int | None = None) -> bytes:
-    """A compressed message of format v0 or v1, as a broker stores it: its own offset is that of its last record."""
+def wrapped(
+    magic: int,
+    records: Sequence[Rec],
+    framing: str,
+    *,
+    offset: int = 0,
+    log_append: int | None = None,
+) -> bytes:
+    """Return a compressed message of format v0 or v1 as a broker stores it.
+
+    Its own offset is the offset of its last record.
+    """
     codec, compress = FRAMINGS[framing]
     outer = bytearray(message_set(magic, [Rec(value=compress(message_set(magic, records)))]))
     struct.pack_into(">q", outer, 0, offset)
@@ -129,16 +156,23 @@ def wrapped(magic: int, records: Sequence[Rec], framing: str, *, offset: int = 0
     return bytes(outer)
 
 
-_DEFAULTS = {"topic": "t", "partition": 3, "fetch_offset": 0, "aborted": None, "check_crcs": True, "max_bytes": 1 << 24}
+_DEFAULTS = {
+    "topic": "t",
+    "partition": 3,
+    "fetch_offset": 0,
+    "aborted": None,
+    "check_crcs": True,
+    "max_bytes": 1 << 24,
+}
 
 
 def decode(data: Any, **settings: Any) -> RecordBatch:
-    """``decode_records`` with defaults."""
+    """Return ``decode_records`` with default arguments."""
     return decode_records(data, **(_DEFAULTS | settings))
 
 
 def decode_in_steps(data: bytes, enough: int, **settings: Any) -> Iterator[RecordBatch]:
-    """``decode_some`` until nothing is left."""
+    """Yield the results of ``decode_some`` until no data is left."""
     given = _DEFAULTS | settings
     rest: Any = data
     while rest:
@@ -148,18 +182,29 @@ def decode_in_steps(data: bytes, enough: int, **settings: Any) -> Iterator[Recor
 
 
 def contents(columns: Columns) -> tuple[Any, ...]:
-    """Every byte of the columns, for comparing."""
+    """Return every byte of the columns, for comparison."""
     fields = (getattr(columns, name) for name in Columns.__slots__)
-    return tuple(field if field is None or isinstance(field, int) else bytes(field) for field in fields)
+    return tuple(
+        field if field is None or isinstance(field, int) else bytes(field) for field in fields
+    )
 
 
 def plain(batch: RecordBatch) -> list[Rec]:
-    """The records as they were written, with absolute offsets."""
-    return [Rec(r.key, r.value, r.headers, -1 if r.timestamp is None else r.timestamp, r.offset) for r in batch]
+    """Return the records as they were written, with absolute offsets."""
+    return [
+        Rec(r.key, r.value, r.headers, -1 if r.timestamp is None else r.timestamp, r.offset)
+        for r in batch
+    ]
 
 
 fields = st.none() | st.binary(max_size=40) | st.binary(min_size=120, max_size=200)
-headers = st.lists(st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=10)), max_size=3).map(tuple)
+headers = st.lists(
+    st.tuples(st.text(max_size=8), st.none() | st.binary(max_size=10)), max_size=3
+).map(tuple)
 timestamps = st.integers(-1, 2**45)
-records = st.lists(st.builds(Rec, fields, fields, st.just(()) | headers, timestamps, st.none()), min_size=1, max_size=20)
+records = st.lists(
+    st.builds(Rec, fields, fields, st.just(()) | headers, timestamps, st.none()),
+    min_size=1,
+    max_size=20,
+)
 framings = st.sampled_from(sorted(FRAMINGS))

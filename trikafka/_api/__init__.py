@@ -1,3 +1,5 @@
-"""What the user holds: consumer, producer, admin client, and how they are opened."""
+"""The public clients (consumer, producer, admin), the functions that open them, and exports."""
 
-from .. import _kafka_python as _kafka_python  # before anything in here imports a module of kafka-python
+from .. import (
+    _kafka_python as _kafka_python,
+)  # before any import of kafka-python in this package

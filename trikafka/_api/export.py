@@ -1,10 +1,9 @@
-"""``trikafka.export``, and the exporter that exports again and again: the arguments, and the plugin that writes."""
+"""``trikafka.export`` and the exporter for repeated exports: arguments, and the plugin's sink."""
 
 from __future__ import annotations
 
 import inspect
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,20 +14,22 @@ import trio
 
 from .._net.retry import Retry
 from ..config import ConsumerConfig, settings_of
-from ..config.secrets import holds_secret, secret
 from ..errors import ConfigurationError, ExportError, PluginError
-from ..hooks import answers, call_first, load_plugins
-from ..interfaces import CheckableSink, ExportCheck, Sink
+from ..hooks import answers, load_plugins
+from ..interfaces import CheckableSink, DeepCheckableSink, ExportCheck, Sink
 from ..types import TopicPartition
 from . import export_plan
+from .client.opens import opens
+from .client.option_parsing import shown
+from .export_gathering import Gathering
 from .export_job import ExportJob, ExportOptions
+from .export_log import ExportLog
 from .export_report import ExportProgress, ExportResult
 from .export_source import ExportSource
 from .export_store import DirectoryStore
-from .given import check_options, shown
-from .opens import opens
+from .sinks import find_sink, hidden_options, path_of, scheme_of
 
-#: Settings of a consumer that mean nothing here, because the export decides them.
+#: Settings of a consumer that an export decides.
 _OURS = frozenset(
     {
         "auto_offset_reset",
@@ -42,38 +43,68 @@ _OURS = frozenset(
         "allow_auto_create_topics",
     }
 )
-#: What :func:`export` takes beside settings: who misspells one is told of it.
+#: The arguments of :func:`export` beside settings, for the hint about a misspelled one.
 _KEYWORDS = (
-    "topics", "destination", "start", "max_records_per_file", "group_id", "fail_on_data_loss", "task_timeout_ms", "sink_options",
+    "topics",
+    "destination",
+    "start",
+    "max_records_per_file",
+    "min_records_per_file",
+    "min_bytes_per_file",
+    "max_file_delay_ms",
+    "group_id",
+    "fail_on_data_loss",
+    "task_timeout_ms",
+    "sink_options",
     "on_progress",
-)  # fmt: skip
-#: What the name of a sink's option has in it whose value is nobody's business.
-_SECRET_WORDS = ("auth", "password", "secret", "token")
-#: How the names of options begin that lead into a store or a catalog.
-_LEADING = ("store.", "catalog.")
+)
 
 
 class Exporter:
-    """Exports again and again into one destination, which it keeps locked, with one session of what the sink works with.
+    """An exporter for one destination, for repeated exports; made by :func:`open_exporter`.
 
-    Made by :func:`open_exporter`. One call at a time: each raises :exc:`trio.BusyResourceError` while another one is under way, and
-    :exc:`trio.ClosedResourceError` when the block was left, for then the destination is not locked any more.
+    It keeps the destination locked, and one session of the sink open. One call at a time: each
+    method raises :exc:`trio.BusyResourceError` while another call runs. After the block each raises
+    :exc:`trio.ClosedResourceError`, because the destination is no longer locked.
     """
 
-    def __init__(self, sink: Sink, options: ExportOptions) -> None:
-        self._sink, self._options = sink, options
+    def __init__(self, sink: Sink, options: ExportOptions, gathering: Gathering) -> None:
+        self._sink = sink
+        self._options = options
+        self._gathering = gathering
         self._source = ExportSource(options.settings)
+        self._log = ExportLog()
         self._busy = self._closed = False
 
     async def run(self) -> ExportResult:
-        """Export what is new, as :func:`export` does, which says what is raised. A cancelled run is finished by the next."""
+        """Export what is new.
+
+        Returns:
+            The report of what was done.
+
+        Raises:
+            TrikafkaError: As :func:`export`.
+
+        When cancelled, an unfinished plan remains, and the next run finishes it.
+        """
         with self._alone() as job:
-            return await job.run()
+            result = await job.export_new()
+        self._log.succeeded()
+        return result
 
     async def abandon(self) -> ExportResult:
-        """Give up the plan that an earlier run has left unfinished; nothing is lost by that, and nothing is read.
+        """Discard the plan that an earlier run left unfinished; nothing is read.
 
-        What is done of it is published, and what is not is left to the next plan. Raises :exc:`ExportError`.
+        What is done of the plan is published; the rest is left to the next plan, so no record is
+        lost.
+
+        Returns:
+            The report of what was published.
+
+        Raises:
+            ExportError: The destination cannot be written, or its files are damaged.
+
+        When cancelled, the plan may or may not have been published; the next call finds out.
         """
         with self._alone() as job:
             return await job.abandon()
@@ -81,12 +112,17 @@ class Exporter:
     @contextmanager
     def _alone(self) -> Iterator[ExportJob]:
         if self._closed:
-            raise trio.ClosedResourceError("the exporter's block was left, and its destination is not locked any more")
+            raise trio.ClosedResourceError(
+                "the exporter's block was left, and its destination is not locked any more"
+            )
         if self._busy:
-            raise trio.BusyResourceError("another task exports with this exporter: one call at a time")
+            raise trio.BusyResourceError(
+                "another task exports with this exporter: one call at a time"
+            )
         self._busy = True
         try:
-            yield ExportJob(self._options, self._sink, self._source)
+            with self._log.used():
+                yield ExportJob(self._options, self._sink, self._source, self._gathering)
         finally:
             self._busy = False
 
@@ -101,6 +137,9 @@ async def open_exporter(
     *,
     start: str | int | Mapping[TopicPartition, int] = "earliest",
     max_records_per_file: int = 1_000_000,
+    min_records_per_file: int = 1,
+    min_bytes_per_file: int = 1,
+    max_file_delay_ms: int = 3_600_000,
     group_id: str | None = None,
     fail_on_data_loss: bool = True,
     task_timeout_ms: int = 300_000,
@@ -108,20 +147,66 @@ async def open_exporter(
     on_progress: Callable[[ExportProgress], None] | None = None,
     **client_settings: Any,
 ) -> AsyncIterator[Exporter]:
-    """Open an :class:`Exporter`; the arguments are those of :func:`export`, which says what is raised."""
+    """Open an :class:`Exporter`; arguments and errors are those of :func:`export`.
+
+    A run may leave records to a later run of this exporter, where they would make a file of fewer
+    than ``min_records_per_file`` or ``min_bytes_per_file``. They are exported once there are enough,
+    or once they have waited for ``max_file_delay_ms``. A new exporter counts that time from its own
+    first run. It estimates bytes by the files that it has written, so its first run leaves no
+    records for want of bytes.
+
+    Args:
+        topics: As in :func:`export`.
+        destination: As in :func:`export`.
+        start: As in :func:`export`.
+        max_records_per_file: As in :func:`export`.
+        min_records_per_file: The least number of records for a file, at most
+            ``max_records_per_file``.
+        min_bytes_per_file: The least estimated size of a file, in bytes.
+        max_file_delay_ms: The longest wait for that number or size, in milliseconds.
+        group_id: As in :func:`export`.
+        fail_on_data_loss: As in :func:`export`.
+        task_timeout_ms: As in :func:`export`.
+        sink_options: As in :func:`export`.
+        on_progress: As in :func:`export`.
+        client_settings: As in :func:`export`.
+
+    Raises:
+        ConfigurationError: A wrong argument or setting, before any I/O.
+        PluginError: No plugin writes to this destination.
+        ExportError: The destination cannot be written, or another export has locked it.
+    """
     sink_options = hidden_options(sink_options)
     names, where = _names(topics), path_of(destination)
     _check_whole("max_records_per_file", max_records_per_file, 1)
+    _check_whole("min_records_per_file", min_records_per_file, 1)
+    _check_whole("min_bytes_per_file", min_bytes_per_file, 1)
+    _check_whole("max_file_delay_ms", max_file_delay_ms, 0)
+    if min_records_per_file > max_records_per_file:
+        raise ConfigurationError(
+            f"min_records_per_file ({min_records_per_file}) must not be above "
+            f"max_records_per_file ({max_records_per_file})"
+        )
     _check_whole("task_timeout_ms", task_timeout_ms, 0)
     _check_start(start)
     if not isinstance(fail_on_data_loss, bool):
-        raise ConfigurationError(f"fail_on_data_loss must be True or False, not {shown(fail_on_data_loss)}")
-    if on_progress is not None and (not callable(on_progress) or inspect.iscoroutinefunction(on_progress)):
+        raise ConfigurationError(
+            f"fail_on_data_loss must be True or False, not {shown(fail_on_data_loss)}"
+        )
+    if on_progress is not None and (
+        not callable(on_progress) or inspect.iscoroutinefunction(on_progress)
+    ):
         told = "an async one" if callable(on_progress) else shown(on_progress)
-        raise ConfigurationError(f"on_progress must be a plain function (def), called with an ExportProgress, not {told}")
+        raise ConfigurationError(
+            f"on_progress must be a plain function (def), called with an ExportProgress, not {told}"
+        )
     _check_settings(client_settings, where)
-    client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
-    config = ConsumerConfig.build({**client_settings, "group_id": group_id}, given_to="export()", beside=_KEYWORDS)
+    client_settings = ConsumerConfig.hidden(
+        client_settings
+    )  # they go to a sink, and from there perhaps to other machines
+    config = ConsumerConfig.build(
+        {**client_settings, "group_id": group_id}, given_to="export()", beside=_KEYWORDS
+    )
     options = ExportOptions(
         destination=where,
         topics=tuple(names),
@@ -135,7 +220,10 @@ async def open_exporter(
         on_progress=on_progress,
     )
     async with find_sink(options.destination, sink_options, config.plugins) as sink:
-        exporter = Exporter(sink, options)
+        gathering = Gathering(
+            min_records_per_file, max_records_per_file, max_file_delay_ms / 1000, min_bytes_per_file
+        )
+        exporter = Exporter(sink, options, gathering)
         try:
             yield exporter
         finally:
@@ -155,24 +243,48 @@ async def export(
     on_progress: Callable[[ExportProgress], None] | None = None,
     **client_settings: Any,
 ) -> ExportResult:
-    """Write all records of ``topics`` that ``destination`` does not hold yet, each exactly once.
+    """Write all records that the destination does not hold yet, each exactly once.
 
-    The first export begins at ``start`` (``"earliest"``, a time in ms since the epoch, or an offset for each partition);
-    later ones go on where the last one ended. An export that was killed is finished first. With a ``group_id``, the
-    group's offsets are committed after the manifest, so that its lag tells what is not exported yet. ``on_progress`` is
-    called in this task and must be quick. ``client_settings`` are those of :func:`open_consumer`; ``isolation_level`` is
-    ``read_committed`` unless it is given, and a destination keeps the one that it began with.
+    The first export begins at ``start``; each later one where the previous one ended. An export
+    that was killed is finished first. With a ``group_id`` the group's offsets are committed after
+    the manifest, so that the group's lag is what is not exported yet.
 
-    A partition that times out holds up nobody: the others are published, and it is tried again until it has timed out for
-    ``task_timeout_ms`` without progress (KIP-572; 0: no second try). Then, and for other errors of a partition,
-    :exc:`ExportIncompleteError` is raised with the report of what was done. ``fail_on_data_loss=False`` goes on where records
-    are gone from the log (or their topic is): the report and the manifest say which.
+    A partition that times out does not delay others: these are published, and the partition is
+    retried until it has made no progress for ``task_timeout_ms`` since its first timeout (KIP-572,
+    seed 004).
 
-    Raises :exc:`ExportError` when the destination cannot be written or belongs to something else, when another export is
-    at work there, when records are gone from the log, and when the work failed; :exc:`PluginError` when no plugin can
-    write there; :exc:`ConfigurationError`. Cancelling leaves an unfinished plan, which the next export finishes.
+    Args:
+        topics: A topic's name, or several.
+        destination: A path or an address; its scheme selects the sink.
+        start: ``"earliest"``, a time in ms since the epoch, or an offset for each partition.
+        max_records_per_file: The number of records for a file.
+        group_id: The group whose offsets show the progress.
+        fail_on_data_loss: False goes on where records, or their topic, are gone; report and
+            manifest name them.
+        task_timeout_ms: The limit without progress, in milliseconds. 0: no retry.
+        sink_options: Options of the sink, by name.
+        on_progress: A plain function that is called with an :class:`ExportProgress` in this task;
+            it must be quick.
+        client_settings: Those of :func:`open_consumer`. ``isolation_level`` is ``read_committed``
+            by default; a destination keeps the one of its first export.
+
+    Returns:
+        The report of what was done.
+
+    Raises:
+        ExportIncompleteError: Some partitions could not be exported. The error has the report of
+            the others.
+        ExportError: The destination cannot be written, belongs to something else, or another export
+            is at work there; records are gone from the log; or the work failed.
+        PluginError: No plugin writes to this destination.
+        ConfigurationError: A wrong argument or setting, before any I/O.
+
+    When cancelled, an unfinished plan remains, and the next export finishes it.
     """
-    client_settings, sink_options = ConsumerConfig.hidden(client_settings), hidden_options(sink_options)
+    client_settings, sink_options = (
+        ConsumerConfig.hidden(client_settings),
+        hidden_options(sink_options),
+    )
     async with open_exporter(
         topics,
         destination,
@@ -194,24 +306,46 @@ async def check_export(
     topics: str | Iterable[str] = (),
     sink_options: Mapping[str, Any] | None = None,
     plugins: Iterable[object] = (),
+    deep: bool = False,
 ) -> ExportCheck:
-    """Count what an export's destination holds, beside what its manifests say: lost, changed and foreign files are told.
+    """Count a destination's files and rows, and compare them with its manifests.
 
-    All of it is counted, whatever the ``topics``, which are those that it is to hold. Nothing is asked of Kafka. Where
-    ``sink_options`` name no format, a directory's own is taken. Exports that found no record have left nothing to
-    count, nor the names of their topics: all is well then, whatever the ``topics``. Raises :exc:`ExportError` when there was no
-    export, or records were exported of others than one of the ``topics``, when one is at work, when its manifests are damaged,
-    and when its files cannot be asked for, and :exc:`PluginError` when what writes there cannot check. May be cancelled at any
-    time.
+    Lost, changed and foreign files are reported. All topics are counted, not only those in
+    ``topics``. Kafka is not asked. A destination whose exports found no record has nothing to
+    count, and counts as good.
+
+    Args:
+        destination: The destination of the exports.
+        topics: Topics that the destination must hold.
+        sink_options: Options of the sink. Without a format, a directory's own format is used.
+        plugins: Plugins, as for :func:`export`.
+        deep: Read all files and compare each byte with the checksums in the manifests. Files
+            without a checksum (of older releases) are decoded instead, and counted as ``unhashed``:
+            a changed byte may stay unnoticed in these.
+
+    Returns:
+        The counts and the findings.
+
+    Raises:
+        ExportError: There was no export, or none of one of the ``topics``; an export is at work; a
+            manifest is damaged; or files cannot be read.
+        PluginError: No plugin writes to this destination, or the plugin cannot check it.
+
+    May be cancelled at any time.
     """
     where, options = path_of(destination), hidden_options(sink_options)
     whatever = isinstance(topics, Collection) and not isinstance(topics, str) and not topics
     wanted = [] if whatever else _names(topics)
-    if "format" not in options and (format := await trio.to_thread.run_sync(_format_in, where)) is not None:
+    if (
+        "format" not in options
+        and (format := await trio.to_thread.run_sync(_format_in, where)) is not None
+    ):
         options["format"] = format
     sink: Sink = find_sink(where, options, plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"what writes to {where!r} cannot check it")
+    if deep and not isinstance(sink, DeepCheckableSink):
+        raise PluginError(f"what writes to {where!r} cannot compare its bytes: leave out deep")
     async with sink:
         state = await sink.load()
         if not state.last_number:
@@ -220,100 +354,85 @@ async def check_export(
             return ExportCheck(0, 0, 0, ())
         held = export_plan.topics_of(state)
         if absent := [topic for topic in wanted if topic not in held]:
-            raise ExportError(f"{where} holds no export of {', '.join(absent)}: it is one of {export_plan.listed(held)}")
+            raise ExportError(
+                f"{where} holds no export of {', '.join(absent)}: it is one of "
+                f"{export_plan.listed(held)}"
+            )
         unfinished = None if state.unfinished is None else state.unfinished.number
-        return replace(await sink.check(), unfinished=unfinished, topics=held)
+        found = await (
+            sink.check_deep() if deep and isinstance(sink, DeepCheckableSink) else sink.check()
+        )
+        return replace(found, unfinished=unfinished, topics=held)
 
 
 def _format_in(destination: str) -> str | None:
-    """The format that the plans in a directory name, if it is one that has any. Blocks."""
+    """Return the format that a directory's plans name, if it has plans. Blocks."""
     try:
         return DirectoryStore(DirectoryStore.directory_of(destination)).format_name()
     except (ConfigurationError, ExportError):
         return None  # the sink knows better
 
 
-def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = (), shape: type = Sink) -> Any:
-    """Return the sink of this ``shape`` (a Protocol) that a plugin offers there. Raises :exc:`PluginError` when none does."""
-    if not destination.strip():
-        raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
-    scheme = _scheme(destination)
-    try:
-        sink = call_first(
-            load_plugins(plugins), "trikafka_sink", shape, scheme=scheme, options={**options, "destination": destination}
-        )
-    except PluginError as error:
-        if isinstance(error.__cause__, ConfigurationError):  # a wrong sink option is not the plugin's fault
-            raise error.__cause__ from None
-        raise
-    if sink is None:
-        install = "; install trikafka-spark, which writes Parquet files (from a clone: pip install ./plugins/trikafka-spark)"
-        also = install if scheme in ("file", "s3", "s3a", "gs", "az", "abfs", "abfss") else ""
-        raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
-    return sink
-
-
-def path_of(destination: str | os.PathLike[str]) -> str:
-    """The destination as text: of a path object one that is a folder's for everybody. Raises :exc:`ConfigurationError`."""
-    where = os.fspath(destination) if isinstance(destination, str | os.PathLike) else destination
-    if not isinstance(where, str):
-        raise ConfigurationError(f"the destination must be a path or an address, such as '/data/flights', not {shown(where)}")
-    # Path("./shop.flights") has forgotten its first letters, and without them it may be a table's name.
-    return os.path.join(os.curdir, where) if where is not destination and where == os.path.basename(where) else where
-
-
 def _names(topics: object) -> list[str]:
-    found = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []
+    found = (
+        [topics]
+        if isinstance(topics, str)
+        else list(topics)
+        if isinstance(topics, Iterable)
+        else []
+    )
     if not found:
-        raise ConfigurationError(f"export needs the names of one or more topics, not {shown(topics)}")
+        raise ConfigurationError(
+            f"export needs the names of one or more topics, not {shown(topics)}"
+        )
     if wrong := [name for name in found if not isinstance(name, str) or not name]:
-        raise ConfigurationError(f"export needs the names of one or more topics, and one of them is {shown(wrong[0])}")
+        raise ConfigurationError(
+            f"export needs the names of one or more topics, and one of them is {shown(wrong[0])}"
+        )
     if path := next((name for name in found if "/" in name), None):
-        raise ConfigurationError(f"{path!r} cannot be a topic's name: the topics come first, the destination last")
+        raise ConfigurationError(
+            f"{path!r} cannot be a topic's name: the topics come first, the destination last"
+        )
     return list(dict.fromkeys(found))
 
 
-def _scheme(destination: str) -> str:
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", destination)
-    return match[1].lower() if match else "file"
-
-
 def _check_settings(given: Mapping[str, Any], destination: str) -> None:
-    """Raise for a setting that an export decides, and for one that is an option of what writes there."""
+    """Raise for a setting that an export decides, or that is an option of the sink."""
     for name in given:
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
     if strange := [name for name in given if name not in settings_of(ConsumerConfig)]:
         manager = load_plugins(given.get("plugins") or ())
-        found = answers(manager, "trikafka_sink_options", Collection, scheme=_scheme(destination))
+        found = answers(manager, "trikafka_sink_options", Collection, scheme=scheme_of(destination))
         options = {option for _, names in found for option in names}
         for name in strange:
             if name in options:
-                raise ConfigurationError(f"{name} is an option of what writes: give sink_options={{{name!r}: ...}}")
-
-
-def hidden_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy in which what may be secret hides itself: a sink knows more of its options, but is not asked yet."""
-
-    check_options(options)
-
-    def is_secret(name: str, value: Any) -> bool:
-        told = name.startswith(_LEADING) or any(word in name.lower() for word in _SECRET_WORDS)
-        return isinstance(value, str) and (told or holds_secret(value))
-
-    return {name: secret(value) if is_secret(name, value) else value for name, value in (options or {}).items()}
+                raise ConfigurationError(
+                    f"{name} is an option of what writes: give sink_options={{{name!r}: ...}}"
+                )
 
 
 def _check_whole(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ConfigurationError(f"{name} must be a whole number of at least {least}, not {value!r}")
+        raise ConfigurationError(
+            f"{name} must be a whole number of at least {least}, not {value!r}"
+        )
 
 
 def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
     if isinstance(start, str) and start != "earliest":
-        raise ConfigurationError(f"start must be 'earliest', a time in milliseconds or a mapping of offsets, not {start!r}")
+        raise ConfigurationError(
+            "start must be 'earliest', a time in milliseconds or a mapping of offsets, not "
+            f"{start!r}"
+        )
     if start is None:
-        raise ConfigurationError("start must be 'earliest', a time in milliseconds or a mapping of offsets, not None")
-    for offset in start.values() if isinstance(start, Mapping) else () if isinstance(start, str) else (start,):
+        raise ConfigurationError(
+            "start must be 'earliest', a time in milliseconds or a mapping of offsets, not None"
+        )
+    for offset in (
+        start.values() if isinstance(start, Mapping) else () if isinstance(start, str) else (start,)
+    ):
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
-            raise ConfigurationError(f"start must not be negative, and a whole number below 2^63, not {offset!r}")
+            raise ConfigurationError(
+                f"start must not be negative, and a whole number below 2^63, not {offset!r}"
+            )

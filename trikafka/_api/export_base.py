@@ -1,7 +1,8 @@
-"""What every store of an export's destination has: plans and manifests under numbers, which of them stand, and what they say.
+"""The base of all stores of an export's state: numbered plans and manifests.
 
-A kind of store (a directory, a prefix of an object store) adds where bytes lie, what keeps two exports apart, and how the work of
-a plan is closed. What holds for all: nothing of ours is ever replaced, a plan stands before its work, a manifest after it.
+Each kind of store, such as a directory or a prefix of an object store, adds three things: where
+bytes are, what keeps two exports apart, how a plan's work is closed. For all of them: no own file
+is ever replaced, a plan is stored before its work, and a manifest after it.
 """
 
 from __future__ import annotations
@@ -13,100 +14,169 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from ..errors import ExportError
-from ..interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, WrittenFile
-from .export_json import files_from_json, manifest_to_json, plan_from_json, plan_to_json, state_from_json
+from ..interfaces import (
+    ExportManifest,
+    ExportPlan,
+    ExportState,
+    PlannedRange,
+    RangeResult,
+    WrittenFile,
+)
+from .export_json import (
+    files_from_json,
+    letters_from_json,
+    manifest_to_json,
+    plan_from_json,
+    plan_to_json,
+    state_from_json,
+)
 from .export_pieces import PieceLog
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")
-#: The file of ours that stands where exports have found no record so far.
+#: Marks a destination whose exports have found no record so far.
 _VISITED = "visited.json"
 _NUMBERED = re.compile(r"(plan|manifest)-(\d{6,})\.json")
 
 
 class ExportStore(ABC):
-    """Plans, manifests and the lock of one destination. Everything blocks: call it in a thread, one call at a time.
+    """Plans, manifests and the lock of one destination.
 
-    ``title`` is how messages call the destination, ``own_title`` the place of ours in it. A worker elsewhere, who writes data
-    files, has only the :class:`PieceLog` of its range.
+    Every method blocks: call it in a thread, one call at a time. ``title`` names the destination in
+    messages, ``own_title`` the place of the store's own files. A worker on another machine, which
+    writes data files, has only the :class:`PieceLog` of its range.
     """
 
     title: str
     own_title: str
-    #: Whether each call goes over a network, and so may take long: it is not waited for when an export is cancelled.
+    #: True if each call goes over a network, and so may take long. A cancelled export does not wait
+    #: for such a store.
     remote = False
-    #: The numbers of the last plan and the last manifest, if known: to list the place of ours takes long in the end, for each
-    #: export leaves two files there. Only :meth:`load` looks again.
+    #: The numbers of the last plan and the last manifest, if known. Listing the own files takes
+    #: longer with each export, which adds two. Only :meth:`load` lists them again.
     _known: tuple[int, int] | None = None
 
-    # --- what a kind of store does ---
+    # --- what a kind of store implements ---
 
     @abstractmethod
     def open(self) -> None:
-        """Check that the destination can be written, and lock it. Raises :exc:`ExportError` when another export is at work."""
+        """Check that the destination can be written, and lock it.
+
+        Raises:
+            ExportError: The destination cannot be written, or another export has locked it.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Remove what is left of plans that are done, and give back the lock. Closing twice is fine."""
+        """Remove what is left of finished plans, and release the lock.
+
+        A second call is a no-op.
+        """
 
     @abstractmethod
     def give_up(self) -> None:
-        """Where :meth:`close` is not waited for: let the lock end by itself. Never blocks; any thread may call."""
+        """Let the lock expire, where :meth:`close` is not waited for.
+
+        Never blocks; any thread may call.
+        """
 
     @abstractmethod
     def place(self, plan: ExportPlan) -> Any:
-        """What a worker on another machine needs for :meth:`pieces`, pickled; ``None``: a directory, which it has by its name."""
+        """Return what a worker on another machine needs for :meth:`pieces`; it is pickled.
+
+        ``None`` for a directory, which the worker knows by its name.
+
+        Args:
+            plan: The plan that is worked on.
+        """
 
     @abstractmethod
     def store_plan(self, plan: ExportPlan) -> None:
-        """Store a plan, and make the place it is worked on in; its number must be free."""
+        """Store a plan, and make its work folder; the plan's number must be free.
+
+        Args:
+            plan: The plan.
+
+        Raises:
+            ExportError: The number is taken, or the destination cannot be written.
+        """
 
     @abstractmethod
     def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
-        """How far these ranges of a plan have come. From now on no worker adds to them."""
+        """Close the work of a plan; return how far these ranges have come.
+
+        After this no worker can add to them.
+
+        Args:
+            plan: The plan.
+            ranges: Ranges of the plan.
+        """
 
     @abstractmethod
     def pieces(self, plan: ExportPlan, planned: PlannedRange) -> PieceLog:
-        """What is decided of a range, while the plan is worked on."""
+        """Return the log of a range's pieces, while the plan is worked on.
+
+        Args:
+            plan: The plan.
+            planned: A range of the plan.
+        """
 
     @abstractmethod
     def data_files(self) -> Iterator[str]:
-        """The names of all Parquet files that stand below the destination, whoever wrote them."""
+        """Yield the names of all data files below the destination, foreign ones included."""
 
     @abstractmethod
     def open_data(self, name: str) -> AbstractContextManager[tuple[Any, int]]:
-        """A data file as pyarrow reads it, and its bytes. Raises FileNotFoundError."""
+        """Open a data file: a source for pyarrow, and the size in bytes.
+
+        Args:
+            name: The file's name below the destination.
+
+        Raises:
+            FileNotFoundError: The file does not exist.
+        """
 
     @abstractmethod
     def explained(self, what: str) -> AbstractContextManager[None]:
-        """Errors of the store as an :exc:`ExportError` that says what was being done."""
+        """Turn the store's errors into an :exc:`ExportError` that says what was done.
+
+        Args:
+            what: What is being done, for the error's text.
+        """
 
     def each(self, function: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
-        """Call ``function``, which asks the store, for each of them; several at a time, where a store is remote."""
+        """Return the results of ``function``, which asks the store, for all items.
+
+        A remote store calls it for several at a time.
+
+        Args:
+            function: Called with one item.
+            items: The items.
+        """
         return [function(item) for item in items]
 
     @abstractmethod
     def _own_names(self) -> Iterable[str]:
-        """What stands in the place of ours, without what is below folders of it."""
+        """Return the names of the own files and folders, without those below folders."""
 
     @abstractmethod
     def _read_own(self, name: str) -> bytes: ...
 
     @abstractmethod
     def _write_once(self, name: str, text: str) -> bool:
-        """Store a file of ours durably under a name that is free; say whether it was."""
+        """Store an own file durably; return False if the name is taken."""
 
     @abstractmethod
     def _resume(self, plan: ExportPlan) -> bool:
-        """A run goes on with an unfinished plan; say whether its work is closed for good."""
+        """Resume an unfinished plan; return whether its work is closed and stays so."""
 
     @abstractmethod
     def _check_written(self, files: Sequence[WrittenFile]) -> None:
-        """Raise :exc:`ExportError` unless all of them stand, durably, with the bytes that were written."""
+        """Raise :exc:`ExportError` unless all files exist, durably, with the written bytes."""
 
     @abstractmethod
     def _clear(self) -> None:
-        """Remove what is left of plans that are done."""
+        """Remove what is left of finished plans."""
 
     # --- plans and manifests ---
 
@@ -118,12 +188,22 @@ class ExportStore(ABC):
         return found["plan"], found["manifest"]
 
     def load(self) -> ExportState:
-        """Read plans and manifests. Raises :exc:`ExportError` if they are damaged or the data is not ours."""
+        """Read plans and manifests.
+
+        Raises:
+            ExportError: They are damaged, or the destination holds data of something else.
+        """
+        # Numbers have no gaps, and the manifests are those of all plans, or of all but the last: a
+        # plan is only made after the manifest before it. Anything else means that files were
+        # removed, or that two exports ran at once. Going on could repeat or skip records.
         with self.explained(f"cannot read {self.own_title}"):
             plans, manifests = self._numbers()
             last = max(plans | manifests, default=0)
             if plans != set(range(1, last + 1)) or manifests not in (plans, plans - {last}):
-                raise ExportError(f"{self.own_title} is damaged: plans {sorted(plans)}, manifests {sorted(manifests)}")
+                raise ExportError(
+                    f"{self.own_title} is damaged: plans {sorted(plans)}, manifests "
+                    f"{sorted(manifests)}"
+                )
             if not last:
                 self._refuse_foreign()
                 return ExportState(visited=_VISITED in self._own_names())
@@ -134,11 +214,14 @@ class ExportStore(ABC):
                 return self._checked(state, done)
             plan = plan_from_json(*self._text("plan", last))
             if plan.number != last:
-                raise ExportError(f"{self._where('plan', last)} is damaged: it says that it is number {plan.number}")
+                raise ExportError(
+                    f"{self._where('plan', last)} is damaged: it says that it is number "
+                    f"{plan.number}"
+                )
             return _with_unfinished(self._checked(state, done), plan, self._resume(plan))
 
     def _unfinished(self) -> set[int]:
-        """The numbers of plans without a manifest."""
+        """Return the numbers of plans without a manifest."""
         if self._known is None:
             plans, manifests = self._numbers()
             self._known = max(plans, default=0), max(manifests, default=0)
@@ -150,7 +233,7 @@ class ExportStore(ABC):
             self._write_once(_VISITED, "{}")
 
     def format_name(self) -> str | None:
-        """The name of the format that the first plan has, if there is one; needs no lock."""
+        """Return the format in the first plan, if there is a plan; needs no lock."""
         with self.explained(f"cannot read {self.own_title}"):
             try:
                 plan = plan_from_json(*self._text("plan", 1))
@@ -160,14 +243,18 @@ class ExportStore(ABC):
 
     def _checked(self, state: ExportState, number: int) -> ExportState:
         if state.last_number != number:
-            raise ExportError(f"{self._where('manifest', number)} is damaged: it says that it is number {state.last_number}")
+            raise ExportError(
+                f"{self._where('manifest', number)} is damaged: it says that it is number "
+                f"{state.last_number}"
+            )
         return state
 
     def _refuse_foreign(self) -> None:
         stranger = next(self.data_files(), None)
         if stranger is not None:
             raise ExportError(
-                f"{self.title} holds Parquet files that no export's manifest lists (such as {stranger}); "
+                f"{self.title} holds Parquet files that no export's manifest lists (such as "
+                f"{stranger}); "
                 "readers would mix them with the export: choose an empty directory"
             )
 
@@ -178,25 +265,44 @@ class ExportStore(ABC):
         return self._read_own(_own_name(kind, number)), self._where(kind, number)
 
     def listed(self) -> list[WrittenFile]:
-        """All data files that the manifests list, in their order."""
+        """Return all data files that the manifests list, in their order."""
+        return self._listed(files_from_json)
+
+    def listed_letters(self) -> list[WrittenFile]:
+        """Return the files of dead letters that the manifests list, in their order."""
+        return self._listed(letters_from_json)
+
+    def _listed(self, read: Callable[[bytes, str], list[WrittenFile]]) -> list[WrittenFile]:
         with self.explained(f"cannot read {self.own_title}"):
             _, manifests = self._numbers()
-            found = self.each(lambda number: files_from_json(*self._text("manifest", number)), sorted(manifests))
+            found = self.each(
+                lambda number: read(*self._text("manifest", number)), sorted(manifests)
+            )
             return [file for own in found for file in own]
 
     def being_written(self) -> set[str]:
-        """The files of pieces that are decided, of a plan that has no manifest yet."""
+        """Return the files of decided pieces of a plan that has no manifest yet."""
         with self.explained(f"cannot read {self.own_title}"):
             plans, manifests = self._numbers()
             names: set[str] = set()
             for number in plans - manifests:
                 plan = plan_from_json(*self._text("plan", number))
                 for planned in plan.ranges:
-                    names |= {planned.name, *(file.name for file in self.pieces(plan, planned).result().files)}
+                    names |= {
+                        planned.name,
+                        *(file.name for file in self.pieces(plan, planned).result().files),
+                    }
             return names
 
     def publish(self, manifest: ExportManifest) -> None:
-        """Publish the manifest, having seen that every file it lists is there."""
+        """Publish the manifest, after a check that every file in it exists.
+
+        Args:
+            manifest: The manifest of the unfinished plan.
+
+        Raises:
+            ExportError: A file is missing or differs, or the manifest's number is taken.
+        """
         with self.explained(f"cannot publish the export's manifest in {self.own_title}"):
             self._check_written(manifest.files)
             self._store("manifest", manifest.plan.number, manifest_to_json(manifest))
@@ -208,7 +314,8 @@ class ExportStore(ABC):
     def _store(self, kind: str, number: int, text: str) -> None:
         if not self._write_once(_own_name(kind, number), text):
             raise ExportError(
-                f"{self._where(kind, number)} is there already: another export wrote to {self.title} at the same time"
+                f"{self._where(kind, number)} is there already: another export wrote to "
+                f"{self.title} at the same time"
             )
         self._known = number, number - (kind == "plan")
 

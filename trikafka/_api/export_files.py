@@ -1,9 +1,20 @@
-"""Files and folders of an export's destination: made durably, never through a link that somebody has planted.
-
-A folder of ours is refused when it is a symbolic link or belongs to another user, and a file is opened only as a plain file of
-ours with one name. What was written survives a power loss once its file, its folder and each folder made for it in its
-parent are synced, in that order.
-"""
+"""Files and folders of an export's destination: durable, and never through a planted link."""
+# What is synced, and in which order
+# ----------------------------------
+#
+# A name may survive a power loss without the bytes behind it, and a file without its name. So the
+# order is: the file's content, then the folder that holds its name, and for each folder made for it
+# that folder's parent. ``write_once`` adds one step: the content goes to another name first and is
+# synced, then it is linked to its own. A plan or manifest is therefore whole or absent.
+#
+# os.link does not replace: of two exports that store the same number, one fails. Where a file
+# system has no hard links, a rename has to do, and the lock of the destination keeps other exports
+# away.
+#
+# A destination may be writable by others. So an own folder is refused if it is a symbolic link or
+# belongs to another user. A file is opened only as a plain file of this user with one name
+# (O_NOFOLLOW, st_nlink): a planted link could otherwise make an export overwrite the user's own
+# files.
 
 from __future__ import annotations
 
@@ -21,7 +32,10 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.E
 
 
 def make_folder(path: Path) -> list[Path]:
-    """Make a folder and its parents where they are missing, each synced in its parent. Returns those made, the innermost first."""
+    """Make a folder and its missing parents, each synced in its parent.
+
+    Returns the new folders, the innermost first.
+    """
     missing: list[Path] = []
     made: list[Path] = []
     while not path.exists():
@@ -36,9 +50,9 @@ def make_folder(path: Path) -> list[Path]:
 
 
 def make_own_folder(path: Path) -> bool:
-    """Make a folder of ours below one that is there; return whether it was missing.
+    """Make an own folder inside an existing one; return whether it was missing.
 
-    Raises :exc:`ExportError` if it is a link or another user's.
+    Raises :exc:`ExportError` if the folder is a link or belongs to another user.
     """
     made = False
     with contextlib.suppress(FileExistsError):
@@ -50,23 +64,31 @@ def make_own_folder(path: Path) -> bool:
 
 
 def check_own_folder(path: Path) -> None:
-    """Raise :exc:`ExportError` unless ``path`` is a folder, not a link to one, that belongs to this user."""
+    """Raise :exc:`ExportError` unless ``path`` is a folder of this user, and not a link."""
     found = os.lstat(path)
     if stat.S_ISLNK(found.st_mode):
         raise ExportError(f"{path} is a symbolic link, which an export does not follow; remove it")
     if not stat.S_ISDIR(found.st_mode):
         raise ExportError(f"{path} is not a folder")
     if found.st_uid != os.geteuid():
-        raise ExportError(f"{path} belongs to another user (id {found.st_uid}); export as that user, or choose another destination")
+        raise ExportError(
+            f"{path} belongs to another user (id {found.st_uid}); export as that user, or choose "
+            "another destination"
+        )
 
 
 def open_own_file(path: Path) -> int:
-    """Open a file of ours for reading and writing, making it where it is missing. Raises :exc:`ExportError` for a link."""
+    """Open an own file for reading and writing; create it if it is missing.
+
+    Raises :exc:`ExportError` for a link.
+    """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise ExportError(f"{path} is a symbolic link, which an export does not follow; remove it") from error
+            raise ExportError(
+                f"{path} is a symbolic link, which an export does not follow; remove it"
+            ) from error
         raise
     found = os.fstat(file)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
@@ -76,23 +98,28 @@ def open_own_file(path: Path) -> int:
 
 
 def is_at(path: Path, file: int) -> bool:
-    """Whether the open file has that name, still. Raises FileNotFoundError where nothing has."""
+    """Return whether the open file still has that name.
+
+    Raises FileNotFoundError if no file has it.
+    """
     return os.path.samestat(os.lstat(path), os.fstat(file))
 
 
 def new_file(path: Path) -> None:
-    """Make an empty file that was not there, for a writer that opens it by its name."""
-    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644))
+    """Create an empty file, for a writer that opens it by name; the name must be free."""
+    os.close(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+    )
 
 
 def read_file(path: Path) -> bytes:
-    """Read a whole file, which must not be a link."""
+    """Return the content of a file that is not a link."""
     with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
         return file.read()
 
 
 def write_once(path: Path, text: str) -> bool:
-    """Store a file durably under a name that is free; say whether it was."""
+    """Store a file durably; return False if the name is taken."""
     aside = path.with_name(f".{path.name}.{uuid.uuid4()}.tmp")
     try:
         with open(aside, "x", encoding="utf-8") as file:
@@ -107,7 +134,10 @@ def write_once(path: Path, text: str) -> bool:
 
 
 def link(source: Path, target: Path) -> bool:
-    """Move ``source`` to ``target`` unless that exists; say whether it was moved. Either way ``source`` is gone."""
+    """Move ``source`` to ``target`` unless that exists; return whether it was moved.
+
+    Either way ``source`` is gone.
+    """
     try:
         os.link(source, target, follow_symlinks=False)
         moved = True
@@ -116,7 +146,9 @@ def link(source: Path, target: Path) -> bool:
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        moved = not os.path.lexists(target)  # a file system without hard links; the lock keeps other exports away
+        moved = not os.path.lexists(
+            target
+        )  # a file system without hard links; the lock keeps other exports away
         if moved:
             os.rename(source, target)
     source.unlink(missing_ok=True)
@@ -124,17 +156,23 @@ def link(source: Path, target: Path) -> bool:
 
 
 def move_once(source: Path, target: Path) -> None:
-    """Move ``source`` to ``target``, which may have been done before. Raises :exc:`ExportError` if that is another file."""
+    """Move ``source`` to ``target``, unless that has been done before.
+
+    Raises :exc:`ExportError` if ``target`` is another file.
+    """
     if os.path.lexists(target):
         if not os.path.lexists(source):
             return
         if not os.path.samestat(os.lstat(source), os.lstat(target)):
-            raise ExportError(f"{target} is there and was not written by this export; move it away, the export goes on then")
+            raise ExportError(
+                f"{target} is there and was not written by this export; move it away, the export "
+                "goes on then"
+            )
     link(source, target)
 
 
 def sync(path: Path) -> None:
-    """Have a file's content, or a folder's names, survive a power loss."""
+    """Make a file's content, or a folder's names, survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -144,7 +182,7 @@ def sync(path: Path) -> None:
 
 @contextlib.contextmanager
 def explained(what: str) -> Iterator[None]:
-    """Errors of the file system as an :exc:`ExportError` that says what was being done."""
+    """Turn errors of the file system into an :exc:`ExportError` that says what was done."""
     try:
         yield
     except OSError as error:

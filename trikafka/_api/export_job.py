@@ -1,11 +1,25 @@
-"""The way of one export: look, plan, have the sink write, publish, commit. Knows neither Spark nor files.
+"""The steps of one export: look, plan, let the sink write, publish, commit.
 
-What it holds together: the plan is stored before the work and the manifest is published after it, so that a run killed
-anywhere is finished by the next one, with the same ranges into the same files. A range's result is its own: what one partition
-could not give is *carried* by the manifest into the next plan, and the others are published. Partitions that time out are
-tried again, in rounds, until ``task_timeout_ms`` has passed since the first time-out of each without progress (KIP-572, seed
-004). The group's offsets are committed last and only show how far the export is.
+The module knows neither runners nor files.
 """
+# Why the plan comes before the work
+# ----------------------------------
+#
+# A run may be killed at any step, and each record must still be written exactly once. So a run
+# stores its plan first: which offsets go into which files. The next run finds the plan
+# without a manifest, and finishes exactly that, the same ranges into the same names; a new plan for
+# the same records would name other files beside those that are already there. The manifest comes
+# after all files. It is the commit point: a file counts only if a manifest lists it.
+#
+# Each range has its own result. What one partition could not deliver is *carried* by the manifest
+# into the next plan, and the other partitions are published. So one leaderless partition delays no
+# other.
+#
+# Partitions that time out are retried in rounds, until ``task_timeout_ms`` has passed since the
+# first timeout of each without progress (KIP-572, seed 004).
+#
+# The group's offsets are committed last, and nothing reads them back: the manifests decide where an
+# export goes on, and the offsets only show that in the tools that show lag.
 
 from __future__ import annotations
 
@@ -17,7 +31,6 @@ from typing import Any
 import trio
 
 from .._net.retry import Retry
-from .._state.task_timer import TaskTimer
 from ..errors import (
     BootstrapError,
     ConfigurationError,
@@ -28,6 +41,7 @@ from ..errors import (
     TrikafkaError,
     topic_missing,
 )
+from ..errors.groups import every, members, outlined, unwrapped
 from ..interfaces import (
     AbandoningSink,
     ExportManifest,
@@ -40,21 +54,24 @@ from ..interfaces import (
     Sink,
     VisitedSink,
 )
+from ..tasks.plan import TimeoutBudget, warn_skipped
+from ..tasks.timer import TaskTimer, timeout_in
 from ..types import OffsetRange, TopicPartition
 from . import export_plan
-from .export_plan import SourceView, Work
+from .export_gathering import Gathering
+from .export_plan import ExportWork, SourceView
 from .export_report import ExportProgress, ExportResult
 from .export_source import ExportSource, Look, Start
-from .task_plan import Trials
 
 _log = logging.getLogger("trikafka.export")
-#: A leader gets so long (seconds) in the first round, so that the partitions of the others do not wait for it.
+#: The time of a leader in the first round (seconds), so that the others' partitions do not wait for
+#: it.
 _FIRST_LOOK = 5.0
 
 
 @dataclass(frozen=True)
 class ExportOptions:
-    """What :func:`trikafka.export` was asked for, checked."""
+    """The checked arguments of :func:`trikafka.export`."""
 
     destination: str
     topics: tuple[str, ...]
@@ -69,16 +86,24 @@ class ExportOptions:
 
 
 class _GoneError(ExportError):
-    """The topic of a planned range is not there any more."""
+    """The topic of a planned range has been deleted."""
+
+
+def _may_pass(error: Exception) -> bool:
+    """Return whether every member of the error is a timeout, or an unreachable cluster."""
+    return all(
+        timeout_in(each) is not None or isinstance(each, BootstrapError) for each in members(error)
+    )
 
 
 @dataclass
 class ExportJob:
-    """One run of an export, the sink being open."""
+    """A run of an export; the sink is open."""
 
     options: ExportOptions
     sink: Sink
     source: ExportSource
+    gathering: Gathering = field(default_factory=Gathering)
     state: ExportState = field(default_factory=ExportState)
     published: list[ExportManifest] = field(default_factory=list)
     _broken: dict[TopicPartition, Exception] = field(default_factory=dict)
@@ -87,15 +112,24 @@ class ExportJob:
     _level: str = export_plan.DEFAULT_ISOLATION
     _began: float = 0.0
 
-    async def run(self) -> ExportResult:
-        """Carry it out. Raises :exc:`ExportIncompleteError` when some partitions could not be exported."""
+    async def export_new(self) -> ExportResult:
+        """Export what is new.
+
+        Raises :exc:`ExportIncompleteError` when some partitions could not be exported.
+        """
         started, begun = export_plan.now(), trio.current_time()
         self._began = begun
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
-            await (self._publish_settled(plan) if self.state.settled else self._carry_out(plan, "resumed"))
+            await (
+                self._publish_settled(plan)
+                if self.state.settled
+                else self._carry_out(plan, "resumed")
+            )
         await self._rounds()
-        if not (self.state.last_number or self.state.visited or self._broken) and isinstance(self.sink, VisitedSink):
+        if not (self.state.last_number or self.state.visited or self._broken) and isinstance(
+            self.sink, VisitedSink
+        ):
             await self.sink.note_visit()
         result = await self._result(started, begun, resumed)
         if self._broken:
@@ -103,17 +137,24 @@ class ExportJob:
         return result
 
     async def abandon(self) -> ExportResult:
-        """Give up the unfinished plan: publish what is done of it, and leave the rest to the next plan. Reads nothing."""
+        """Publish what is done of the unfinished plan, and leave the rest to the next plan.
+
+        Reads nothing.
+        """
         started, begun = export_plan.now(), trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
             sink = self.sink
-            settled = await (sink.give_up(plan) if isinstance(sink, AbandoningSink) else sink.settle(plan, plan.ranges))
+            settled = await (
+                sink.give_up(plan)
+                if isinstance(sink, AbandoningSink)
+                else sink.settle(plan, plan.ranges)
+            )
             await self._publish(plan, settled)
         return await self._result(started, begun, resumed)
 
     async def _publish_settled(self, plan: ExportPlan) -> None:
-        """Publish a plan as far as it has come; its rest is carried to the next one."""
+        """Publish a plan as far as it has come; the rest is carried into the next plan."""
         await self._publish(plan, await self.sink.settle(plan, plan.ranges))
 
     async def _load(self) -> bool:
@@ -121,28 +162,35 @@ class ExportJob:
         asked = self.options.settings.get("isolation_level")
         self._level = export_plan.isolation_of(self.state, asked, self.options.destination)
         if self.state.last_number:
-            await self.sink.pin(self.state, (), self._settings())  # refuses what contradicts the destination's format
+            await self.sink.pin(
+                self.state, (), self._settings()
+            )  # refuses what contradicts the destination's format
         return self.state.unfinished is not None
 
     def _settings(self) -> dict[str, Any]:
-        return {**self.options.settings, "isolation_level": self._level, "fail_on_data_loss": self.options.fail_on_data_loss}
+        return {
+            **self.options.settings,
+            "isolation_level": self._level,
+            "fail_on_data_loss": self.options.fail_on_data_loss,
+        }
 
     # --- rounds ---
 
     async def _rounds(self) -> None:
-        """All partitions in the first round; later those that have timed out, until their patience ends."""
-        trials: dict[TopicPartition, Trials] = {}
+        """Export all partitions in the first round, later those that timed out."""
+        budgets: dict[TopicPartition, TimeoutBudget] = {}
         while True:
             before = self._reached()
             self._waiting = {}
             await self._round()
             for tp, reached in self._reached().items():
-                if tp in trials and reached > before.get(tp, -1):
-                    trials[tp].succeeded()
+                if reached > before.get(tp, -1):
+                    self.source.skipped.forget(tp)
+                    if tp in budgets:
+                        budgets[tp].succeeded()
             delays = {}
             for tp, error in self._waiting.items():
-                tried = trials.get(tp) or Trials(f"exporting {tp}", [TaskTimer(self.options.task_timeout_ms)], self.options.retry())
-                trials[tp] = tried
+                budgets[tp] = tried = budgets.get(tp) or self._budget(tp)
                 try:
                     delays[tp] = tried.failed(error)
                 except KafkaTimeoutError as last:
@@ -151,6 +199,20 @@ class ExportJob:
                 return
             self._only = frozenset(delays)
             await trio.sleep(min(delays.values()))
+
+    def _budget(self, tp: TopicPartition) -> TimeoutBudget:
+        """Return the attempts at a partition.
+
+        The log has its suspension once, then every five minutes, until it makes progress.
+        """
+
+        def warn(who: str, delay: float, error: Exception) -> None:
+            if self.source.skipped.is_due(tp):
+                warn_skipped(who, delay, error)
+
+        return TimeoutBudget(
+            f"exporting {tp}", [TaskTimer(self.options.task_timeout_ms)], self.options.retry(), warn
+        )
 
     def _reached(self) -> dict[TopicPartition, int]:
         return export_plan.exported_up_to(self.state)
@@ -164,28 +226,44 @@ class ExportJob:
         if is_wanted:
             await self._plan(view, work)
 
-    async def _look(self) -> tuple[SourceView, Work, bool]:
-        """Ask the cluster what there is to do, and whether a plan is wanted for it in this round."""
+    async def _look(self) -> tuple[SourceView, ExportWork, bool]:
+        """Ask the cluster what there is to do; return whether this round needs a plan."""
         quick = self._only is None and self.options.task_timeout_ms > 0
-        look = await self.source.look(self.options.topics, self._level, self._only, _FIRST_LOOK if quick else None)
+        look = await self.source.look(
+            self.options.topics, self._level, self._only, _FIRST_LOOK if quick else None
+        )
         self._waiting.update(look.errors)
         view = self._known(look)
         first = await self._first_offsets(view, look)
-        work = export_plan.work_of(self.state, view, first, fail_on_data_loss=self.options.fail_on_data_loss)
+        work = export_plan.work_of(
+            self.state, view, first, fail_on_data_loss=self.options.fail_on_data_loss
+        )
         self._broken.update(work.errors)
+        view = replace(
+            view,
+            ends={**view.ends, **self.gathering.ends(work.starts, view.ends, trio.current_time())},
+        )
         fresh = any(work.starts[tp] < view.ends[tp] for tp in work.starts)
         return view, work, bool(await self._carried() or fresh or work.lost)
 
     def _wait_for_all(self, error: BootstrapError | KafkaTimeoutError) -> None:
-        """Nobody could be asked in this round, which has planned nothing. Raises ``error`` if nobody was there to begin with."""
+        """Count a round in which no broker answered as a timeout of every partition.
+
+        Raises ``error`` if no broker has answered since the start.
+        """
         topics = self.options.topics
-        tps = self._only or {tp for manifest in self.published for tp in manifest.plan.positions if tp.topic in topics}
+        tps = self._only or {
+            tp
+            for manifest in self.published
+            for tp in manifest.plan.positions
+            if tp.topic in topics
+        }
         if not tps:
             raise error
         self._waiting.update({tp: self._patient(tp, error) for tp in tps if tp not in self._broken})
 
     def _known(self, look: Look) -> SourceView:
-        """The view without the topics that are not there, or are others than those that were exported; these are broken."""
+        """Return the view without topics that are missing or were recreated; those are broken."""
         view, destination = look.view, self.options.destination
         export_plan.check_cluster(self.state, view.cluster_id, destination)
         for topic in look.missing:
@@ -199,55 +277,87 @@ class ExportJob:
         wrong = set()
         for topic, topic_id in view.topic_ids.items():
             try:
-                export_plan.check_identity(self.state, replace(view, topic_ids={topic: topic_id}), destination)
+                export_plan.check_identity(
+                    self.state, replace(view, topic_ids={topic: topic_id}), destination
+                )
             except ExportError as error:
                 wrong.add(topic)
                 self._give_up_topic(topic, error)
         return replace(
             view,
-            topic_ids={topic: known for topic, known in view.topic_ids.items() if topic not in wrong},
+            topic_ids={
+                topic: known for topic, known in view.topic_ids.items() if topic not in wrong
+            },
             beginnings={tp: at for tp, at in view.beginnings.items() if tp.topic not in wrong},
             ends={tp: at for tp, at in view.ends.items() if tp.topic not in wrong},
         )
 
     def _give_up_topic(self, topic: str, error: Exception) -> None:
-        for tp in [tp for tp in self.state.positions if tp.topic == topic] or [TopicPartition(topic, 0)]:
+        for tp in [tp for tp in self.state.positions if tp.topic == topic] or [
+            TopicPartition(topic, 0)
+        ]:
             self._broken.setdefault(tp, error)
 
     async def _first_offsets(self, view: SourceView, look: Look) -> Mapping[TopicPartition, int]:
         start = self.options.start
         if isinstance(start, Mapping) and self._only is None:
-            unknown = [str(tp) for tp in start if tp not in look.view.beginnings and tp not in look.errors]
+            unknown = [
+                str(tp) for tp in start if tp not in look.view.beginnings and tp not in look.errors
+            ]
             if unknown:
-                raise ExportError(f"start names partitions that do not exist or are not exported: {', '.join(unknown)}")
+                raise ExportError(
+                    "start names partitions that do not exist or are not exported: "
+                    f"{', '.join(unknown)}"
+                )
         return await self.source.first_offsets(start, self.state, view, self._level)
 
     def _to_try(self, tp: TopicPartition) -> bool:
         return tp not in self._broken and (self._only is None or tp in self._only)
 
     async def _carried(self) -> list[OffsetRange]:
-        """What earlier plans have left and can be read now, or given up now."""
-        left = [each for each in self.state.carried if self._to_try(TopicPartition(each.topic, each.partition))]
+        """Return what earlier plans left, and what can be read, or declared lost, now."""
+        left = [
+            each
+            for each in self.state.carried
+            if self._to_try(TopicPartition(each.topic, each.partition))
+        ]
         gone = await self._gone(self.state.topic_ids, {each.topic for each in left})
         for each in left:
             if each.topic in gone and self.options.fail_on_data_loss:
-                self._broken.setdefault(TopicPartition(each.topic, each.partition), _GoneError(gone[each.topic]))
-        return [each for each in left if each.topic not in gone or not self.options.fail_on_data_loss]
+                self._broken.setdefault(
+                    TopicPartition(each.topic, each.partition), _GoneError(gone[each.topic])
+                )
+        return [
+            each for each in left if each.topic not in gone or not self.options.fail_on_data_loss
+        ]
 
-    async def _plan(self, view: SourceView, work: Work) -> None:
-        fresh = [OffsetRange(*tp, at, view.ends[tp]) for tp, at in work.starts.items() if at < view.ends[tp]]
+    async def _plan(self, view: SourceView, work: ExportWork) -> None:
+        fresh = [
+            OffsetRange(*tp, at, view.ends[tp])
+            for tp, at in work.starts.items()
+            if at < view.ends[tp]
+        ]
         wanted = [*work.carried, *fresh]
         try:
             format = await self.sink.pin(self.state, wanted, self._settings())
-        except KafkaTimeoutError as error:  # of a broker, or of whatever else the sink asks: nothing is planned till it responds
-            if not wanted:
+        except (TrikafkaError, ExceptionGroup) as error:
+            late = timeout_in(error)
+            if late is not None and wanted:
+                # From a broker, or from anything else that the sink asks: nothing is planned until
+                # it responds.
+                self._waiting.update(
+                    {TopicPartition(each.topic, each.partition): late for each in wanted}
+                )
+                return
+            wrong = any(
+                isinstance(each, ConfigurationError) or not isinstance(each, TrikafkaError)
+                for each in members(error)
+            )
+            if late is not None or self._only is None or wrong:
                 raise
-            self._waiting.update({TopicPartition(each.topic, each.partition): error for each in wanted})
-            return
-        except TrikafkaError as error:
-            if self._only is None or isinstance(error, ConfigurationError):
-                raise
-            self._broken.update({TopicPartition(each.topic, each.partition): error for each in wanted})  # others are published
+            self._broken.update(
+                {TopicPartition(each.topic, each.partition): error for each in wanted}
+            )  # the other partitions are published
             return
         plan = export_plan.new_plan(
             self.state,
@@ -258,17 +368,18 @@ class ExportJob:
             format=format,
         )
         if plan is not None:
-            self._tell_beside(plan)
+            self._log_new_topic(plan)
             await self.sink.store_plan(plan)
             await self._carry_out(plan, "planned")
 
-    def _tell_beside(self, plan: ExportPlan) -> None:
-        """A topic that comes into a destination of others may be meant to, or be a slip of the destination's name."""
+    def _log_new_topic(self, plan: ExportPlan) -> None:
+        """Log a new topic in a destination of others: on purpose, or a slip of the name."""
         before = export_plan.topics_of(self.state)
         new = sorted({*plan.topic_ids}.difference(before))
         if before and new:
             _log.warning(
-                "%s holds an export of %s, and gets %s beside it: who reads all of it gets both (column topic)",
+                "%s holds an export of %s, and gets %s beside it: who reads all of it gets both "
+                "(column topic)",
                 self.options.destination,
                 export_plan.listed(before),
                 export_plan.listed(new),
@@ -277,16 +388,16 @@ class ExportJob:
     # --- one plan ---
 
     async def _carry_out(self, plan: ExportPlan, stage: ExportStage) -> None:
-        """Have the sink write what is planned and can be read, and publish it."""
+        """Let the sink write the ranges that can be read, and publish the result."""
         self._began = trio.current_time()
-        self._tell(stage, plan, 0, 0)
+        self._report_progress(stage, plan, 0, 0)
         errors: dict[PlannedRange, Exception] = {}
         try:
             gone = await self._gone(plan.topic_ids, {planned.topic for planned in plan.ranges})
         except (BootstrapError, KafkaTimeoutError) as error:
-            if stage == "resumed":  # nobody was there to begin with
+            if stage == "resumed":  # no broker has answered since the start
                 raise
-            gone, errors = {}, dict.fromkeys(plan.ranges, error)  # it is carried into the next plan
+            gone, errors = {}, dict.fromkeys(plan.ranges, error)  # carried into the next plan
         ranges = []
         for planned in export_plan.turns(plan.ranges):
             if planned.topic in gone:
@@ -297,15 +408,19 @@ class ExportJob:
                 ranges.append(planned)
 
         def report(stage: ExportStage, ranges_done: int, rows_done: int) -> None:
-            self._tell(stage, plan, ranges_done, rows_done)
+            self._report_progress(stage, plan, ranges_done, rows_done)
 
         if ranges:
             errors |= await self.sink.write(plan, ranges, self._settings(), report)
         settled = await self.sink.settle(plan, plan.ranges)
-        await self._publish(plan, [self._judged(result, errors.get(result.planned)) for result in settled])
+        await self._publish(
+            plan, [self._judged(result, errors.get(result.planned)) for result in settled]
+        )
 
-    async def _gone(self, topic_ids: Mapping[str, str | None], topics: Iterable[str]) -> dict[str, str]:
-        """Which of these topics are not there any more, with a sentence for each."""
+    async def _gone(
+        self, topic_ids: Mapping[str, str | None], topics: Iterable[str]
+    ) -> dict[str, str]:
+        """Return which of these topics are deleted or recreated, with a sentence for each."""
         topics = sorted(topics)
         if not topics:
             return {}
@@ -315,31 +430,47 @@ class ExportJob:
         for topic, topic_id in now.items():
             if topic_id and (planned := topic_ids.get(topic)) and planned != topic_id:
                 gone[topic] = f"topic {topic!r} was deleted and created anew"
-        advice = "; what was planned of it and is not exported yet is lost: fail_on_data_loss=False notes that and goes on"
+        advice = (
+            "; what was planned of it and is not exported yet is lost: fail_on_data_loss=False "
+            "notes that and goes on"
+        )
         return {topic: text + advice for topic, text in gone.items()}
 
     def _judged(self, result: RangeResult, error: Exception | None) -> RangeResult:
-        """The result with its error; lost instead, where the log has lost it and that is allowed."""
+        """Return the result with its error, or as lost where that is allowed."""
         if result.done:
             return result
         planned, at = result.planned, result.reached
-        if isinstance(error, OffsetOutOfRangeError | _GoneError) and not self.options.fail_on_data_loss:
-            gap = LostRange(planned.topic, planned.partition, at, planned.end, str(error).partition("; what was")[0])
+        if (
+            error is not None
+            and every(error, (OffsetOutOfRangeError, _GoneError))
+            and not self.options.fail_on_data_loss
+        ):
+            gap = LostRange(
+                planned.topic,
+                planned.partition,
+                at,
+                planned.end,
+                outlined(error).partition("; what was")[0],
+            )
             return replace(result, reached=planned.end, lost=(*result.lost, gap))
-        return replace(result, error=error or ExportError(f"the sink left a part of {planned} undone"))
+        return replace(
+            result, error=error or ExportError(f"the sink left a part of {planned} undone")
+        )
 
     async def _publish(self, plan: ExportPlan, results: Iterable[RangeResult]) -> None:
         manifest = export_plan.complete(plan, results)
         done = sum(result.done for result in manifest.results)
-        self._tell("written", plan, done, manifest.rows)
+        self._report_progress("written", plan, done, manifest.rows)
         await self.sink.publish(manifest)
         self.published.append(manifest)
         self.state = export_plan.after(manifest)
-        self._note(manifest)
-        self._tell("published", plan, done, manifest.rows)
+        self._sort_rest(manifest)
+        self.gathering.learn(manifest.results)
+        self._report_progress("published", plan, done, manifest.rows)
 
-    def _note(self, manifest: ExportManifest) -> None:
-        """What is left, and why: to be tried again, or not."""
+    def _sort_rest(self, manifest: ExportManifest) -> None:
+        """Sort what is left of a manifest: to be retried, or broken."""
         for lost in manifest.lost:
             _log.warning("%s is lost for ever: %s", lost, lost.reason)
         for result in manifest.results:
@@ -349,22 +480,33 @@ class ExportJob:
             if result.done or result.error is None:
                 continue
             tp, error = result.planned.tp, result.error
-            if isinstance(error, BootstrapError | KafkaTimeoutError):
+            if _may_pass(error):
                 self._waiting.setdefault(tp, self._patient(tp, error))
             else:
                 self._broken.setdefault(tp, error)
 
-    def _patient(self, tp: TopicPartition, error: BootstrapError | KafkaTimeoutError) -> KafkaTimeoutError:
-        """What is tried again: no broker at all is a time-out too, once the export has begun, for they may come back."""
+    def _patient(self, tp: TopicPartition, error: Exception) -> KafkaTimeoutError:
+        """Return the timeout to retry after.
+
+        An unreachable cluster counts as a timeout once the export has begun.
+        """
         if isinstance(error, KafkaTimeoutError):
             return error
-        return KafkaTimeoutError(f"reading {tp}", trio.current_time() - self._began, last_error=error)
+        return KafkaTimeoutError(
+            f"reading {tp}", trio.current_time() - self._began, last_error=unwrapped(error)
+        )
 
-    def _tell(self, stage: ExportStage, plan: ExportPlan, ranges_done: int, rows_done: int) -> None:
+    def _report_progress(
+        self, stage: ExportStage, plan: ExportPlan, ranges_done: int, rows_done: int
+    ) -> None:
         if self.options.on_progress is not None:
             total = sum(planned.end - planned.start for planned in plan.ranges)
             seconds = trio.current_time() - self._began if self._began else 0.0
-            self.options.on_progress(ExportProgress(stage, plan, ranges_done, len(plan.ranges), rows_done, total, seconds))
+            self.options.on_progress(
+                ExportProgress(
+                    stage, plan, ranges_done, len(plan.ranges), rows_done, total, seconds
+                )
+            )
 
     # --- the end ---
 
@@ -386,23 +528,38 @@ class ExportJob:
             format=format.get("name"),
             location=format.get("location"),
             exactly_once=format.get("exactly_once") is not False,
+            waiting=self.gathering.left,
         )
 
     async def _commit(self) -> Mapping[TopicPartition, int]:
-        """Bring the group's offsets up to what is published, also where a killed run could not."""
-        exported = {*self.options.topics, *(file.topic for m in self.published for file in m.plan.ranges)}
-        ours = {tp: offset for tp, offset in export_plan.exported_up_to(self.state).items() if tp.topic in exported}
+        """Commit the group's offsets up to what is published, and what a killed run left."""
+        exported = {
+            *self.options.topics,
+            *(file.topic for m in self.published for file in m.plan.ranges),
+        }
+        ours = {
+            tp: offset
+            for tp, offset in export_plan.exported_up_to(self.state).items()
+            if tp.topic in exported
+        }
         ours = {tp: offset for tp, offset in ours.items() if tp not in self._broken}
         if self.options.group_id is None or not ours:
             return {}
         behind = await self.source.commit(self.options.group_id, self._level, ours)
         if behind and self.published:
             plan = self.published[-1].plan
-            self._tell("committed", plan, len(plan.ranges), sum(manifest.rows for manifest in self.published))
+            self._report_progress(
+                "committed",
+                plan,
+                len(plan.ranges),
+                sum(manifest.rows for manifest in self.published),
+            )
         return behind
 
     def _incomplete(self, result: ExportResult) -> ExportIncompleteError:
         tps = sorted(self._broken)
         shown = ", ".join(map(str, tps[:5])) + (f" and {len(tps) - 5} more" if len(tps) > 5 else "")
         done = f"; {result.rows:,} rows are published" if result.rows else ""
-        return ExportIncompleteError(f"{shown} could not be exported: {self._broken[tps[0]]}{done}", result)
+        return ExportIncompleteError(
+            f"{shown} could not be exported: {outlined(self._broken[tps[0]])}{done}", result
+        )

@@ -1,7 +1,7 @@
-"""Plans and manifests as JSON, format 2; format 1 is read. Pure; no I/O.
+"""Plans and manifests as JSON: format 2 is written, format 1 is read, too.
 
-What comes from a disk is checked as if anybody could have written it: ranges that overlap, that run backwards or lead beyond
-what the plan says to cover are refused, and so are names that lead out of the destination.
+Pure functions. A file on a disk is checked as if anyone could have written it. Ranges that overlap,
+run backwards or exceed the plan are refused, and so are names that lead out of the destination.
 """
 
 from __future__ import annotations
@@ -11,8 +11,17 @@ from collections.abc import Mapping
 from typing import Any
 
 from ..errors import ExportError
-from ..interfaces import ExportManifest, ExportPlan, ExportState, LostRange, PlannedRange, RangeResult, WrittenFile
+from ..interfaces import (
+    ExportManifest,
+    ExportPlan,
+    ExportState,
+    LostRange,
+    PlannedRange,
+    RangeResult,
+    WrittenFile,
+)
 from ..types import OffsetRange, TopicPartition
+from .export_pieces import check_inside, checked_sum
 from .export_plan import checked_name
 
 FORMAT_VERSION = 2
@@ -20,7 +29,13 @@ FORMAT_VERSION = 2
 
 def plan_to_json(plan: ExportPlan) -> str:
     """Return the text of a plan file."""
-    return _text({"kind": "plan", **_plan_dict(plan), "ranges": [_range_dict(planned) for planned in plan.ranges]})
+    return _text(
+        {
+            "kind": "plan",
+            **_plan_dict(plan),
+            "ranges": [_range_dict(planned) for planned in plan.ranges],
+        }
+    )
 
 
 def manifest_to_json(manifest: ExportManifest) -> str:
@@ -38,20 +53,33 @@ def manifest_to_json(manifest: ExportManifest) -> str:
 
 
 def plan_from_json(text: str | bytes, where: str) -> ExportPlan:
-    """Read a plan or the plan's part of a manifest. Raises :exc:`ExportError` naming ``where`` for anything else."""
+    """Read a plan, or the plan's part of a manifest.
+
+    Raises :exc:`ExportError`, which names ``where``, for anything else.
+    """
     return _read(text, where)[0]
 
 
 def state_from_json(text: str | bytes, where: str) -> ExportState:
-    """Read from a manifest how far its destination is. Raises :exc:`ExportError` naming ``where`` for anything else."""
+    """Read the destination's state from a manifest.
+
+    Raises :exc:`ExportError`, which names ``where``, for anything else.
+    """
     plan, body = _read(text, where)
     try:
         carried = tuple(
-            OffsetRange(_word(each, "topic"), _offset(each, "partition"), _offset(each, "start"), _offset(each, "end"))
+            OffsetRange(
+                _word(each, "topic"),
+                _offset(each, "partition"),
+                _offset(each, "start"),
+                _offset(each, "end"),
+            )
             for each in body.get("carried", ())
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(f"{where} is not an export plan or manifest: {type(error).__name__}: {error}") from error
+        raise ExportError(
+            f"{where} is not an export plan or manifest: {type(error).__name__}: {error}"
+        ) from error
     return ExportState(
         last_number=plan.number,
         cluster_id=plan.cluster_id,
@@ -64,24 +92,63 @@ def state_from_json(text: str | bytes, where: str) -> ExportState:
 
 
 def files_from_json(text: str | bytes, where: str) -> list[WrittenFile]:
-    """Read the data files that a manifest lists. Raises :exc:`ExportError` naming ``where`` for anything else."""
+    """Read the data files that a manifest lists.
+
+    Raises :exc:`ExportError`, which names ``where``, for anything else.
+    """
     _, body = _read(text, where)
     try:
         if body["version"] == 1:
             return [
-                WrittenFile(_range(each), each["file"], each["from"], each["to"], int(each["rows"]), int(each["bytes"]))
+                WrittenFile(
+                    _range(each),
+                    each["file"],
+                    each["from"],
+                    each["to"],
+                    int(each["rows"]),
+                    int(each["bytes"]),
+                )
                 for each in body["files"]
                 if each["file"] is not None
             ]
+        return [_file(each, f, where) for each in body["ranges"] for f in each["files"]]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(
+            f"{where} is not an export manifest: {type(error).__name__}: {error}"
+        ) from error
+
+
+def letters_from_json(text: str | bytes, where: str) -> list[WrittenFile]:
+    """Read the files of dead letters that a manifest lists; older releases list none.
+
+    Raises as :func:`files_from_json`.
+    """
+    _, body = _read(text, where)
+    try:
         return [
-            WrittenFile(
-                _range(each), str(f["name"]), int(f["from"]), int(f["to"]), int(f["rows"]), int(f["bytes"]), f.get("version")
-            )
-            for each in body["ranges"]
-            for f in each["files"]
+            _file(each, f, where)
+            for each in body.get("ranges", ())
+            for f in each.get("letters", ())
         ]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ExportError(f"{where} is not an export manifest: {type(error).__name__}: {error}") from error
+        raise ExportError(
+            f"{where} is not an export manifest: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _file(planned: Mapping[str, Any], file: Mapping[str, Any], where: str) -> WrittenFile:
+    name = _word(file, "name")
+    check_inside(name, where)
+    return WrittenFile(
+        planned=_range(planned),
+        name=name,
+        start=_offset(file, "from"),
+        end=_offset(file, "to"),
+        rows=_offset(file, "rows"),
+        bytes=_offset(file, "bytes"),
+        version=None if file.get("version") is None else _offset(file, "version"),
+        crc32c=checked_sum(file.get("crc32c")),
+    )
 
 
 def _read(text: str | bytes, where: str) -> tuple[ExportPlan, dict[str, Any]]:
@@ -89,14 +156,25 @@ def _read(text: str | bytes, where: str) -> tuple[ExportPlan, dict[str, Any]]:
         body = json.loads(text if isinstance(text, str) else text.decode())
         version = body["version"]
         if version not in (1, FORMAT_VERSION):
-            raise ExportError(f"it has format version {version}; this trikafka reads version {FORMAT_VERSION}")
+            raise ExportError(
+                f"it has format version {version}; this trikafka reads version {FORMAT_VERSION}"
+            )
         plan = _plan(body)
         _check_ranges(plan)
         return plan, body
     except ExportError as error:
         raise ExportError(f"{where} cannot be used: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ExportError(f"{where} is not an export plan or manifest: {type(error).__name__}: {error}") from error
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
+        raise ExportError(
+            f"{where} is not an export plan or manifest: {type(error).__name__}: {error}"
+        ) from error
 
 
 def _plan(body: Mapping[str, Any]) -> ExportPlan:
@@ -115,7 +193,13 @@ def _plan(body: Mapping[str, Any]) -> ExportPlan:
         },
         format=dict(body.get("format") or {}),
         lost=tuple(
-            LostRange(_word(each, "topic"), _offset(each, "partition"), _offset(each, "from"), _offset(each, "to"), each["reason"])
+            LostRange(
+                _word(each, "topic"),
+                _offset(each, "partition"),
+                _offset(each, "from"),
+                _offset(each, "to"),
+                each["reason"],
+            )
             for each in body.get("planned_lost", ())
         ),
     )
@@ -131,9 +215,15 @@ def _check_ranges(plan: ExportPlan) -> None:
         if before is not None and before.end > planned.start:
             raise ExportError(f"it plans both {before} and {planned}, which overlap")
         if planned.end > plan.positions.get(planned.tp, -1):
-            raise ExportError(f"it plans {planned}, beyond its own position {plan.positions.get(planned.tp)}")
+            raise ExportError(
+                f"it plans {planned}, beyond its own position {plan.positions.get(planned.tp)}"
+            )
         last[planned.tp] = planned
-    wrong = [f"{offset} of {tp}" for tp, offset in plan.positions.items() if offset < 0 or tp.partition < 0]
+    wrong = [
+        f"{offset} of {tp}"
+        for tp, offset in plan.positions.items()
+        if offset < 0 or tp.partition < 0
+    ]
     if wrong:
         raise ExportError(f"it has positions that are no offsets: {', '.join(wrong)}")
     if len({planned.name for planned in plan.ranges}) != len(plan.ranges):
@@ -156,7 +246,9 @@ def _offset(body: Mapping[str, Any], name: str) -> int:
 
 def _range(body: Mapping[str, Any]) -> PlannedRange:
     name = checked_name(str(body["planned_file"]))
-    return PlannedRange(_word(body, "topic"), int(body["partition"]), int(body["from"]), int(body["to"]), name)
+    return PlannedRange(
+        _word(body, "topic"), int(body["partition"]), int(body["from"]), int(body["to"]), name
+    )
 
 
 def _plan_dict(plan: ExportPlan) -> dict[str, Any]:
@@ -195,18 +287,33 @@ def _result_dict(result: RangeResult) -> dict[str, Any]:
     }
     if result.dead_letters:
         body["dead_letters"] = result.dead_letters
+    if result.letters:
+        body["letters"] = [_file_dict(file) for file in result.letters]
     if result.error is not None:
         body["error"] = f"{type(result.error).__name__}: {result.error}"[:2000]
     return body
 
 
 def _file_dict(file: WrittenFile) -> dict[str, Any]:
-    body = {"name": file.name, "from": file.start, "to": file.end, "rows": file.rows, "bytes": file.bytes}
-    return body if file.version is None else {**body, "version": file.version}
+    body = {
+        "name": file.name,
+        "from": file.start,
+        "to": file.end,
+        "rows": file.rows,
+        "bytes": file.bytes,
+    }
+    more = {"version": file.version, "crc32c": file.crc32c}
+    return body | {name: value for name, value in more.items() if value is not None}
 
 
 def _lost_dict(lost: LostRange) -> dict[str, Any]:
-    return {"topic": lost.topic, "partition": lost.partition, "from": lost.start, "to": lost.end, "reason": lost.reason}
+    return {
+        "topic": lost.topic,
+        "partition": lost.partition,
+        "from": lost.start,
+        "to": lost.end,
+        "reason": lost.reason,
+    }
 
 
 def _text(body: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
-"""The plan of an export: which offsets are read as one range, and how far the destination is. Pure; no I/O.
+"""The plan of an export: its ranges of offsets, and the destination's state.
 
-Owns the names of data files. A name, once in a stored plan, is never worked out again: a later version may name files as it
-likes. The form of plans on disk is in :mod:`.export_json`.
+Pure functions. This module owns the names of data files. A name in a stored plan is never computed
+again, so a later version may name files differently. :mod:`.export_json` has the form on disk.
 """
 
 from __future__ import annotations
@@ -15,17 +15,24 @@ from itertools import pairwise
 from typing import Any
 
 from ..errors import ConfigurationError, ExportError
-from ..interfaces import ExportManifest, ExportPlan, ExportState, LostRange, PlannedRange, RangeResult
+from ..interfaces import (
+    ExportManifest,
+    ExportPlan,
+    ExportState,
+    LostRange,
+    PlannedRange,
+    RangeResult,
+)
 from ..types import OffsetRange, TopicPartition
 
-#: Topic names may have 249 characters and file names 255; what follows the topic takes up to 69.
+#: Topic names may have 249 characters and file names 255; up to 69 follow the topic.
 _TOPIC_IN_NAME = 180
 DEFAULT_ISOLATION = "read_committed"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """What the cluster says at the moment of planning, for the partitions of the topics to export that answered."""
+    """The cluster at the moment of planning, for the partitions that answered."""
 
     cluster_id: str | None
     topic_ids: Mapping[str, str | None]
@@ -34,10 +41,10 @@ class SourceView:
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What is to be planned: where each partition goes on, what is left of earlier plans, and what is gone.
+class ExportWork:
+    """The work to plan: starts, ranges left by earlier plans, and lost ranges.
 
-    Partitions with ``errors`` cannot go on, because the log has lost something at either end.
+    Partitions with ``errors`` cannot go on: the log has lost something at either end.
     """
 
     starts: Mapping[TopicPartition, int]
@@ -49,13 +56,14 @@ class Work:
 def file_name(topic: str, partition: int, start: int, end: int) -> str:
     """Return ``<topic>-<partition>-<from>-<to>.parquet``, padded so that names sort as offsets do.
 
-    Readers skip names that begin with ``_`` or ``.``, so such a topic gets an ``@`` before it; a very long one is cut.
+    Readers skip names that begin with ``_`` or ``.``, so such a topic gets an ``@`` before it. A
+    very long topic is cut.
     """
     return f"{name_of_topic(topic)}-{partition:05d}-{start:020d}-{end:020d}.parquet"
 
 
 def name_of_topic(topic: str) -> str:
-    """The beginning of the names of a topic's files."""
+    """Return the beginning of a topic's file names."""
     shown = f"@{topic}" if topic[:1] in "_." else topic
     if len(shown) > _TOPIC_IN_NAME:
         return f"{shown[:_TOPIC_IN_NAME]}~{hashlib.sha256(topic.encode()).hexdigest()[:12]}"
@@ -63,14 +71,17 @@ def name_of_topic(topic: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a data file. Raises :exc:`ExportError` if it could lead out of the destination."""
+    """Return the name of a data file.
+
+    Raises :exc:`ExportError` if it could lead out of the destination.
+    """
     if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
         raise ExportError(f"{name!r} is not the name of a file in the destination")
     return name
 
 
 def split(start: int, end: int, most: int) -> list[tuple[int, int]]:
-    """Cut ``[start, end)`` into as few parts of at most ``most`` offsets as possible, of about one size."""
+    """Cut ``[start, end)`` into the fewest equal parts of at most ``most`` offsets."""
     width = end - start
     parts = -(-width // most)
     cuts = [start + width * i // parts for i in range(parts + 1)] if parts else []
@@ -78,12 +89,16 @@ def split(start: int, end: int, most: int) -> list[tuple[int, int]]:
 
 
 def isolation_of(state: ExportState, asked: str | None, destination: str) -> str:
-    """The isolation level of this export: the destination's own, once it has one. Raises :exc:`ConfigurationError`."""
+    """Return the isolation level of this export: the destination's own, once it has one.
+
+    Raises :exc:`ConfigurationError` if another one is asked for.
+    """
     if state.isolation_level is None:
         return asked or DEFAULT_ISOLATION
     if asked is not None and asked != state.isolation_level:
         raise ConfigurationError(
-            f"{destination} was exported with isolation_level={state.isolation_level!r} and keeps it; "
+            f"{destination} was exported with isolation_level={state.isolation_level!r} and keeps "
+            "it; "
             f"choose another destination for {asked!r}"
         )
     return state.isolation_level
@@ -93,25 +108,36 @@ def check_cluster(state: ExportState, cluster_id: str | None, destination: str) 
     """Raise :exc:`ExportError` if ``destination`` was exported from another cluster."""
     if state.cluster_id and cluster_id and state.cluster_id != cluster_id:
         raise ExportError(
-            f"{destination} holds an export from another cluster ({state.cluster_id}, not {cluster_id}); "
+            f"{destination} holds an export from another cluster ({state.cluster_id}, not "
+            f"{cluster_id}); "
             "choose another destination"
         )
 
 
 def check_identity(state: ExportState, view: SourceView, destination: str) -> None:
-    """Raise :exc:`ExportError` if the topics are not those that were exported to ``destination`` before."""
+    """Raise :exc:`ExportError` if a topic was recreated since its last export."""
     check_cluster(state, view.cluster_id, destination)
     for topic, topic_id in view.topic_ids.items():
         before = state.topic_ids.get(topic)
         if before and topic_id and before != topic_id:
             raise ExportError(
-                f"topic {topic!r} was deleted and created anew since it was exported to {destination}; "
+                f"topic {topic!r} was deleted and created anew since it was exported to "
+                f"{destination}; "
                 "choose another destination for the new one"
             )
 
 
-def work_of(state: ExportState, view: SourceView, first: Mapping[TopicPartition, int], *, fail_on_data_loss: bool) -> Work:
-    """Return where each partition's export goes on. ``first`` says where it begins if nothing was exported yet."""
+def work_of(
+    state: ExportState,
+    view: SourceView,
+    first: Mapping[TopicPartition, int],
+    *,
+    fail_on_data_loss: bool,
+) -> ExportWork:
+    """Return where each partition's export goes on.
+
+    ``first`` has the offsets of partitions that were not exported before.
+    """
     starts: dict[TopicPartition, int] = {}
     lost: list[LostRange] = []
     errors: dict[TopicPartition, ExportError] = {}
@@ -127,27 +153,34 @@ def work_of(state: ExportState, view: SourceView, first: Mapping[TopicPartition,
             )
         elif is_lost and fail_on_data_loss:
             errors[tp] = ExportError(
-                f"records not exported yet are gone from the log: {gap}; fail_on_data_loss=False goes on without them"
+                f"records not exported yet are gone from the log: {gap}; fail_on_data_loss=False "
+                "goes on without them"
             )
         else:
             starts[tp] = max(start, beginning)
             lost += [gap] if is_lost else []
-    return Work(starts, state.carried, tuple(lost), errors)
+    return ExportWork(starts, state.carried, tuple(lost), errors)
 
 
 def new_plan(
     state: ExportState,
     view: SourceView,
-    work: Work,
+    work: ExportWork,
     *,
     max_records_per_file: int,
     isolation_level: str,
     format: Mapping[str, Any],
 ) -> ExportPlan | None:
-    """Return the plan for what is carried over and all between the starts and the view's ends; ``None`` if that is nothing."""
+    """Return the plan for what is carried over and what is new; ``None`` if there is neither."""
     fresh = [OffsetRange(*tp, work.starts[tp], view.ends[tp]) for tp in sorted(work.starts)]
     ranges = tuple(
-        PlannedRange(whole.topic, whole.partition, low, high, checked_name(file_name(whole.topic, whole.partition, low, high)))
+        PlannedRange(
+            whole.topic,
+            whole.partition,
+            low,
+            high,
+            checked_name(file_name(whole.topic, whole.partition, low, high)),
+        )
         for whole in (*work.carried, *fresh)
         for low, high in split(whole.start, whole.end, max_records_per_file)
     )
@@ -168,33 +201,47 @@ def new_plan(
 
 
 def now() -> str:
-    """The time, as plans and manifests tell it."""
+    """Return the time in the form of plans and manifests."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 def complete(plan: ExportPlan, results: Iterable[RangeResult]) -> ExportManifest:
-    """Return the manifest of a plan for whose every range there is a result, in the plan's order. Raises :exc:`ExportError`."""
+    """Return the manifest of a plan; the results cover each range, in the plan's order.
+
+    Raises :exc:`ExportError` if a result is missing, or does not fit its range.
+    """
     results = list(results)
     found = {(result.planned.tp, result.planned.start): result for result in results}
     missing = [str(planned) for planned in plan.ranges if (planned.tp, planned.start) not in found]
     if missing or len(found) != len(results) or len(results) != len(plan.ranges):
-        raise ExportError(f"the sink did not return one result for each planned range (missing: {', '.join(missing) or 'none'})")
+        raise ExportError(
+            "the sink did not return one result for each planned range (missing: "
+            f"{', '.join(missing) or 'none'})"
+        )
     for result in results:
         _check_result(result)
-    return ExportManifest(plan, tuple(found[planned.tp, planned.start] for planned in plan.ranges), now())
+    return ExportManifest(
+        plan, tuple(found[planned.tp, planned.start] for planned in plan.ranges), now()
+    )
 
 
 def _check_result(result: RangeResult) -> None:
     planned = result.planned
     if not planned.start <= result.reached <= planned.end:
-        raise ExportError(f"the sink's result for {planned} ends at {result.reached}, outside of it")
-    for start, end in [(file.start, file.end) for file in result.files] + [(lost.start, lost.end) for lost in result.lost]:
+        raise ExportError(
+            f"the sink's result for {planned} ends at {result.reached}, outside of it"
+        )
+    for start, end in [(file.start, file.end) for file in result.files] + [
+        (lost.start, lost.end) for lost in result.lost
+    ]:
         if not planned.start <= start <= end <= result.reached:
-            raise ExportError(f"the sink's result for {planned} has a part outside of it: [{start}, {end})")
+            raise ExportError(
+                f"the sink's result for {planned} has a part outside of it: [{start}, {end})"
+            )
 
 
 def after(manifest: ExportManifest) -> ExportState:
-    """The state of a destination when the manifest stands."""
+    """Return the state of a destination once the manifest is published."""
     plan = manifest.plan
     return ExportState(
         last_number=plan.number,
@@ -208,7 +255,10 @@ def after(manifest: ExportManifest) -> ExportState:
 
 
 def exported_up_to(state: ExportState) -> dict[TopicPartition, int]:
-    """For each partition the offset below which all is exported: where the group that shows the lag stands."""
+    """Return, for each partition, the offset below which all is exported.
+
+    These are the offsets for the group that shows the lag.
+    """
     positions = dict(state.positions)
     for left in state.carried:
         tp = TopicPartition(left.topic, left.partition)
@@ -217,18 +267,29 @@ def exported_up_to(state: ExportState) -> dict[TopicPartition, int]:
 
 
 def topics_of(state: ExportState) -> tuple[str, ...]:
-    """The topics of which a destination holds an export, or is getting one."""
+    """Return the topics that a destination holds, or is about to hold."""
     planned = state.unfinished.ranges if state.unfinished is not None else ()
-    return tuple(sorted({*state.topic_ids, *(tp.topic for tp in state.positions), *(each.topic for each in planned)}))
+    return tuple(
+        sorted(
+            {
+                *state.topic_ids,
+                *(tp.topic for tp in state.positions),
+                *(each.topic for each in planned),
+            }
+        )
+    )
 
 
 def listed(topics: Sequence[str]) -> str:
-    """Topics as a message names them: a few, and how many more."""
+    """Return topics as text: a few, and the number of the others."""
     return ", ".join(topics[:5]) + (f" and {len(topics) - 5} more" if len(topics) > 5 else "")
 
 
 def turns(ranges: Sequence[PlannedRange]) -> list[PlannedRange]:
-    """The ranges in an order in which partitions take turns, so that one that is stuck does not hold all workers."""
+    """Return the ranges in an order in which partitions alternate.
+
+    So a stuck partition does not occupy all workers.
+    """
     counts: dict[TopicPartition, int] = {}
     keyed = []
     for index, planned in enumerate(ranges):

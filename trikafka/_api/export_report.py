@@ -1,4 +1,4 @@
-"""What an export tells: how far it is while it works, and what it did. Values only."""
+"""The reports of an export: its progress, and its result. Values only."""
 
 from __future__ import annotations
 
@@ -11,9 +11,16 @@ from ..types import OffsetRange, TopicPartition
 
 @dataclass(frozen=True, slots=True)
 class ExportProgress:
-    """How far an export is. ``rows_total`` is an upper bound: compacted topics have fewer rows than offsets.
+    """The progress of an export.
 
-    ``seconds`` have passed since the plan's work began.
+    Attributes:
+        stage: The step that was reached.
+        plan: The current plan.
+        ranges_done: Finished ranges of the plan.
+        ranges_total: All ranges of the plan.
+        rows_done: Rows written.
+        rows_total: An upper bound: compacted topics have fewer rows than offsets.
+        seconds: Seconds since the work on the plan began.
     """
 
     stage: ExportStage
@@ -26,7 +33,7 @@ class ExportProgress:
 
     @property
     def rate(self) -> float | None:
-        """Rows a second since the work began; ``None`` before the first."""
+        """Rows per second since the work began; ``None`` before the first row."""
         return self.rows_done / self.seconds if self.rows_done and self.seconds > 0 else None
 
     @property
@@ -36,21 +43,32 @@ class ExportProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at this rate; ``None`` while that is not known."""
+        """The seconds that the rest takes at this rate; ``None`` without a rate."""
         return self.lag / self.rate if self.rate else None
 
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What an export did.
+    """The report of an export.
 
-    ``plans`` are the ids of the plans it published: that of a killed run, which it finished (``resumed``), and its own.
-    ``positions`` are the offsets that the next export goes on from; ``committed`` those that it committed to the group.
-    ``carried`` is planned and not exported yet: the next export begins with it. ``lost`` is gone for ever: the export was
-    told to go on without it. ``dead_letters`` counts the records that could not be read as asked and were put aside.
-    ``started`` is the time (ISO 8601, UTC), ``seconds`` what it took. ``format`` is the name that the sink gives to what it writes.
-    Not ``exactly_once``: of a killed export that the next one has finished, rows may stand twice, for the format has no key to
-    know them by. ``location`` is where the files are, of a table whose name does not say it.
+    Attributes:
+        destination: The destination.
+        plans: The ids of the published plans: a killed run's that was finished, and its own.
+        resumed: True if a killed run's plan was finished.
+        files: The files written.
+        positions: The offsets at which the next export begins.
+        committed: The offsets that were committed to the group.
+        carried: Ranges that are planned and not exported yet; the next export begins with them.
+        lost: Ranges that are gone, where the export was allowed to go on without them.
+        dead_letters: Records that could not be read as asked and were set aside.
+        started: The time of the start (ISO 8601, UTC).
+        seconds: The duration.
+        format: The sink's name for the format.
+        exactly_once: False if rows of a killed and finished export may be stored twice, because the
+            format has no key to recognise them by.
+        location: The place of the files, for a table whose name does not say it.
+        waiting: Records left to a later run (``min_records_per_file``,
+            ``min_bytes_per_file``).
     """
 
     destination: str
@@ -67,23 +85,24 @@ class ExportResult:
     format: str | None = None
     exactly_once: bool = True
     location: str | None = None
+    waiting: int = 0
 
     @property
     def already_done(self) -> bool:
-        """Whether there was nothing new, so that nothing was written."""
+        """True if there was nothing new, so that nothing was written."""
         return not self.plans
 
     @property
     def rows(self) -> int:
-        """The rows that were written."""
+        """The number of rows written."""
         return sum(file.rows for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """The bytes that were written."""
+        """The number of bytes written."""
         return sum(file.bytes for file in self.files)
 
     @property
     def versions(self) -> tuple[int, ...]:
-        """The versions of the table that it wrote, where the sink writes a table of a format that has versions."""
+        """The versions of the table that were written, if its format has versions."""
         return tuple(sorted({file.version for file in self.files if file.version is not None}))

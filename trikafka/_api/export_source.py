@@ -1,6 +1,7 @@
-"""What an export asks of Kafka: which partitions there are, where they begin and end, and to note how far the export is.
+"""An export's requests to Kafka: partitions, their beginnings and ends, the group's offsets.
 
-A partition whose leader does not answer holds up nobody: each leader is asked by itself, and who failed is told apart.
+Each leader is asked separately, and its timeout is noted for its partitions: a leader that does not
+answer delays no other.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import trio
 from ..errors import ExportError, KafkaTimeoutError, TrikafkaError
 from ..interfaces import ExportState
 from ..types import OffsetAndMetadata, PartitionInfo, TopicPartition
-from .consumer import Consumer
+from .consumer.consumer import Consumer
+from .consumer.opening import open_consumer
+from .export_log import Reminders
 from .export_plan import SourceView
-from .opening import open_consumer
 
 Start = str | int | Mapping[TopicPartition, int]
 NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
@@ -25,7 +27,7 @@ NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 @dataclass
 class Look:
-    """What the cluster said, what it did not say of some partitions, and which topics it does not have."""
+    """The cluster's answers, the timeouts of some partitions, and the missing topics."""
 
     view: SourceView
     errors: dict[TopicPartition, KafkaTimeoutError] = field(default_factory=dict)
@@ -34,26 +36,48 @@ class Look:
 
 
 class ExportSource:
-    """The cluster, as an export sees it. Every method opens a client of its own."""
+    """The cluster, as an export sees it. Each method opens a client of its own."""
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
         self._missing: set[str] = set()
+        #: The partitions that were logged as suspended, by all runs of an exporter.
+        self.skipped = Reminders(trio.current_time)
 
-    def _client(self, isolation_level: str, group_id: str | None = None) -> AbstractAsyncContextManager[Consumer]:
+    def _client(
+        self, isolation_level: str, group_id: str | None = None
+    ) -> AbstractAsyncContextManager[Consumer]:
         settings = {**self._settings, "isolation_level": isolation_level}
-        return open_consumer(**settings, group_id=group_id, enable_auto_commit=False, auto_offset_reset="none")
+        return open_consumer(
+            **settings, group_id=group_id, enable_auto_commit=False, auto_offset_reset="none"
+        )
 
-    async def topic_ids(self, topics: Iterable[str], isolation_level: str) -> tuple[str | None, dict[str, str | None]]:
-        """The cluster's id, and the ids of those topics that exist (``None`` where the broker gives none)."""
+    async def topic_ids(
+        self, topics: Iterable[str], isolation_level: str
+    ) -> tuple[str | None, dict[str, str | None]]:
+        """Return the cluster's id, and the ids of the topics that exist.
+
+        An id is ``None`` where the broker has none.
+        """
         async with self._client(isolation_level) as consumer:
-            ids = {topic: _id_of(consumer, topic) for topic in dict.fromkeys(topics) if await consumer.partitions_for(topic)}
+            ids = {
+                topic: _id_of(consumer, topic)
+                for topic in dict.fromkeys(topics)
+                if await consumer.partitions_for(topic)
+            }
             return consumer._parts.metadata.snapshot.cluster_id, ids
 
     async def look(
-        self, topics: Iterable[str], isolation_level: str, only: frozenset[TopicPartition] | None, timeout: float | None
+        self,
+        topics: Iterable[str],
+        isolation_level: str,
+        only: frozenset[TopicPartition] | None,
+        timeout: float | None,
     ) -> Look:
-        """Ask for beginnings and ends, of all partitions or ``only`` of some, each leader within ``timeout`` seconds."""
+        """Return beginnings and ends of all partitions, or of ``only`` some.
+
+        Each leader has ``timeout`` seconds.
+        """
         look = Look(SourceView(None, {}, {}, {}))
         async with self._client(isolation_level) as consumer:
             infos: list[PartitionInfo] = []
@@ -64,9 +88,16 @@ class ExportSource:
                     ids[topic] = _id_of(consumer, topic)
                 else:
                     look.missing.append(topic)
-                infos += [info for info in partitions if only is None or TopicPartition(topic, info.partition) in only]
+                infos += [
+                    info
+                    for info in partitions
+                    if only is None or TopicPartition(topic, info.partition) in only
+                ]
             look.view = SourceView(consumer._parts.metadata.snapshot.cluster_id, ids, {}, {})
             by_leader: dict[object, list[TopicPartition]] = {}
+            # One request for each leader, side by side: a leader that does not answer then costs
+            # its own partitions a timeout, and the others nothing. A partition without a leader is
+            # asked for alone, for the same reason.
             for info in infos:
                 tp = TopicPartition(info.topic, info.partition)
                 by_leader.setdefault(tp if info.leader is None else info.leader, []).append(tp)
@@ -79,7 +110,10 @@ class ExportSource:
         return look
 
     def is_news(self, missing: str) -> bool:
-        """Whether the last look is the first that lacked this topic: who exports again and again tells that once."""
+        """Return whether the last look is the first one without this topic.
+
+        Repeated exports log a missing topic once.
+        """
         known = missing in self._missing
         self._missing.add(missing)
         return not known
@@ -87,7 +121,10 @@ class ExportSource:
     async def first_offsets(
         self, start: Start, state: ExportState, view: SourceView, isolation_level: str
     ) -> Mapping[TopicPartition, int]:
-        """Where ``start`` says that partitions begin which were not exported yet; the others begin at their beginning."""
+        """Return the offsets that ``start`` gives to partitions not exported before.
+
+        The other partitions begin at their beginning.
+        """
         if isinstance(start, str):
             return {}
         new = [tp for tp in view.beginnings if tp not in state.positions]
@@ -97,30 +134,49 @@ class ExportSource:
             return {}
         async with self._client(isolation_level) as consumer:
             found = await consumer.offsets_for_times(dict.fromkeys(new, start))
-        return {tp: min(at.offset, view.ends[tp]) if (at := found.get(tp)) is not None else view.ends[tp] for tp in new}
+        return {
+            tp: min(at.offset, view.ends[tp])
+            if (at := found.get(tp)) is not None
+            else view.ends[tp]
+            for tp in new
+        }
 
-    async def commit(self, group_id: str, isolation_level: str, ours: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Bring the group's offsets up to ``ours``, those that are behind; return them. Raises :exc:`ExportError`.
+    async def commit(
+        self, group_id: str, isolation_level: str, ours: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, int]:
+        """Commit offsets of the group where they are behind ``ours``; return these.
 
-        With a topic its offsets go, and none can be committed for it.
+        A deleted topic has no offsets any more, and none can be committed for it. Raises
+        :exc:`ExportError`.
         """
         try:
             async with self._client(isolation_level, group_id) as consumer:
                 known = await consumer.committed(list(ours))
-                behind = {tp: at for tp, at in ours.items() if (now := known.get(tp)) is None or now.offset < at}
-                there = {topic for topic in {tp.topic for tp in behind} if await consumer.partitions_for(topic)}
+                behind = {
+                    tp: at
+                    for tp, at in ours.items()
+                    if (now := known.get(tp)) is None or now.offset < at
+                }
+                there = {
+                    topic
+                    for topic in {tp.topic for tp in behind}
+                    if await consumer.partitions_for(topic)
+                }
                 behind = {tp: at for tp, at in behind.items() if tp.topic in there}
                 if behind:
                     await consumer.commit({tp: OffsetAndMetadata(at) for tp, at in behind.items()})
                 return behind
         except TrikafkaError as error:
             raise ExportError(
-                f"the data is published, but the offsets of group {group_id!r} could not be committed "
+                f"the data is published, but the offsets of group {group_id!r} could not be "
+                "committed "
                 f"(the next export will try again): {error}"
             ) from error
 
 
-async def _ask(consumer: Consumer, tps: list[TopicPartition], look: Look, timeout: float | None) -> None:
+async def _ask(
+    consumer: Consumer, tps: list[TopicPartition], look: Look, timeout: float | None
+) -> None:
     try:
         beginnings = await consumer.beginning_offsets(tps, timeout=timeout)
         ends = await consumer.end_offsets(tps, timeout=timeout)
@@ -131,11 +187,16 @@ async def _ask(consumer: Consumer, tps: list[TopicPartition], look: Look, timeou
         look.errors.update(dict.fromkeys(tps, error))
         return
     look.view = SourceView(
-        look.view.cluster_id, look.view.topic_ids, {**look.view.beginnings, **beginnings}, {**look.view.ends, **ends}
+        look.view.cluster_id,
+        look.view.topic_ids,
+        {**look.view.beginnings, **beginnings},
+        {**look.view.ends, **ends},
     )
 
 
 def _id_of(consumer: Consumer, topic: str) -> str | None:
-    """The id of a topic that was just asked for: later the snapshot may not have it any more."""
-    known: str | None = getattr(consumer._parts.metadata.snapshot.topics.get(topic), "topic_id", None)
+    """Return the id of a topic that was just looked up; the snapshot may drop it later."""
+    known: str | None = getattr(
+        consumer._parts.metadata.snapshot.topics.get(topic), "topic_id", None
+    )
     return None if known == NO_TOPIC_ID else known

@@ -1,14 +1,16 @@
-"""The layout of an export's destination, where it is a directory; sinks share it. How data files come there: :mod:`.export_work`.
+"""The layout of an export's destination that is a directory; several sinks share it.
+
+:mod:`.export_work` describes how data files get there.
 
 ::
 
     <destination>/
-      flights-00000-00000000000000000000-00000000000000250000.parquet   data; appears whole, never changes
-      _trikafka/                     skipped by readers that glob
-        lock                         flock'ed while an export is at work; freed by the kernel if it is killed
-        plan-000001.json             stored before the work
-        manifest-000001.json         published after it: only now is export 1 done
-        work/000001/                 data being written and records of what is decided; removed after the manifest
+      flights-00000-<20 digits>-<20 digits>.parquet   data; appears whole, never changes
+      _trikafka/            skipped by readers that glob
+        lock                flock'ed during an export; the kernel frees it if that is killed
+        plan-000001.json    stored before the work
+        manifest-000001.json    published after it: only now is export 1 done
+        work/000001/        data being written, records of pieces; removed after the manifest
 """
 
 from __future__ import annotations
@@ -34,49 +36,78 @@ from .export_plan import name_of_topic
 from .export_work import OURS, RangeWork, work_folder
 
 CLOSED = ".closed"
-#: The descriptors of locks that this process holds. A fork has them, too, and would keep the locks when this process is dead.
+#: The descriptors of the locks that this process holds. A fork inherits them, and would keep the
+#: locks after this process has ended.
 _held: set[int] = set()
 
 
 class DirectoryStore(ExportStore):
-    """Plans, manifests and the lock of one destination directory: what a sink needs that writes files into directories.
+    """Plans, manifests and the lock of one directory, for sinks that write files.
 
-    Everything here blocks: call it in a thread, one call at a time. A worker elsewhere, who writes data files, needs only
-    :class:`RangeWork`.
+    Every method blocks: call it in a thread, one call at a time. A worker on another machine, which
+    writes data files, needs only :class:`RangeWork`.
     """
 
     @staticmethod
     def directory_of(destination: str) -> Path:
-        """The directory that a plain path or a ``file://`` address names. Raises :exc:`ConfigurationError`."""
+        """Return the directory that a plain path or a ``file://`` address names.
+
+        Args:
+            destination: A path or an address.
+
+        Raises:
+            ConfigurationError: The destination is not a directory of this machine.
+        """
         if destination.startswith("file:"):
             address = urlsplit(destination)
             if address.netloc not in ("", "localhost") or not address.path:
-                raise ConfigurationError(f"{destination!r} does not name a directory of this machine; write file:///path")
+                raise ConfigurationError(
+                    f"{destination!r} does not name a directory of this machine; write file:///path"
+                )
             destination = unquote(address.path)
         elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", destination):
-            raise ConfigurationError(f"{destination!r} is not a directory, to which alone this kind of export is written")
+            raise ConfigurationError(
+                f"{destination!r} is not a directory, to which alone this kind of export is written"
+            )
         if not destination.strip():
-            raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
+            raise ConfigurationError(
+                "the destination of an export is empty; write '.' for the current folder"
+            )
         if re.search("[\0\ud800-\udfff]", destination):
-            raise ConfigurationError(f"{destination!r} cannot name a directory: it is no text in UTF-8, or has a zero byte")
+            raise ConfigurationError(
+                f"{destination!r} cannot name a directory: it is no text in UTF-8, or has a zero "
+                "byte"
+            )
         return Path(destination).absolute()
 
     @staticmethod
     def name_of_topic(topic: str) -> str:
-        """How the names of a topic's files begin: so that readers do not skip them, and no file system finds them too long."""
+        """Return the beginning of a topic's file names.
+
+        Readers do not skip such names, and no file system finds them too long.
+
+        Args:
+            topic: The topic.
+        """
         return name_of_topic(topic)
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self._own = root / OURS
-        self.title, self.own_title = str(root), str(self._own)
+        self.title = str(root)
+        self.own_title = str(self._own)
         self._work = self._own / "work"
         self._lock: int | None = None
-        #: What :meth:`open` has made, the innermost first; nothing where our folder was there before.
+        #: The folders that :meth:`open` has made, the innermost first; empty if the own folder
+        #: existed.
         self._made: list[Path] = []
 
     def open(self) -> None:
-        """Make the directory where it is missing, check that it can be written, lock it."""
+        """Make the directory if it is missing, check that it can be written, and lock it.
+
+        Raises:
+            ExportError: The directory cannot be written, or another export has locked it.
+        """
         self._known = None
         with self.explained(f"cannot write to {self.root}"):
             self._lock = self._made_and_locked()
@@ -93,7 +124,10 @@ class DirectoryStore(ExportStore):
             raise
 
     def _made_and_locked(self) -> int:
-        """Make the folders and lock them; again where an export that was refused takes them back just now."""
+        """Make the folders and lock them.
+
+        Repeated where an export that was refused removes its folders at the same moment.
+        """
         attempts = 5
         while True:
             attempts -= 1
@@ -116,45 +150,55 @@ class DirectoryStore(ExportStore):
         except BlockingIOError:
             holder = os.pread(lock, 200, 0).decode(errors="replace").strip() or "unknown"
             os.close(lock)
-            raise ExportError(f"another export to {self.root} is at work (process {holder})") from None
+            raise ExportError(
+                f"another export to {self.root} is at work (process {holder})"
+            ) from None
         except BaseException:
             os.close(lock)
             raise
         return lock
 
     def close(self) -> None:
-        """Remove what is left of plans that are done, and give back the lock. Closing twice is fine."""
-        if self._lock in _held:  # and not in a fork
+        """Remove what is left of finished plans, and release the lock.
+
+        A second call is a no-op.
+        """
+        if self._lock in _held:  # not in a fork
             try:
                 with self.explained(f"cannot tidy up {self._own}"):
                     self._clear()
-                    self._take_back()
+                    self._remove_unplanned()
             finally:
                 self._unlock()
 
     def give_up(self) -> None:
-        """Nothing: closing a directory takes no time."""
+        """No-op: closing a directory takes no time."""
 
     def _unlock(self) -> None:
-        lock, self._lock = self._lock, None
+        lock = self._lock
+        self._lock = None
         if lock is not None and lock in _held:
             _held.remove(lock)
             os.close(lock)
 
-    def _take_back(self) -> None:
-        """Where nothing was planned, remove what :meth:`open` has made: an export that was refused leaves nothing."""
+    def _remove_unplanned(self) -> None:
+        """Remove what :meth:`open` has made if nothing was planned.
+
+        An export that was refused leaves nothing.
+        """
         if self._made and not any(self._numbers()):
-            with suppress(OSError):  # somebody has put something there
+            with suppress(OSError):  # another program has put a file there
                 self._work.rmdir()
-                (self._own / "lock").unlink()  # whoever opened it before finds that out
+                (self._own / "lock").unlink()  # a process that opened it before will find that out
                 for folder in self._made:
                     folder.rmdir()
 
     def _clear(self) -> None:
-        """Remove the work folders of plans that are done.
+        """Remove the work folders of finished plans.
 
-        In those of others nothing is removed, also what no record names: a worker of Spark that has not heard yet that its job was
-        cancelled may be about to decide a piece of it. It goes with the folder, when the plan is done.
+        Nothing is removed from the folder of an unfinished plan, not even files without a record: a
+        worker that does not know of its job's cancellation yet may be about to decide a piece of
+        them. Those files go with the folder when the plan is finished.
         """
         unfinished = self._unfinished()
         for folder in self._work.iterdir() if self._work.exists() else ():
@@ -170,7 +214,7 @@ class DirectoryStore(ExportStore):
     # --- files ---
 
     def explained(self, what: str) -> AbstractContextManager[None]:
-        """Errors of the file system as an :exc:`ExportError`."""
+        """Turn errors of the file system into an :exc:`ExportError`."""
         return files.explained(what)
 
     def _own_names(self) -> Iterator[str]:
@@ -183,17 +227,20 @@ class DirectoryStore(ExportStore):
         return files.write_once(self._own / name, text)
 
     def data_files(self) -> Iterator[str]:
-        """The names of all Parquet files below the directory."""
+        """Yield the names of all data files below the directory."""
         return (str(path.relative_to(self.root)) for path in self.root.rglob("*.parquet"))
 
     @contextmanager
     def open_data(self, name: str) -> Iterator[tuple[Path, int]]:
-        """A data file, by its path, and its bytes."""
+        """Return the path of a data file, and its size in bytes."""
         path = self.root / name
         yield path, path.stat().st_size
 
     def gone_of_last(self) -> list[str]:
-        """Which data files of the last manifest are gone; those of earlier ones may have been moved, compacted or outlived."""
+        """Return the data files of the last manifest that are gone.
+
+        Files of earlier manifests may have been moved, compacted or removed.
+        """
         if self._known is None or not self._known[1]:
             return []
         with self.explained(f"cannot read {self._own}"):
@@ -203,26 +250,32 @@ class DirectoryStore(ExportStore):
     def _check_written(self, written: Sequence[WrittenFile]) -> None:
         for file in written:
             if os.lstat(self.root / file.name).st_size != file.bytes:
-                raise ExportError(f"{self.root / file.name} does not have the {file.bytes} bytes that were written")
+                raise ExportError(
+                    f"{self.root / file.name} does not have the {file.bytes} bytes that were "
+                    "written"
+                )
         files.sync(self.root)
 
     # --- plans ---
 
     def store_plan(self, plan: ExportPlan) -> None:
-        """Store a plan, and make the folder it is worked on in; its number must be free."""
+        """Store a plan, and make its work folder; the plan's number must be free."""
         with self.explained(f"cannot store the export's plan in {self._own}"):
             self._store_plan(plan)
             files.make_own_folder(work_folder(self.root, plan.number))
 
     def place(self, plan: ExportPlan) -> None:
-        """Nothing but the directory's name."""
+        """Return ``None``: a worker needs only the directory's name."""
 
     def pieces(self, plan: ExportPlan, planned: PlannedRange) -> RangeWork:
-        """What is decided of a range."""
+        """Return the log of a range's pieces."""
         return RangeWork(self.root, plan.number, planned)
 
     def _resume(self, plan: ExportPlan) -> bool:
-        """The work of an unfinished plan can go on, though a run was killed between closing it and publishing."""
+        """Reopen the work of an unfinished plan.
+
+        A run may have been killed between closing the work and publishing.
+        """
         folder = work_folder(self.root, plan.number)
         files.make_own_folder(self._work)
         closed = folder.with_name(folder.name + CLOSED)
@@ -233,7 +286,10 @@ class DirectoryStore(ExportStore):
         return False
 
     def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
-        """How far these ranges of a plan have come. From now on no worker adds to them: the work folder has another name."""
+        """Close the work of a plan; return how far these ranges have come.
+
+        After this no worker can add to them: the work folder has another name.
+        """
         folder = work_folder(self.root, plan.number)
         closed = folder.with_name(folder.name + CLOSED)
         with self.explained(f"cannot finish the export's work in {folder}"):
@@ -243,12 +299,12 @@ class DirectoryStore(ExportStore):
             return [self._closed(plan, planned, closed).result() for planned in ranges]
 
     def _closed(self, plan: ExportPlan, planned: PlannedRange, folder: Path) -> RangeWork:
-        """The work of a range that nobody adds to any more."""
+        """Return the work of a range to which no worker adds any more."""
         return RangeWork(self.root, plan.number, planned, folder=folder)
 
 
 def _after_fork() -> None:
-    """In a fork: close its copies, which leaves the locks with the process that has taken them."""
+    """Close the fork's copies of the locks; the parent process keeps its own."""
     while _held:
         os.close(_held.pop())
 

@@ -1,7 +1,7 @@
-"""The state of an export into a table: plans, manifests and the lock beside it, in ``_trikafka``; the data is the table format's.
+"""The state of an export into a table: plans, manifests and the lock, in ``_trikafka``.
 
-The folder lies in the table's own. Readers of every format skip it, as all that begins with an underscore, and so does Delta's
-``VACUUM``.
+The table's format owns the data. The folder is inside the table's own. Readers of every format skip
+it, like all names that begin with an underscore, and so does their clean-up of unlisted files.
 """
 
 from __future__ import annotations
@@ -19,27 +19,37 @@ _COMMITTED = "committed.json"
 
 
 class _TableWork(RangeWork):
-    """Where files may be gone: they were committed, and the table was compacted before the export that was killed then is ended."""
+    """The work of a range whose files may be gone.
+
+    They were committed to the table, and the table was compacted before the killed export was
+    finished.
+    """
 
     def _gone(self, final: Path) -> None:
-        """Who commits looks at each file."""
+        """No-op: the commit to the table checks each file."""
 
 
 class TableStore(DirectoryStore):
-    """Plans, manifests and the lock of one table, and a note that a plan's rows are in it, for formats that cannot tell."""
+    """Plans, manifests and the lock of one table.
+
+    Also a note that a plan's rows are in the table, for formats that cannot show that.
+    """
 
     def _refuse_foreign(self) -> None:
-        """What is there may be a table already; who writes the table knows."""
+        """No-op: a table may exist already, and its writer checks that."""
 
     def gone_of_last(self) -> list[str]:
-        """Nothing: a table's files are compacted and go."""
+        """Return an empty list: files of a table are compacted and removed."""
         return []
 
     def _check_written(self, written: Sequence[WrittenFile]) -> None:
-        """Which files there are is the format's affair."""
+        """No-op: the table's format knows its files."""
 
     def _resume(self, plan: ExportPlan) -> bool:
-        """What is closed stays closed: the commit that was made of it, or will be, is of these files and no others."""
+        """Keep closed work closed.
+
+        The commit to the table, made or yet to be made, is of exactly these files.
+        """
         folder = work_folder(self.root, plan.number)
         if folder.with_name(folder.name + CLOSED).exists():
             return True
@@ -49,14 +59,29 @@ class TableStore(DirectoryStore):
         return _TableWork(self.root, plan.number, planned, folder=folder)
 
     def note_committed(self, number: int, text: str) -> None:
-        """Note durably that the rows of the plan of that number are in the table."""
+        """Note durably that the rows of a plan are in the table.
+
+        Args:
+            number: The plan's number.
+            text: The note.
+
+        Raises:
+            ExportError: The note exists already: another export wrote at the same time.
+        """
         with self.explained(f"cannot note in {self.root} what was written"):
             folder = work_folder(self.root, number)
             if not files.write_once(folder / _COMMITTED, text):
-                raise ExportError(f"{folder / _COMMITTED} is there already: another export wrote to {self.root} at the same time")
+                raise ExportError(
+                    f"{folder / _COMMITTED} is there already: another export wrote to {self.root} "
+                    "at the same time"
+                )
 
     def committed(self, number: int) -> str | None:
-        """What was noted of that plan, if anything was."""
+        """Return the note about a plan, if there is one.
+
+        Args:
+            number: The plan's number.
+        """
         with self.explained(f"cannot read what was written to {self.root}"):
             try:
                 return files.read_file(work_folder(self.root, number) / _COMMITTED).decode()

@@ -1,9 +1,9 @@
-"""One task of :func:`trikafka.sink_batches`: gathers the records of one partition, and hands them to the sink in tables."""
+"""A task of :func:`trikafka.sink_batches`: a partition's records, in tables, to the sink."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
@@ -11,27 +11,28 @@ from .._net.retry import Retry
 from .._wire.columns import RecordBatch
 from ..config import ConsumerConfig
 from ..interfaces import BatchWriter, SinkBatch
-from .batches import joined
-from .consumer import Consumer
-from .partition_stream import PartitionStream, StreamBatches
-from .stream_task import StreamTask
-from .task_plan import TaskPlan, Trials
+from ..tasks.plan import RunShutdown, TaskPlan, TimeoutBudget
+from ..tasks.stream_task import StreamTask
+from .client.callbacks import seen_through
+from .consumer.batches import joined
+from .consumer.consumer import Consumer
+from .consumer.partition_stream import PartitionStream, StreamBatches
 
 
 @dataclass(frozen=True)
 class SinkPlan(TaskPlan):
-    """How tasks work that write to a sink. A table is handed over when it is so old (seconds), or holds so much."""
+    """The plan of tasks that write to a sink; ``flush_after`` is in seconds."""
 
     writer: BatchWriter
     flush_after: float
     max_rows: int
     max_bytes: int
-    limiter: trio.CapacityLimiter  #: of the threads that make the tables
+    limiter: trio.CapacityLimiter  # threads that make the tables
 
 
 @dataclass
 class _Held:
-    """What was read and is not written."""
+    """Records that were read and are not written yet."""
 
     since: float
     batches: list[RecordBatch] = field(default_factory=list)
@@ -45,8 +46,11 @@ class _Held:
 
 
 class SinkTask(StreamTask):
-    """Writes the records of one stream. What it holds when the stream ends, or the run, is written then, if it is the consumer's
-    still."""
+    """The task that writes the records of one stream.
+
+    When the stream or the run ends, the task writes what it holds, if the consumer still owns the
+    partition.
+    """
 
     def __init__(
         self,
@@ -54,18 +58,24 @@ class SinkTask(StreamTask):
         config: ConsumerConfig,
         plan: SinkPlan,
         stream: PartitionStream,
-        failed: Callable[[Exception], None],
+        shutdown: RunShutdown,
     ) -> None:
-        super().__init__(consumer, config, plan, stream, failed)
+        super().__init__(consumer, config, plan, stream, shutdown)
+        stream._allow_any_time()  # as promised to the sink
         self._plan = plan
         self._written: int | None = None
 
     @property
     def processed(self) -> int | None:
-        """The offset before which everything is written; ``None``: nothing was taken."""
+        """The offset before which everything is written; ``None`` before the first record."""
         return self._written
 
     async def _feed(self) -> None:
+        # A round gathers one table and writes it, and ``_written`` moves only after the sink has
+        # returned: until then nothing of the table may be committed. A table that is held when the
+        # partition is lost is dropped, since its new owner reads the same records. While the
+        # partition is being revoked it is still owned, so the table is written, and the group
+        # waits.
         batches = self._stream.batches()
         while not self._over:
             held = await self._gathered(batches)
@@ -73,9 +83,9 @@ class SinkTask(StreamTask):
                 return
 
     async def _gathered(self, batches: StreamBatches) -> _Held | None:
-        """What is to be written next; ``None``: nothing came before the end."""
+        """Return the records to write next; ``None`` if none came before the end."""
         plan, held = self._plan, None
-        trials = Trials(self._name, [self._timer], Retry(self._config))
+        budget = TimeoutBudget(self._name, [self._timer], Retry(self._config))
         while not self._over:
             due = float("inf") if held is None else held.since + plan.flush_after
             rows, size = (0, 0) if held is None else (held.rows, held.bytes)
@@ -89,7 +99,7 @@ class SinkTask(StreamTask):
             except StopAsyncIteration:
                 break
             except Exception as error:
-                if (delay := self._next_attempt(error, trials)) is None:
+                if (delay := self._next_attempt(error, budget)) is None:
                     self.stop()
                 else:
                     await self._pause(delay)
@@ -97,21 +107,23 @@ class SinkTask(StreamTask):
 
     def _begun(self, more: list[RecordBatch]) -> _Held:
         if self._written is None:
-            self._written = self._committed = int(more[0].offsets[0])  # where it began is no news
+            self._written = self._committed = int(
+                more[0].offsets[0]
+            )  # the position at the start is not progress
         return _Held(trio.current_time())
 
     async def _write(self, held: _Held) -> bool:
-        """See it through; whether it is written."""
+        """Write a table, with all attempts; return whether it is written."""
         batch = await self._batch(held)
-        trials = Trials(f"writing {batch}", [self._timer], Retry(self._config))
+        budget = TimeoutBudget(f"writing {batch}", [self._timer], Retry(self._config))
         while True:
             try:
-                await self._plan.writer.write(batch)
+                await seen_through(f"writing {batch}", partial(self._plan.writer.write, batch))
             except Exception as error:
-                delay = self._next_attempt(error, trials)
+                delay = self._next_attempt(error, budget)
             else:
                 self._written = batch.end
-                trials.succeeded()
+                budget.succeeded()
                 self.commit_timer.progressed()
                 return True
             if delay is None or not await self._pause(delay):

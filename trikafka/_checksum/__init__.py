@@ -1,6 +1,7 @@
-"""CRC-32C, the checksum of record batches: ``crc32c(data, crc=0)``, where ``crc`` is that of what comes before.
+"""CRC-32C, the checksum of record batches: ``crc32c(data, crc=0)``.
 
-Compiled, or by ``_fallback`` where that could not be built; ``TRIKAFKA_PURE=1`` in the environment forces the fallback.
+``crc`` is the checksum of the bytes before ``data``. The function is compiled. Where it could not
+be built, ``_fallback`` replaces it; ``TRIKAFKA_PURE=1`` in the environment forces the fallback.
 """
 
 from __future__ import annotations

@@ -1,9 +1,16 @@
-"""CRC-32C without a compiler.
+"""CRC-32C without a compiled part of our own."""
 
-In Python a byte takes 100 ns, so that the checksum would cost more than all else. But the framed format of Snappy has the CRC-32C
-of each 64 KiB before they were compressed, in a disguise that is taken off with two operations; and cramjam, which is there for the
-codecs, writes that at hundreds of megabytes a second. What it compressed is thrown away.
-"""
+# Why a compressor computes the checksum
+# --------------------------------------
+#
+# In plain Python a byte takes 100 ns, so the checksum would cost more than all other work. But
+# Snappy's framed format has the CRC-32C of each 64 KiB of its input, masked by an addition and a
+# rotation that are easily undone. cramjam is installed for the codecs anyway, and writes that
+# format at hundreds of megabytes a second. The compressed data are discarded.
+#
+# The sums of the frames are then combined. A CRC is a remainder of polynomials over GF(2), so the
+# sum of two parts is the sum of the first part, moved past the length of the second, XORed with the
+# sum of the second. ``_past`` moves a sum past n bytes by multiplying it with x^(8n).
 
 from __future__ import annotations
 
@@ -20,9 +27,10 @@ _STREAM_HEAD = 10
 
 
 def crc32c(data: Buffer, crc: int = 0) -> int:
-    """The CRC-32C of ``data``; with ``crc``, which is that of what stands before it, of both together."""
+    """Return the CRC-32C of ``data``, or of ``data`` after the bytes with the checksum ``crc``."""
     view = memoryview(data).cast("B")
-    first = len(view) % _FRAME  # so that all that follow are whole, and sums are moved past one length alone
+    # The short frame comes first, so all others are moved past the same length, which is cached.
+    first = len(view) % _FRAME
     if first:
         crc = _past(crc, first) ^ _sums(view[:first])[0]
     if len(view) > first:
@@ -32,7 +40,7 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
 
 
 def _sums(data: memoryview) -> list[int]:
-    """The checksum of each frame's content."""
+    """Return the checksum of each frame's content."""
     frames = memoryview(cramjam.snappy.compress(data))
     at, found = _STREAM_HEAD, []
     while at < len(frames):
@@ -43,13 +51,13 @@ def _sums(data: memoryview) -> list[int]:
 
 
 def _past(crc: int, zeros: int) -> int:
-    """What becomes of a checksum when as many bytes follow that have the checksum 0: it is multiplied by x to the 8 n."""
+    """Return the checksum after ``zeros`` more bytes: the old one times x^(8 ``zeros``)."""
     return _product(crc, _power(zeros)) if crc else 0
 
 
 @cache
 def _square(times: int) -> int:
-    """x to the power of 8 · 2^times."""
+    """Return x^(8 · 2^times)."""
     if times == 0:
         return 0x80000000 >> 8  # bit 31 is x to the 0
     half = _square(times - 1)
@@ -67,7 +75,10 @@ def _power(zeros: int) -> int:
 
 
 def _product(one: int, other: int) -> int:
-    """Of two polynomials over GF(2), modulo that of CRC-32C; the highest bit is the lowest power."""
+    """Return the product of two polynomials over GF(2), modulo that of CRC-32C.
+
+    The highest bit is the lowest power.
+    """
     product = 0
     while other:
         if other & 0x80000000:

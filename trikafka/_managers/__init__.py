@@ -1,3 +1,6 @@
-"""One request manager a file: each owns its state and one kind of conversation with the brokers."""
+"""The request managers: each file owns its state and one kind of conversation with the brokers."""
 
-from .. import _kafka_python as _kafka_python  # before anything in here imports a module of kafka-python
+# This import comes before any module of this package imports a module of kafka-python.
+from .. import (
+    _kafka_python as _kafka_python,
+)

@@ -11,14 +11,26 @@ from ..types import Node
 def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
     """Read ``'host:port,[::1]:port'`` (or a sequence of such) into nodes with negative ids.
 
-    Raises :exc:`ConfigurationError` that names the address that is wrong.
+    Raises :exc:`ConfigurationError` that names the wrong address.
     """
     parts = servers.split(",") if isinstance(servers, str) else servers
-    good = isinstance(parts, Sequence) and not isinstance(parts, bytes | bytearray) and all(isinstance(p, str) for p in parts)
+    good = (
+        isinstance(parts, Sequence)
+        and not isinstance(parts, bytes | bytearray)
+        and all(isinstance(p, str) for p in parts)
+    )
     texts = [part.strip() for part in parts if part.strip()] if good else []
     if not texts:
-        shown = repr(servers) if isinstance(servers, str | int | None) else "none" if good else type(servers).__name__
-        raise ConfigurationError(f"bootstrap_servers must name at least one 'host:port', not {shown}")
+        shown = (
+            repr(servers)
+            if isinstance(servers, str | int | None)
+            else "none"
+            if good
+            else type(servers).__name__
+        )
+        raise ConfigurationError(
+            f"bootstrap_servers must name at least one 'host:port', not {shown}"
+        )
     return [Node(-1 - index, *_parse(text)) for index, text in enumerate(texts)]
 
 
@@ -31,11 +43,20 @@ def _parse(text: str) -> tuple[str, int]:
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or (":" in host and not bracketed):
-        raise ConfigurationError(f"bootstrap address {text!r} has no port; write it as 'host:port', such as 'localhost:9092'")
+        raise ConfigurationError(
+            f"bootstrap address {text!r} has no port; write it as 'host:port', such as "
+            "'localhost:9092'"
+        )
     if not port.isascii() or not port.isdigit() or len(port) > 5 or not 0 < int(port) < 65536:
-        raise ConfigurationError(f"bootstrap address {text!r} has no valid port: {port!r} is not a number from 1 to 65535")
+        raise ConfigurationError(
+            f"bootstrap address {text!r} has no valid port: {port!r} is not a number from 1 to "
+            "65535"
+        )
     if bracketed:
         host = host[1:-1]
     if not host or any(c.isspace() or c in "[]/@" for c in host):
-        raise ConfigurationError(f"bootstrap address {text!r} has no valid host; write it as 'host:port', such as 'localhost:9092'")
+        raise ConfigurationError(
+            f"bootstrap address {text!r} has no valid host; write it as 'host:port', such as "
+            "'localhost:9092'"
+        )
     return host, int(port)

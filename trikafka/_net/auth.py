@@ -1,7 +1,7 @@
-"""SASL over Kafka's requests: which mechanism, with what credentials, and the conversation.
+"""SASL over Kafka's requests: the mechanism, the credentials, and the conversation.
 
-One object a client; each (re-)authentication asks for the credentials anew, so that those that change are taken up. What an
-error says holds the mechanism and the user's name, never more.
+There is one object for each client. Each (re-)authentication asks for the credentials again, so
+that changed ones are used. An error's text has the mechanism and the user's name, never more.
 """
 
 from __future__ import annotations
@@ -17,23 +17,36 @@ from .._wire.sasl import Mechanism, OAuthBearer, Scram, make_password_mechanism,
 from ..config import ClientConfig
 from ..config.secrets import secret
 from ..error_codes import ErrorCode
-from ..errors import AuthenticationError, ConfigurationError, HandshakeError, PluginError, TrikafkaError, from_code
+from ..errors import (
+    AuthenticationError,
+    ConfigurationError,
+    HandshakeError,
+    KafkaConnectionError,
+    PluginError,
+    TrikafkaError,
+    from_code,
+)
+from ..errors.peer_text import peer_text
 from ..types import Node, OAuthToken
-from .session import Ask
+from .session import Ask, CredentialsUnavailableError
 
 if TYPE_CHECKING:
     from .oauth import ClientCredentials
 
-#: Of a third party: makes the mechanism for one authentication with a broker.
+#: A factory of a plugin: it makes the mechanism for one authentication with a broker.
 MechanismFactory = Callable[[Node], Any]
 _MOST_STEPS = 16
 
 
 class SaslAuthenticator:
-    """Tells brokers who this client is. ``offered`` is a plugin's factory for the mechanism, if there is one."""
+    """The authentication of a client with its brokers.
+
+    ``offered`` is a plugin's factory for the mechanism, if there is one.
+    """
 
     def __init__(self, config: ClientConfig, offered: MechanismFactory | None = None) -> None:
-        self._config, self._offered = config, offered
+        self._config = config
+        self._offered = offered
         self._name = config.sasl_mechanism or ""
         self._tokens: ClientCredentials | None = None
         if config.sasl_oauth_token_endpoint_url is not None:
@@ -42,9 +55,22 @@ class SaslAuthenticator:
             self._tokens = ClientCredentials(config)
         self._limiter = trio.CapacityLimiter(4)
 
+    def check(self) -> None:
+        """Read the files that the settings name.
+
+        Raises :exc:`ConfigurationError` for files that cannot be used.
+        """
+        if self._tokens is not None:
+            self._tokens.check()
+
     async def __call__(self, ask: Ask, node: Node) -> float | None:
-        """See :class:`~trikafka._net.session.Authenticate`. Raises :exc:`AuthenticationError`, and what ``ask`` raises."""
-        mechanism, who = await self._mechanism(node)  # first: it may take its time, and others wait once something is asked
+        """Authenticate; see :class:`~trikafka._net.session.Authenticate`.
+
+        Raises :exc:`AuthenticationError`, and what ``ask`` raises.
+        """
+        # The credentials come first: they may take long, and other requests wait from the first
+        # SASL request on.
+        mechanism, who = await self._mechanism(node)
         await self._agree(ask, node)
         said: bytes | None = await self._step(node, mechanism.first)
         for _ in range(_MOST_STEPS):
@@ -61,13 +87,16 @@ class SaslAuthenticator:
     async def _agree(self, ask: Ask, node: Node) -> None:
         response = await ask(SaslHandshakeRequest(mechanism=self._name))
         if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
-            offers = ", ".join(sorted(response.mechanisms or ())) or "none"
-            raise from_code(response.error_code, f"{node} does not offer {self._name}; it offers: {offers} (sasl_mechanism)")
+            offers = peer_text(", ".join(sorted(response.mechanisms or ()))) or "none"
+            raise from_code(
+                response.error_code,
+                f"{node} does not offer {self._name}; it offers: {offers} (sasl_mechanism)",
+            )
         if response.error_code:
             raise from_code(response.error_code, f"{node}, asked for {self._name}")
 
     async def _mechanism(self, node: Node) -> tuple[Mechanism, str]:
-        """The mechanism for one authentication, and how an error calls the user."""
+        """Return the mechanism for one authentication, and the user's name as errors show it."""
         try:
             if self._offered is not None:
                 return await _result(self._offered(node)), ""
@@ -75,33 +104,65 @@ class SaslAuthenticator:
                 return await self._in_thread(lambda: self._kerberos(node)), ""
             if self._name == "OAUTHBEARER":
                 token = await self._token()
-                return OAuthBearer(token.value, {**(self._config.sasl_oauth_extensions or {}), **token.extensions}), ""
+                return OAuthBearer(
+                    token.value, {**(self._config.sasl_oauth_extensions or {}), **token.extensions}
+                ), ""
             username, password = await self._credentials()
             return make_password_mechanism(self._name, username, password), f" of user {username!r}"
-        except TrikafkaError:
-            raise
         except UnicodeEncodeError:
-            pass  # it holds on to the text, so it must not be the context of an error either
-        except Exception as error:  # of a function of the user, or a value that cannot be
-            raise HandshakeError(f"cannot authenticate with {node} ({self._name}): {type(error).__name__}: {error}") from error
+            # This error keeps the text alive, so it must not be the context of another error
+            # either.
+            pass
+        # An error of a function of the user or of a plugin, or a value that cannot be used.
+        except Exception as error:
+            failure = self._failed(node, error)
+            raise failure from (error if failure is not error else error.__cause__)
         raise self._not_text(node)
 
+    def _failed(self, node: Node, error: Exception) -> TrikafkaError:
+        """Return the error to raise for any error of a source of credentials.
+
+        Another error of trikafka, such as a timeout of a call that a token provider makes, would be
+        taken for one of the connection, and the broker would be blamed. A failure that may be over
+        soon is retriable.
+        """
+        if isinstance(error, AuthenticationError | CredentialsUnavailableError):
+            return error
+        what = f"cannot authenticate with {node} ({self._name}): {type(error).__name__}: {error}"
+        return (
+            CredentialsUnavailableError(what)
+            if isinstance(error, KafkaConnectionError)
+            else HandshakeError(what)
+        )
+
     def _not_text(self, node: Node) -> HandshakeError:
-        return HandshakeError(f"cannot authenticate with {node} ({self._name}): a name, password or token is no text for UTF-8")
+        return HandshakeError(
+            f"cannot authenticate with {node} ({self._name}): a name, password or token is no "
+            "text for UTF-8"
+        )
 
     def _kerberos(self, node: Node) -> Mechanism:
         from .kerberos import Kerberos
 
         config = self._config
-        return Kerberos(config.sasl_kerberos_service_name, node.host, config.sasl_kerberos_principal, config.sasl_kerberos_keytab)
+        return Kerberos(
+            config.sasl_kerberos_service_name,
+            node.host,
+            config.sasl_kerberos_principal,
+            config.sasl_kerberos_keytab,
+        )
 
     async def _credentials(self) -> tuple[str, str]:
         config = self._config
         if config.sasl_credentials is None:
             return config.sasl_plain_username or "", config.sasl_plain_password or ""
         given = await _result(config.sasl_credentials())
-        if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(part, str) for part in given):
-            given = None  # an error tracker shows the locals of a traceback's frames
+        if (
+            not isinstance(given, tuple)
+            or len(given) != 2
+            or not all(isinstance(part, str) for part in given)
+        ):
+            given = None  # error trackers show the locals of a traceback's frames
             raise ConfigurationError("sasl_credentials must return (name, password), two texts")
         return given[0], secret(given[1])
 
@@ -115,24 +176,30 @@ class SaslAuthenticator:
         if isinstance(given, OAuthToken):
             return OAuthToken(secret(given.value), given.extensions)
         kind, given = type(given).__name__, None
-        raise ConfigurationError(f"sasl_oauth_token_provider must return text or an OAuthToken, not {kind}")
+        raise ConfigurationError(
+            f"sasl_oauth_token_provider must return text or an OAuthToken, not {kind}"
+        )
 
     async def _respond(self, node: Node, mechanism: Mechanism, challenge: bytes) -> Any:
         long = isinstance(mechanism, Scram) and takes_long(challenge)
         return await self._step(node, lambda: mechanism.respond(challenge), long)
 
     async def _in_thread(self, step: Callable[[], Any]) -> Any:
-        """Do what may take long, or hang. Who gives up on it does not wait for its end."""
+        """Run in a thread what may take long, or hang.
+
+        A cancelled caller does not wait for its end.
+        """
         return await trio.to_thread.run_sync(step, limiter=self._limiter, abandon_on_cancel=True)
 
     async def _step(self, node: Node, step: Callable[[], bytes | None], long: bool = False) -> Any:
         encoded, said = True, b""
         try:
-            if self._name == "GSSAPI":  # asks the ticket cache, and perhaps a server
+            if self._name == "GSSAPI":  # uses the ticket cache, and perhaps a server
                 return await self._in_thread(step)
             said = await (self._in_thread(step) if long else _result(step()))
-        except TrikafkaError:
-            raise
+        except TrikafkaError as error:
+            failure = self._failed(node, error)
+            raise failure from (error if failure is not error else error.__cause__)
         except UnicodeEncodeError:
             encoded = False
         except Exception as error:
@@ -147,7 +214,7 @@ class SaslAuthenticator:
     def _refused(self, response: Any, node: Node, who: str) -> AuthenticationError:
         detail = f"{node} refused the credentials{who} ({self._name})"
         if response.error_message:
-            detail += f": {response.error_message}"
+            detail += f": {peer_text(response.error_message)}"
         error = from_code(response.error_code, detail)
         return error if isinstance(error, AuthenticationError) else HandshakeError(str(error))
 

@@ -1,10 +1,13 @@
-"""How large a response may be, by what was asked: before memory is set aside for it, or anybody reads it. No I/O.
+"""The bounds of a response's length, by what was asked for. No I/O.
 
-The bounds are generous: they are for peers that are broken or mean it, not for brokers of a later release. What asks for all there
-is cannot be bounded so, and ``receive_message_max_bytes`` alone bounds it: metadata of all topics, committed offsets of all
-partitions, ListGroups and ListTransactions, and JoinGroup (who is in a group, its leader is told). And Fetch, by its length: the
-first batch comes whole, however large (KIP-74), so :func:`~trikafka._wire.fetch.read_fetch_response` compares what came with what
-was asked for. Such a response takes its own memory once, and is read in a thread (:mod:`.decoding`).
+They are checked before memory is set aside for the response, or anything reads it. The bounds are
+generous: they are meant for peers that are broken or hostile, not for brokers of a later release.
+Requests for everything there is have no such bound, and ``receive_message_max_bytes`` alone bounds
+their responses: metadata of all topics, committed offsets of all partitions, ListGroups and
+ListTransactions, and JoinGroup (the leader gets all members). Fetch has none either: the first
+batch comes whole, however large (KIP-74), so :func:`~trikafka._wire.fetch.read_fetch_response`
+compares what came with what was asked for. Such a response takes its own memory once, and is
+decoded in a thread (:mod:`.decoding`).
 """
 
 from __future__ import annotations
@@ -13,24 +16,38 @@ from collections.abc import Mapping
 
 from .._wire.messages import EncodedRequest
 
-#: Any response may have so many bytes.
+#: Any response may have this many bytes.
 LEAST = 131_072
-#: How many more bytes each byte of the request may bring: partitions and members have an error each, names have a message beside
-#: theirs, and a topic that was made comes with its configuration.
+#: How many more bytes each byte of the request may bring: partitions and members have an error
+#: each, names have a message beside theirs, and a new topic comes with its configuration.
 FACTORS: Mapping[str, int] = {
-    **dict.fromkeys(("ApiVersions", "SaslHandshake", "SaslAuthenticate", "GetTelemetrySubscriptions", "PushTelemetry"), 0),
+    **dict.fromkeys(
+        (
+            "ApiVersions",
+            "SaslHandshake",
+            "SaslAuthenticate",
+            "GetTelemetrySubscriptions",
+            "PushTelemetry",
+        ),
+        0,
+    ),
     **dict.fromkeys(("Heartbeat", "InitProducerId", "AddOffsetsToTxn", "EndTxn"), 0),
-    **dict.fromkeys(("Produce", "ListOffsets", "OffsetForLeaderEpoch", "OffsetCommit", "TxnOffsetCommit"), 16),
+    **dict.fromkeys(
+        ("Produce", "ListOffsets", "OffsetForLeaderEpoch", "OffsetCommit", "TxnOffsetCommit"), 16
+    ),
     **dict.fromkeys(("AddPartitionsToTxn", "WriteTxnMarkers", "LeaveGroup"), 16),
     **dict.fromkeys(("FindCoordinator", "DeleteTopics", "CreatePartitions", "DeleteGroups"), 128),
     "CreateTopics": 1_024,
 }
 _MIB = 1 << 20
-#: What each thing that a request names may bring, and what comes besides however many those are (bytes).
+#: What each item that a request names may bring, and what comes besides, however many they are
+#: (bytes).
 NAMED: Mapping[str, tuple[int, int]] = {
-    # 200,000 partitions of a topic, which is more than clusters have, with some replicas each; and 5,000 brokers.
+    # 200,000 partitions of a topic, which is more than clusters have, with some replicas each; and
+    # 5,000 brokers.
     "Metadata": (200_000 * 64, 2 * _MIB),
-    # What a program has stored beside a committed offset: four times what brokers take as they come (offset.metadata.max.bytes).
+    # What a program has stored beside a committed offset: four times what brokers take as they come
+    # (offset.metadata.max.bytes).
     "OffsetFetch": (4 * 4_096, 0),
     # The members of a group and what each is assigned: 10,000 with 6 kB each.
     **dict.fromkeys(("DescribeGroups", "ConsumerGroupDescribe"), (64 * _MIB, 0)),
@@ -40,25 +57,36 @@ NAMED: Mapping[str, tuple[int, int]] = {
     "DescribeTopicPartitions": (0, 4 * _MIB),
     # The partitions of a transaction: a broker keeps them in one record.
     "DescribeTransactions": (4 * _MIB, 0),
-    # The producers that a partition remembers for a day, of 37 bytes: some programs make one for each record.
+    # The producers that a partition remembers for a day, of 37 bytes: some programs make one for
+    # each record.
     "DescribeProducers": (64 * _MIB, 0),
 }
 #: One member's part: the partitions that it is assigned.
 ASSIGNED: Mapping[str, int] = dict.fromkeys(("SyncGroup", "ConsumerGroupHeartbeat"), 16 * _MIB)
-#: How many more each record may bring: a broker that refuses records says of each why (KIP-467).
+#: How many more bytes each record may bring: a broker that refuses records gives a reason for each
+#: (KIP-467).
 _A_RECORD = 512
 
 
 def excess(outgoing: EncodedRequest, size: int) -> str | None:
-    """What is wrong with a response to ``outgoing`` of ``size`` bytes, in words that follow the peer's name; ``None``: nothing."""
+    """Return what is wrong with a response of ``size`` bytes; ``None``: nothing.
+
+    The text follows the peer's name.
+    """
     most = most_bytes(outgoing)
     if most is None or size <= most:
         return None
-    return f"sent {size:,} bytes in response to {outgoing.api}, which can bring {most:,} at most: more than was asked for"
+    return (
+        f"sent {size:,} bytes in response to {outgoing.api}, which can bring {most:,} at most: "
+        "more than was asked for"
+    )
 
 
 def most_bytes(outgoing: EncodedRequest) -> int | None:
-    """How many bytes a response to ``outgoing`` may have; ``None`` if that does not depend on what was asked."""
+    """Return the most bytes of a response to ``outgoing``.
+
+    ``None`` if that does not depend on what was asked for.
+    """
     api = outgoing.api.removesuffix("Request")
     if api in ASSIGNED:
         return ASSIGNED[api]

@@ -1,14 +1,18 @@
-"""The connections of one client: which broker, for which purpose, dialled once, again after a wait, closed when idle.
+"""The connections of one client, one for each broker and purpose.
 
-A broker responds to the requests of one connection one after the other. So requests that may wait inside the broker (a fetch, a
-JoinGroup) get a socket of their own, by *purpose*, and a heartbeat never stands behind them.
+A connection is dialled once however many callers ask for it, dialled again after a wait, and closed
+when idle. A broker answers the requests of one connection in order. So requests that may wait
+inside the broker (a fetch, a JoinGroup) get a socket of their own, by *purpose*, and a heartbeat
+never waits behind them.
 """
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -19,15 +23,17 @@ from .. import _version
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
 from ..errors import AuthenticationError, KafkaConnectionError, TrikafkaError
+from ..errors.groups import every, outlined
 from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .connection import Connection
-from .connection_state import ConnectionState, StateClock
-from .expiry import Voice
+from .connection_state import ConnectionState, ConnectionStateMachine
+from .expiry import SILENCE, ConnectionListener
 from .outages import Outages
 from .reasons import waiting_for
 from .reconnect import Reconnect
 from .refusals import Refusals
 from .security import Security
+from .session import Ask
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 from .throttles import Throttles
 
@@ -35,7 +41,11 @@ Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
 
 
 class _Key(NamedTuple):
-    """What makes a slot: not the rack, which metadata tells of a broker and the look-up of a coordinator does not."""
+    """The key of a slot.
+
+    The rack is not part of it: metadata name the rack of a broker, the look-up of a coordinator
+    does not.
+    """
 
     node_id: int
     host: str
@@ -49,15 +59,18 @@ async def dial_tcp(host: str, port: int) -> Stream:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """What all connections to one broker have in common."""
+class BrokerEndpoint:
+    """The state that all connections to one broker share."""
 
-    voice: Voice
+    listener: ConnectionListener
     reconnect: Reconnect
 
 
 class ConnectionSlot:
-    """The place of the connection to one broker for one purpose: at most one connection, dialled when asked for."""
+    """The slot of the connection to one broker for one purpose.
+
+    It holds at most one connection, which is dialled when it is asked for.
+    """
 
     def __init__(
         self,
@@ -66,21 +79,32 @@ class ConnectionSlot:
         start_soon: StartSoon,
         outages: Outages,
         security: Security,
-        place: Place,
-        watch: Callable[[ConnectionState, StateClock, Exception | None], object],
+        endpoint: BrokerEndpoint,
+        watch: Callable[[ConnectionState, ConnectionStateMachine, Exception | None], object],
+        refusals: Refusals,
     ) -> None:
-        self._node, self._config, self._start_soon, self._outages = node, config, start_soon, outages
-        self._security, self._voice, self._reconnect = security, place.voice, place.reconnect
+        self._refusals = refusals
+        self._node = node
+        self._config = config
+        self._start_soon = start_soon
+        self._outages = outages
+        self._security = security
+        self._listener = endpoint.listener
+        self._reconnect = endpoint.reconnect
         self._connection: Connection | None = None
         self._made_at = 0.0
         self._closed = False
         self._dialling = trio.CancelScope()
         self._dial = SingleFlight(start_soon, self._connect)
         self._watch = watch
-        self.clock: StateClock | None = None  # of the connection that is there, or is being made, or was there last
+        # The state machine of the present connection, of the one being made, or of the last one.
+        self.machine: ConnectionStateMachine | None = None
 
     async def get(self) -> Connection:
-        """The connection, dialled if need be. Raises :exc:`KafkaConnectionError` or what the negotiation raises."""
+        """Return the connection; dial if there is none.
+
+        Raises :exc:`KafkaConnectionError`, or what the negotiation raises.
+        """
         if self._connection is not None and not self._connection.broken:
             return self._connection
         return await self._dial()
@@ -90,12 +114,12 @@ class ConnectionSlot:
         """The connection, if there is one now."""
         return None if self._connection is None or self._connection.broken else self._connection
 
-    def close(self) -> None:
-        """Close the connection; one that is being made is given up."""
+    def close(self, why: Exception | None = None) -> None:
+        """Close the connection, because of ``why``; stop a dial in progress."""
         self._closed = True
         self._dialling.cancel()
         if self._connection is not None:
-            self._connection.close()
+            self._connection.close(why)
 
     async def _connect(self) -> Connection:
         with trio.CancelScope() as self._dialling:
@@ -104,6 +128,11 @@ class ConnectionSlot:
 
     async def _dial_once(self) -> Connection:
         waiting_for(f"a connection to {self._node}", self._reconnect.error)
+        # A connection that breaks before the broker has answered anything but the negotiation
+        # counts like a failed dial. Otherwise a broker that accepts connections and closes them at
+        # once (a proxy without a broker behind it, a broker that goes down) would be dialled again
+        # without a wait. The first response to a request of the client resets the back-off. All
+        # slots of a broker share it (`BrokerEndpoint`), so that five purposes do not dial in turn.
         if self._connection is not None:
             if self._connection.served:
                 self._reconnect.served()
@@ -111,95 +140,142 @@ class ConnectionSlot:
                 self._reconnect.useless(self._made_at)
             self._connection = None
         await self._reconnect.wait()
-        self.clock = clock = StateClock(trio.current_time, self._watch)
+        self.machine = machine = ConnectionStateMachine(trio.current_time, self._watch)
         try:
-            connection = await self._establish(clock)
+            connection = await self._establish(machine)
         except BaseException as error:
             known = error if isinstance(error, TrikafkaError) else None
-            clock.enter(ConnectionState.CLOSED, known)
+            machine.enter(ConnectionState.CLOSED, known)
             self._reconnect.failed(known)
             if known is not None and not self._closed:
                 self._outages.unreached(self._node, known)
             raise
         self._reconnect.succeeded()
-        self._connection, self._made_at = connection, trio.current_time()
+        self._connection = connection
+        self._made_at = trio.current_time()
         self._outages.reached(self._node)
         if self._closed:
             connection.close()
             raise self._unwanted()
         return connection
 
+    async def _authenticate(self, ask: Ask, node: Node) -> float | None:
+        """Authenticate, unless the password was refused too often.
+
+        Also called before the end of a session (KIP-368).
+        """
+        assert self._security.authenticate is not None
+        return await self._refusals.attempt(partial(self._security.authenticate, ask, node))
+
     def _unwanted(self) -> KafkaConnectionError:
         return KafkaConnectionError(f"the connection to {self._node} is not wanted any more")
 
     async def _run(self, connection: Connection) -> None:
         await connection.run()
+        self._listener.ended()
         if connection is self._connection and connection.failure is not None and not self._closed:
             self._outages.connection_lost(self._node)
 
-    async def _establish(self, clock: StateClock) -> Connection:
+    async def _establish(self, machine: ConnectionStateMachine) -> Connection:
         node, limit = self._node, self._reconnect.setup_limit()
         connection: Connection | None = None
         ready = dialled = False
 
         async def dial(host: str, port: int) -> Stream:
             nonlocal dialled
-            stream = await (self._config.dial or dial_tcp)(host, port)
+            try:
+                stream = await (self._config.dial or dial_tcp)(host, port)
+            # A dial function of the user may try several addresses in a nursery.
+            except ExceptionGroup as group:
+                if not every(group, (OSError, trio.BrokenResourceError)):
+                    raise
+                raise OSError(outlined(group)) from group
             dialled = True
             return stream
 
         try:
             with trio.fail_after(limit):
                 transport = await self._security.connect(dial, node)
-                connection = Connection(transport, node, self._config, self._voice, clock)
+                connection = Connection(transport, node, self._config, self._listener, machine)
                 self._start_soon(self._run, connection)
                 await connection.negotiate(_version.VERSION)
-                await connection.authenticate(self._security.authenticate)
+                await connection.authenticate(
+                    None if self._security.authenticate is None else self._authenticate
+                )
                 ready = True
                 return connection
         except trio.TooSlowError:
             self._reconnect.took_too_long()
             where = _stuck(connection) if dialled else "it takes no connection"
-            raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:.3g} s: {where}") from None
+            raise KafkaConnectionError(
+                f"{node} did not answer as a Kafka broker within {limit:.3g} s: {where}"
+            ) from None
         except TrikafkaError:
             raise
         except OSError as error:
             raise KafkaConnectionError(f"cannot connect to {node}: {_why(error)}") from error
-        except (trio.BrokenResourceError, UnicodeError) as error:  # of a dial that is not ours; of a host that is no name
-            raise KafkaConnectionError(f"cannot connect to {node}: {str(error) or repr(error)}") from error
+        # BrokenResourceError: from a dial function of the user. UnicodeError: the host is no valid
+        # name.
+        except (
+            trio.BrokenResourceError,
+            UnicodeError,
+        ) as error:
+            raise KafkaConnectionError(
+                f"cannot connect to {node}: {str(error) or repr(error)}"
+            ) from error
         finally:
             if connection is not None and not ready:
                 connection.close()
 
 
 class Brokers:
-    """All connections of one client. ``request`` makes one attempt; trying again is the caller's deadline's business."""
+    """All connections of one client.
 
-    def __init__(self, config: ClientConfig, start_soon: StartSoon, security: Security | None = None) -> None:
-        self._config, self._start_soon = config, start_soon
+    ``request`` makes one attempt; the caller's deadline decides about retries.
+    """
+
+    def __init__(
+        self, config: ClientConfig, start_soon: StartSoon, security: Security | None = None
+    ) -> None:
+        self._config = config
+        self._start_soon = start_soon
         self._security = security or Security(config)
         self._slots: dict[_Key, ConnectionSlot] = {}
-        self._places: dict[tuple[int, str, int], Place] = {}
+        self._endpoints: dict[tuple[int, str, int], BrokerEndpoint] = {}
         self._watch: Callable[[ConnectionEvent], object] | None = None
         self.outages = Outages()
         self.throttles = Throttles()
         self._refusals = Refusals(config)
+        # True if a Produce whose response is lost may be sent again at once.
+        self._repeats = bool(getattr(config, "enable_idempotence", False))
         self._closed = False
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> Connection:
-        """A negotiated connection to ``node``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`.
+        """Return a negotiated connection to ``node``.
 
-        A broker that has refused a password is not dialled again for half a minute: :exc:`AuthenticationError` at once.
-        Once closed it raises :exc:`ClientClosed`, which users know as :exc:`trio.ClosedResourceError`.
+        Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`. A broker that has refused a
+        password is not dialled again for half a minute: :exc:`AuthenticationError` at once. Once
+        closed it raises :exc:`ClientClosed`, which users know as :exc:`trio.ClosedResourceError`.
         """
         if self._closed:
             raise ClientClosed("the client was closed")
         key = _Key(node.node_id, node.host, node.port, purpose)
         slot = self._slots.get(key)
         if slot is None:
-            place = self._places.setdefault(key[:3], Place(self._voice_of(node), Reconnect(self._config)))
+            endpoint = self._endpoints.setdefault(
+                key[:3], BrokerEndpoint(self._listener_of(node), Reconnect(self._config))
+            )
             watch = self._watch_of(node, purpose)
-            slot = ConnectionSlot(node, self._config, self._start_soon, self.outages, self._security, place, watch)
+            slot = ConnectionSlot(
+                node,
+                self._config,
+                self._start_soon,
+                self.outages,
+                self._security,
+                endpoint,
+                watch,
+                self._refusals,
+            )
             self._slots[key] = slot
         if slot.connection is None:
             await self._refusals.check(node)
@@ -209,8 +285,13 @@ class Brokers:
             self._refusals.refused(node, error)
             raise
 
+    @property
+    def refused_until(self) -> float:
+        """The time when this client may authenticate again after a refusal; else a past time."""
+        return self._refusals.until
+
     def ready(self, node: Node, purpose: Purpose) -> Connection | None:
-        """The negotiated connection to ``node``, if there is one now and the client is not closed."""
+        """Return the negotiated connection to ``node``, if there is one and the client is open."""
         slot = self._slots.get(_Key(node.node_id, node.host, node.port, purpose))
         return None if slot is None or self._closed else slot.connection
 
@@ -226,67 +307,129 @@ class Brokers:
         connection = await self.connection(node, purpose)
         return await connection.request(message, response_timeout)
 
-    def _voice_of(self, node: Node) -> Voice:
-        """Tells the outages that a broker says nothing, unless it has said something since on another connection.
+    def _listener_of(self, node: Node) -> ConnectionListener:
+        """Return the listener that reports a broker's silence and throttles.
 
-        And the throttles that it has the client wait.
+        Silence on one connection is reported only if the broker has been silent on the others too.
+        A throttle ends with its connection.
         """
 
-        def silent(api: str, since: float) -> None:
-            heard = [slot.connection for key, slot in self._slots.items() if key.node_id == node.node_id and slot.connection]
-            if all(connection.heard_at <= since for connection in heard):
-                self.outages.silent(node, api, since)
+        def connections() -> list[Connection]:
+            return [
+                slot.connection
+                for key, slot in self._slots.items()
+                if key.node_id == node.node_id and slot.connection
+            ]
+
+        def silent(api: str, since: float) -> float | None:
+            self.outages.overdue()
+            heard_at = max((connection.heard_at for connection in connections()), default=-math.inf)
+            # A response after ``since`` on another connection proves nothing once it is old: the
+            # broker may have frozen since.
+            if heard_at > trio.current_time() - SILENCE:
+                return heard_at + SILENCE
+            self.outages.silent(node, api, since)
+            return None
+
+        def ended() -> None:
+            self.throttles.lifted(
+                node, max((connection.throttled_until for connection in connections()), default=0.0)
+            )
 
         throttled = lambda api, seconds: self.throttles.throttled(node, api, seconds)  # noqa: E731
-        return Voice(silent, lambda: self.outages.heard(node), throttled)
+        return ConnectionListener(silent, lambda: self.outages.heard(node), throttled, ended)
 
-    def when_changed(self, tell: Callable[[ConnectionEvent], object]) -> None:
-        """Call ``tell`` at each change of a connection's state."""
-        self._watch = tell
+    def when_changed(self, callback: Callable[[ConnectionEvent], object]) -> None:
+        """Call ``callback`` at each change of a connection's state."""
+        self._watch = callback
 
-    def _watch_of(self, node: Node, purpose: Purpose) -> Callable[[ConnectionState, StateClock, Exception | None], object]:
-        def changed(before: ConnectionState, clock: StateClock, error: Exception | None) -> None:
+    def _watch_of(
+        self, node: Node, purpose: Purpose
+    ) -> Callable[[ConnectionState, ConnectionStateMachine, Exception | None], object]:
+        def changed(
+            before: ConnectionState, machine: ConnectionStateMachine, error: Exception | None
+        ) -> None:
             if self._watch is not None:
-                spent = clock.times()[before.value]
-                self._watch(ConnectionEvent(node, purpose, before.value, clock.current.value, spent, error))
+                spent = machine.times()[before.value]
+                self._watch(
+                    ConnectionEvent(
+                        node, purpose, before.value, machine.current.value, spent, error
+                    )
+                )
 
         return changed
 
     def statistics(self) -> tuple[ConnectionStatistics, ...]:
-        """The connections that there are, that are being made, or that were there last, with the times of their states."""
+        """Return the connections with the times of their states.
+
+        Included are connections being made, and the last one of each slot that has none.
+        """
         return tuple(
             ConnectionStatistics(
                 Node(key.node_id, key.host, key.port),
                 key.purpose,
-                slot.clock.current.value,
-                MappingProxyType(slot.clock.times()),
+                slot.machine.current.value,
+                MappingProxyType(slot.machine.times()),
                 0 if (connection := slot.connection) is None else connection.in_flight,
             )
             for key, slot in self._slots.items()
-            if slot.clock is not None
+            if slot.machine is not None
         )
 
     def connections(self) -> list[Connection]:
-        """The connections that there are now."""
+        """Return the present connections."""
         return [found for slot in self._slots.values() if (found := slot.connection) is not None]
 
     def connected(self) -> tuple[Node, ...]:
-        """The brokers of the cluster that there are connections to, by their ids."""
-        nodes = {connection.node for connection in self.connections() if connection.node.node_id >= 0}
+        """Return the brokers of the cluster that have a connection, by their ids."""
+        nodes = {
+            connection.node for connection in self.connections() if connection.node.node_id >= 0
+        }
         return tuple(sorted(nodes, key=lambda node: node.node_id))
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
-        """Close the connections to brokers that are not in the cluster any more (bootstrap addresses stay)."""
+        """Close the connections to brokers that have left the cluster.
+
+        Those to bootstrap addresses stay.
+        """
         self.outages.cluster_is(nodes)
         self.throttles.keep_only(nodes)
         places = {(node.node_id, node.host, node.port) for node in nodes}
         for key in [key for key in self._slots if key.node_id >= 0 and key[:3] not in places]:
             self._slots.pop(key).close()
-        self._places = {place: known for place, known in self._places.items() if place[0] < 0 or place in places}
+        self._endpoints = {
+            key: endpoint
+            for key, endpoint in self._endpoints.items()
+            if key[0] < 0 or key in places
+        }
+
+    def leave(self, node: Node, purposes: Container[Purpose], begun_by: float = math.inf) -> None:
+        """Close the connections to a silent broker whose work another broker has taken over.
+
+        With ``begun_by`` (Trio's clock), only those whose oldest unanswered request was made by
+        then.
+
+        Requests in flight fail as on a lost connection, and go to the other broker, long before
+        ``request_timeout_ms``. Records of a producer without idempotence wait for that time: what
+        was written before the freeze would be doubled.
+        """
+        for key in [
+            key for key in self._slots if key.node_id == node.node_id and key.purpose in purposes
+        ]:
+            connection = self._slots[key].connection
+            begun = -math.inf if connection is None else connection.waiting_since
+            if begun <= begun_by and (key.purpose != "produce" or self._repeats):
+                self._slots.pop(key).close(
+                    ConnectionError(
+                        "it does not respond, and another broker has taken over from it"
+                    )
+                )
 
     def disconnect(self) -> None:
-        """Close every connection; who needs one has it made anew."""
-        slots, self._slots, self._places = self._slots, {}, {}
+        """Close every connection; the next request dials again."""
+        slots = self._slots
+        self._slots = {}
+        self._endpoints = {}
         for slot in slots.values():
             slot.close()
 
@@ -298,14 +441,18 @@ class Brokers:
 
 
 def _stuck(connection: Connection | None) -> str:
-    """What is not done yet of a connection that was dialled."""
+    """Return what is not finished of a dialled connection."""
     if connection is None:
         return "it takes connections, and says nothing in the TLS handshake"
-    return "authenticating did not end" if connection.versions.ranges else "it takes connections, and says nothing on them"
+    return (
+        "authenticating did not end"
+        if connection.versions.ranges
+        else "it takes connections, and says nothing on them"
+    )
 
 
 def _why(error: OSError) -> str:
-    """What the operating system said, of each address that was tried."""
+    """Return what the operating system said, for each address that was tried."""
     inner = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
     causes = [
         os.strerror(each.errno) if each.errno and each.errno > 0 else each.strerror or str(each)

@@ -1,14 +1,17 @@
-"""One connection to one broker: a reader and a writer task, requests in flight, and when to give up on it.
+"""A connection to a broker: a reader task, a writer task, and the requests in flight.
 
-A request is written in the step that makes it, as far as the socket takes it; what is left over is the writer's. One that a task
-waits for belongs to that task: if it is cancelled before it is written, it is never sent; if after, it keeps its place among those
-in flight until its response has come, and that is dropped. A broker that takes no bytes, or leaves the oldest request
-unanswered for its time (``request_timeout_ms``, or what the request allows), loses the connection. Ctrl-C does not come in between
-the steps of writing a request.
+A request is written in the step that makes it, as far as the socket takes it; the writer task sends
+the rest. A request that a task waits for belongs to that task. If the task is cancelled before the
+request is written, the request is never sent. If the task is cancelled after that, the request
+keeps its place among those in flight until its response has come, and the response is dropped. A
+broker that takes no bytes, or leaves the oldest request unanswered for its time
+(``request_timeout_ms``, or what the request allows), loses the connection. Ctrl-C does not
+interrupt the steps of writing a request.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,12 +21,18 @@ from .._wire import messages
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
-from ..errors import AuthenticationError, DamagedResponseError, KafkaConnectionError, ProtocolError, TrikafkaError
+from ..errors import (
+    AuthenticationError,
+    DamagedResponseError,
+    KafkaConnectionError,
+    ProtocolError,
+    TrikafkaError,
+)
 from ..errors.copies import again
 from ..types import Node
-from .connection_state import SASL_REQUESTS, ConnectionState, StateClock
+from .connection_state import SASL_REQUESTS, ConnectionState, ConnectionStateMachine
 from .decoding import decoded
-from .expiry import NOBODY, ExpiryWatch, Voice
+from .expiry import NO_LISTENER, ConnectionListener, ExpiryWatch
 from .frames import FrameReader
 from .in_flight import InFlightRequest, RequestQueue
 from .reasons import waiting_for
@@ -37,23 +46,33 @@ _CLOSED = ConnectionError("it was closed")
 
 
 class Connection:
-    """A negotiated connection. :meth:`run` owns its tasks; :meth:`request` may be called from any task."""
+    """A negotiated connection.
+
+    :meth:`run` owns its tasks; :meth:`request` may be called from any task.
+    """
 
     def __init__(
-        self, transport: Transport, node: Node, config: ClientConfig, voice: Voice | None = None, clock: StateClock | None = None
+        self,
+        transport: Transport,
+        node: Node,
+        config: ClientConfig,
+        listener: ConnectionListener | None = None,
+        machine: ConnectionStateMachine | None = None,
     ) -> None:
         self.node = node
         self.versions = BrokerVersions({}, {})
-        self._transport, self._config = transport, config
+        self._transport = transport
+        self._config = config
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT
-        self._wake = trio.Event()  # of the writer
-        self._voice = voice or NOBODY
-        self._expiry = ExpiryWatch(config, self._voice)
+        self._wake = trio.Event()  # wakes the writer
+        self._listener = listener or NO_LISTENER
+        self._expiry = ExpiryWatch(config, self._listener)
         self._pause = Pause()
         self._scope = trio.CancelScope()
-        self._state = clock or StateClock(trio.current_time)
+        self._state = machine or ConnectionStateMachine(trio.current_time)
         self._session = Session()
+        self._used = False  # it has been READY, so requests of the client may be in flight
         self._next_id = 0
         self._failure: Exception | None = None
 
@@ -64,46 +83,66 @@ class Connection:
 
     @property
     def broken(self) -> bool:
-        """Whether the connection can carry no more requests."""
+        """True if the connection can carry no more requests."""
         return self._state.current is ConnectionState.CLOSED
 
     @property
     def failure(self) -> Exception | None:
-        """Why it ended, if neither this client nor its idleness has ended it."""
+        """The reason why the connection ended.
+
+        ``None`` if this client or its idle limit has ended it.
+        """
         return None if self._failure is _CLOSED else self._failure
 
     @property
     def served(self) -> bool:
-        """Whether the broker has responded to more than the negotiation."""
+        """True if the broker has responded to more than the negotiation."""
         return self._requests.served
 
     @property
     def in_flight(self) -> int:
-        """Requests written and without their response so far, those that nobody waits for included."""
+        """The number of requests written and without a response, including abandoned ones."""
         return len(self._requests.in_flight)
 
     @property
     def backlog(self) -> int:
-        """How many bytes the system has taken and not sent: nobody takes more just now. 0 where it does not tell."""
+        """The bytes that the system has taken and not sent yet; 0 where that is unknown.
+
+        While there are some, the network takes no more.
+        """
         return 0 if self.broken else self._transport.backlog
 
     @property
     def heard_at(self) -> float:
-        """When the last response came (Trio's clock)."""
+        """The time of the last response (Trio's clock)."""
         return self._expiry.heard_at
 
     @property
     def waiting(self) -> list[str]:
-        """The APIs of the requests that have not ended: queued, in flight, those that nobody waits for included."""
-        return [request.outgoing.api.removesuffix("Request") for request in self._requests.waiting()]
+        """The APIs of the requests that have not ended: queued, in flight, or abandoned."""
+        return [
+            request.outgoing.api.removesuffix("Request") for request in self._requests.waiting()
+        ]
+
+    @property
+    def waiting_since(self) -> float:
+        """The time when the oldest request that has not ended was made (Trio's clock).
+
+        ``inf`` if there is none.
+        """
+        return min((request.begins for request in self._requests.waiting()), default=math.inf)
 
     @property
     def slots_taken(self) -> int:
-        """How many of the slots for requests that a task waits for are taken: by those tasks, or until the response comes."""
+        """The number of taken slots for requests that a task waits for.
+
+        A slot is taken until the task is done, or until the response of an abandoned request has
+        come.
+        """
         return self._room.borrowed_tokens
 
     async def run(self) -> None:
-        """Read and write until the connection ends, for whatever reason; then fail what waits and close the stream."""
+        """Read and write until the connection ends; then fail what waits and close the stream."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -112,49 +151,83 @@ class Connection:
                     if self._config.uses_sasl:
                         nursery.start_soon(self._keep_session)
                     most = self._config.receive_message_max_bytes
-                    await self._read(FrameReader(self._transport, most, str(self.node), self._requests.excess))
+                    await self._read(
+                        FrameReader(self._transport, most, str(self.node), self._requests.excess)
+                    )
                     nursery.cancel_scope.cancel()
         finally:
             self._break(_CLOSED)
             await self._transport.aclose()
 
-    def close(self) -> None:
-        """End the connection soon; requests in flight fail with :exc:`KafkaConnectionError`."""
+    def close(self, why: Exception | None = None) -> None:
+        """End the connection soon, because of ``why``.
+
+        Requests in flight fail with :exc:`KafkaConnectionError`.
+        """
+        self._failure = self._failure or why
         self._state.enter(ConnectionState.CLOSED)
         self._scope.cancel()
 
     @property
     def throttled(self) -> float:
-        """For how many seconds so far nothing was to be written to it: also what is in flight then the broker leaves unread."""
+        """The seconds so far in which the broker's throttles let nothing be written.
+
+        The broker also leaves unread what is in flight during a throttle.
+        """
         return self._pause.spent
 
+    @property
+    def throttled_until(self) -> float:
+        """The end of the broker's last throttle (Trio's clock); 0 before the first."""
+        return self._pause.until
+
     def throttle(self, seconds: float, api: str) -> None:
-        """Begin to write nothing more for so long: a quota of the broker asks for it in its response to ``api`` (KIP-219).
+        """Write nothing for ``seconds``, as a quota asks for in the response to ``api`` (KIP-219).
 
-        What was begun waits, in order.
-
-        No longer than a minute: a quota counts by windows of a second, of which a broker keeps eleven, so more is a mistake or a
-        damaged response. A broker that means it does not read meanwhile, whatever the client does.
+        Requests that were begun wait, in order, for as long as the broker asks and their callers'
+        own limits allow. A negative time means nothing and is ignored.
         """
+        if seconds <= 0:
+            return
+        # Since KIP-219 a broker responds at once and mutes the connection for the throttle time, so
+        # the client has to enforce the pause. A request written meanwhile would stay unread in the
+        # broker's socket, and its time would run. So the clock of a request starts at the end of
+        # the pause (`_enqueue`), and a throttled connection does not count as idle: closed as idle,
+        # it would be made again without the throttle. There is no upper bound on a throttle. It
+        # ends with its connection, because the broker counts it by connection, too.
         self._pause.ask(seconds)
-        self._voice.throttled(api, seconds)
+        self._expiry.paused(self._pause.until)
+        self._listener.throttled(api, seconds)
 
     async def negotiate(self, software_version: str) -> None:
-        """Ask for the versions that the broker speaks; an old broker responds in version 0 (KIP-511). Raises as :meth:`request`."""
+        """Ask for the versions that the broker supports. Raises as :meth:`request`.
+
+        An old broker responds in version 0 (KIP-511).
+        """
         self._state.enter(ConnectionState.NEGOTIATING)
         response = await self._ask(messages.api_versions_request(4, software_version), 4, None)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
-            offered = messages.version_ranges(response).get(messages.ApiVersionsRequest.API_KEY, (0, 0))
+            offered = messages.version_ranges(response).get(
+                messages.ApiVersionsRequest.API_KEY, (0, 0)
+            )
             version = min(offered[1], 3)
-            response = await self._ask(messages.api_versions_request(version, software_version), version, None)
-        self.versions = BrokerVersions(messages.version_ranges(response), messages.finalized_features(response))
+            response = await self._ask(
+                messages.api_versions_request(version, software_version), version, None
+            )
+        self.versions = BrokerVersions(
+            messages.version_ranges(response), messages.finalized_features(response)
+        )
         if response.error_code != 0 or not self.versions.ranges:
-            raise ProtocolError(f"{self.node} did not tell which versions it speaks (error code {response.error_code})")
+            raise DamagedResponseError(
+                f"{self.node} did not say which versions it speaks (error code "
+                f"{response.error_code})"
+            )
 
     async def authenticate(self, authenticate: Authenticate | None) -> None:
-        """Say who this client is, if it is to; requests may be made after that. Raises :exc:`AuthenticationError`, and as them.
+        """Authenticate, if the settings say so; requests may be made after that.
 
-        Before the session that the broker grants ends, the connection authenticates anew by itself (KIP-368).
+        Raises :exc:`AuthenticationError`, and as :meth:`request`. Before the session that the
+        broker grants ends, the connection authenticates again (KIP-368).
         """
         if authenticate is not None:
             self._enter(ConnectionState.AUTHENTICATING)
@@ -162,7 +235,14 @@ class Connection:
         self._enter(ConnectionState.READY)
 
     async def _keep_session(self) -> None:
-        """Authenticate anew before each end of the session. Requests made meanwhile wait; those in flight go on."""
+        """Authenticate again before each end of the session (KIP-368)."""
+        # Reauthentication on the same socket. The broker closes a connection that is used after its
+        # session, so the client has to authenticate before. What is in flight goes on: the broker
+        # still answers it, in order. Other requests must not be written between the SaslHandshake
+        # and the last SaslAuthenticate, because the broker accepts only SASL requests there. So the
+        # queue holds them (`RequestQueue.hold`), and those of SASL go ahead of them. They are held
+        # from the first SASL request on, and not while a token is being fetched, which may take
+        # long (`_ask_anew`).
         while True:
             authenticate = await self._session.ends()
             try:
@@ -176,13 +256,15 @@ class Connection:
             self._wake.set()
 
     def _enter(self, state: ConnectionState) -> None:
-        """Go on; a connection may have ended in the very step in which its last response came."""
+        """Enter ``state``; raise if the connection ended in the step of its last response."""
         if self.broken:
             raise self._lost()
         self._state.enter(state)
+        self._used = self._used or state is ConnectionState.READY
 
     async def _ask_anew(self, message: ApiMessage) -> Any:
-        if self._state.current is ConnectionState.READY:  # the credentials are there: from now on others wait
+        # The credentials are there. From now on other requests wait.
+        if self._state.current is ConnectionState.READY:
             self._state.enter(ConnectionState.REAUTHENTICATING)
             self._requests.hold()
         return await self._ask_in_newest(message)
@@ -191,20 +273,46 @@ class Connection:
         return await self._ask(message, self.versions.newest_common(message, self.node), None)
 
     async def request(self, message: ApiMessage, response_timeout: float | None = None) -> Any:
-        """Send ``message`` in the newest common version and return its response (``None`` where none is sent, as for acks=0).
+        """Send ``message`` in the newest common version and return its response.
 
-        ``response_timeout`` (seconds) is how long the broker may take before the connection counts as dead; default
-        ``request_timeout_ms``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`, :exc:`UnsupportedVersionError`.
-        Cancellation: see the module; the connection stays usable.
+        Args:
+            message: The request.
+            response_timeout: The seconds that the broker may take before the connection counts as
+                dead; default: ``request_timeout_ms``.
+
+        Returns:
+            The decoded response; ``None`` where none is sent, as for acks=0.
+
+        Raises:
+            KafkaConnectionError: The connection is lost, or cannot be used.
+            ProtocolError: The response is damaged.
+            UnsupportedVersionError: There is no common version.
+
+        On cancellation the connection stays usable; see the module.
         """
-        return await self._ask(message, self.versions.newest_common(message, self.node), response_timeout)
+        return await self._ask(
+            message, self.versions.newest_common(message, self.node), response_timeout
+        )
 
-    def begin(self, message: Any, on_end: Callable[[InFlightRequest], object], response_timeout: float | None = None) -> None:
-        """As :meth:`request`, but wait for nothing: ``on_end`` is called with the request once it has a response or an error.
+    def begin(
+        self,
+        message: Any,
+        on_end: Callable[[InFlightRequest], object],
+        response_timeout: float | None = None,
+    ) -> None:
+        """Send ``message`` without waiting; ``on_end`` is called with its response or error.
 
-        That may be before this returns, and is within the reader's step else: it must be quick and not raise. If this raises,
-        it is not called. Raises :exc:`trio.WouldBlock` if too many requests are in flight.
+        ``on_end`` may be called before this returns, and is otherwise called within the reader's
+        step: it must be quick and not raise. If this method raises, ``on_end`` is not called.
+        Raises :exc:`trio.WouldBlock` if too many requests are in flight, and otherwise as
+        :meth:`request`.
         """
+        # Fetch and Produce use this and not `request`. With a task for each request, a response
+        # would wake the task through an event, and the task would run in the next turn of Trio's
+        # loop and then wake its own caller: two turns that every record pays. Here the reader calls
+        # `on_end` in the step that has read the response. The price is that `on_end` may not wait
+        # or raise: an exception in it would end the reader, and with it the connection of every
+        # other request.
         if len(self._requests) >= _MOST_IN_FLIGHT:
             raise trio.WouldBlock
         version = self.versions.newest_common(message, self.node)
@@ -213,12 +321,18 @@ class Connection:
     async def _ask(self, message: ApiMessage, version: int, response_timeout: float | None) -> Any:
         return await decoded(await self._send(message, version, response_timeout))
 
-    async def _send(self, message: ApiMessage, version: int, response_timeout: float | None) -> InFlightRequest:
+    async def _send(
+        self, message: ApiMessage, version: int, response_timeout: float | None
+    ) -> InFlightRequest:
         done = trio.Event()
-        # What others wait for needs no room: the requests that are held meanwhile may have it all.
-        request = InFlightRequest(lambda _: done.set(), waited_for=message.API_KEY not in SASL_REQUESTS)
+        # SASL requests need no room: requests that wait for the authentication may have taken all
+        # of it.
+        request = InFlightRequest(
+            lambda _: done.set(), waited_for=message.API_KEY not in SASL_REQUESTS
+        )
         try:
-            # With room there is no checkpoint before the queue: requests are written in the order in which they were made.
+            # With room there is no checkpoint before the queue: requests are written in the order
+            # in which they were made.
             if request.waited_for:
                 self._room.acquire_on_behalf_of_nowait(request)
         except trio.WouldBlock:
@@ -226,7 +340,9 @@ class Connection:
             await self._room.acquire_on_behalf_of(request)
         self._enqueue(request, message, version, response_timeout)
         name = request.outgoing.api.removesuffix("Request")
-        throttled = ", which throttles this client" if self._pause.until > trio.current_time() else ""
+        throttled = (
+            ", which throttles this client" if self._pause.until > trio.current_time() else ""
+        )
         waiting_for(f"{name} to {self.node}{throttled}")
         try:
             await done.wait()
@@ -236,13 +352,23 @@ class Connection:
         return request
 
     @trio.lowlevel.enable_ki_protection
-    def _enqueue(self, request: InFlightRequest, message: ApiMessage, version: int, response_timeout: float | None) -> None:
+    def _enqueue(
+        self,
+        request: InFlightRequest,
+        message: ApiMessage,
+        version: int,
+        response_timeout: float | None,
+    ) -> None:
         try:
             if self.broken:
                 raise self._lost()
-            assert self._state.admits(message.API_KEY), f"{message.name} on a connection that is {self._state.current.value}"
+            assert self._state.allows_request(message.API_KEY), (
+                f"{message.name} on a connection that is {self._state.current.value}"
+            )
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-            outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
+            outgoing = messages.encode_request(
+                message, version, self._next_id, self._config.client_id
+            )
         except BaseException:
             self._give_room(request)
             raise
@@ -258,12 +384,18 @@ class Connection:
     def _abandon(self, request: InFlightRequest) -> None:
         if self._requests.remove_queued(request):
             self._settle(request)
-        # One that is in flight stays there, for its response is to come; nobody holds its frame then.
+        # A request in flight keeps its place, because its response has still to be read: the broker
+        # answers in order, and to close the connection would fail the requests of other tasks. Only
+        # its frame is dropped.
         request.abandon()
 
     def _settle(self, request: InFlightRequest) -> None:
-        if self._state.current is not ConnectionState.REAUTHENTICATING or not request.outgoing.api.startswith("Sasl"):
-            self._expiry.used()  # to say again who one is, is no use of a connection
+        if (
+            self._state.current is not ConnectionState.REAUTHENTICATING
+            or not request.outgoing.api.startswith("Sasl")
+        ):
+            # Reauthentication is no use of the connection, so it does not postpone the idle limit.
+            self._expiry.used()
         self._give_room(request)
         request.on_end(request)
 
@@ -272,14 +404,14 @@ class Connection:
             self._room.release_on_behalf_of(request)
 
     def _flush(self, transport: Transport) -> None:
-        """Write what is queued as far as it goes at once; wake the writer for the rest."""
+        """Write what is queued as far as the socket takes it; wake the writer for the rest."""
         requests = self._requests
         if self._pause.until and self._pause.until > trio.current_time():
             self._wake.set()
             return
         try:
             while requests.queued and not requests.rest:
-                frames = requests.take()
+                frames = requests.pop_frames()
                 for sent in requests.gave(frames, transport.send_now(frames)):
                     self._settle(sent)
         except OSError as error:
@@ -299,10 +431,11 @@ class Connection:
                     if self._pause.until > trio.current_time():
                         await trio.sleep_until(self._pause.until)
                         continue
-                    requests.gave(requests.take(), 0)
+                    requests.gave(requests.pop_frames(), 0)
                 mine = requests.rest
                 await transport.send_all(mine)
-                # If there was nothing, it was ciphertext of before, and what is left over now came meanwhile.
+                # With nothing in `mine`, ciphertext of earlier requests was sent, and what is left
+                # over came meanwhile.
                 for sent in requests.gave(() if mine else requests.rest, 0):
                     self._settle(sent)
         except STREAM_ERRORS as error:
@@ -314,7 +447,7 @@ class Connection:
         try:
             with patience:
                 while (frame := await reader.read()) is not None:
-                    self._take(frame)
+                    self._handle_frame(frame)
             if not patience.cancelled_caught:
                 self._break(ConnectionError(self._closed_by_broker()))
         except (*STREAM_ERRORS, TrikafkaError) as error:
@@ -326,12 +459,18 @@ class Connection:
     def _closed_by_broker(self) -> str:
         if self._requests.served or self._config.uses_sasl:
             return "the broker closed it"
-        return "the broker closed it before it responded to anything: it may want SASL (security_protocol) or be going down"
+        return (
+            "the broker closed it before it responded to anything: it may want SASL "
+            "(security_protocol) or be going down"
+        )
 
-    def _take(self, frame: memoryview) -> None:
+    def _handle_frame(self, frame: memoryview) -> None:
         request = self._requests.responded(messages.read_correlation_id(frame))
         if request is None:
-            raise DamagedResponseError(f"{self.node} sent a response to a request that was not made, or left an earlier one out")
+            raise DamagedResponseError(
+                f"{self.node} sent a response to a request that was not made, or left an earlier "
+                "one out"
+            )
         self._expiry.heard()
         if throttle := request.throttle(frame):
             self.throttle(throttle, request.outgoing.api.removesuffix("Request"))
@@ -341,7 +480,7 @@ class Connection:
     @trio.lowlevel.enable_ki_protection
     async def _watch(self) -> None:
         """End the reader at the first expiry, or after the idle time."""
-        await self._expiry.run(self._requests.waiting)
+        await self._expiry.wait_until_expired(self._requests.waiting)
         self._state.enter(ConnectionState.CLOSED)
 
     def _break(self, error: Exception) -> None:
@@ -350,16 +489,26 @@ class Connection:
             self._state.enter(ConnectionState.CLOSED, self.failure)
             self._scope.cancel()
         for request in self._requests.clear():
-            request.lost(self._lost())
+            request.lost(self._lost(request))
             self._settle(request)
 
-    def _lost(self) -> Exception:
-        """A fresh error for one caller: why the connection is gone."""
+    def _lost(self, request: InFlightRequest | None = None) -> Exception:
+        """Return a fresh error for one caller: why the connection is gone.
+
+        Whatever ended a connection that was in use, the response of a written request is lost: the
+        broker may have carried the request out. So the error is retriable and says no more than
+        that; the next connection shows how the next attempt fares. A refusal of the credentials is
+        the answer only while the connection is made, and to a request of which no byte was written.
+        """
         cause = self._failure
-        if isinstance(cause, AuthenticationError):
+        if isinstance(cause, DamagedResponseError):
             return again(cause)
-        if isinstance(cause, ProtocolError):
-            return type(cause)(str(cause))
+        if isinstance(cause, AuthenticationError) and (
+            request is None or request.unsent or not self._used
+        ):
+            return again(cause)
+        if isinstance(cause, ProtocolError) and not self._used:
+            return again(cause)
         why = f": {cause}" if cause is not None and str(cause) else ""
         error = KafkaConnectionError(f"lost the connection to {self.node}{why}")
         error.__cause__ = cause

@@ -1,15 +1,15 @@
-"""The states of a connection, and which requests each admits (DESIGN, section 3d). No I/O.
+"""The states of a connection, and the requests that each allows. No I/O.
 
-=================  ==============================================  =====================================================
-state              requests                                        next
-=================  ==============================================  =====================================================
-NEW                none: it is being dialled                       NEGOTIATING, CLOSED
-NEGOTIATING        ApiVersions                                     AUTHENTICATING, READY, CLOSED
-AUTHENTICATING     SaslHandshake, SaslAuthenticate                 READY, CLOSED
-READY              all but those of SASL                           REAUTHENTICATING, CLOSED
-REAUTHENTICATING   those of SASL; others wait until it is READY    READY, CLOSED
-CLOSED             none                                            none
-=================  ==============================================  =====================================================
+=================  =============================================  ==============================
+state              requests                                       next
+=================  =============================================  ==============================
+NEW                none: it is being dialled                      NEGOTIATING, CLOSED
+NEGOTIATING        ApiVersions                                    AUTHENTICATING, READY, CLOSED
+AUTHENTICATING     SaslHandshake, SaslAuthenticate                READY, CLOSED
+READY              all but those of SASL                          REAUTHENTICATING, CLOSED
+REAUTHENTICATING   those of SASL; others wait until READY         READY, CLOSED
+CLOSED             none                                           none
+=================  =============================================  ==============================
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from kafka.protocol.api_key import ApiKey
 
 
 class ConnectionState(Enum):
-    """Where a connection is."""
+    """The states of a connection."""
 
     NEW = "new"
     NEGOTIATING = "negotiating"
@@ -31,6 +31,13 @@ class ConnectionState(Enum):
     CLOSED = "closed"
 
 
+# Why a table. A connection has one state at a time, and each change goes through
+# `ConnectionStateMachine.enter`, which asserts that the table has it. With booleans (negotiated,
+# authenticated, closed, ...) impossible combinations could be written, and each reader would have
+# to know which of them counts first. `Connection._enqueue` asserts `allows_request`. That finds
+# requests in an order that a broker would punish by closing the connection: one before the
+# negotiation, or one between the steps of SASL. CLOSED may be entered again, because the reader,
+# the writer and the watch may each find the end.
 _S = ConnectionState
 _NEXT = {
     _S.NEW: {_S.NEGOTIATING, _S.CLOSED},
@@ -44,39 +51,48 @@ SASL_REQUESTS = frozenset((int(ApiKey.SaslHandshake), int(ApiKey.SaslAuthenticat
 _NEGOTIATION = frozenset((int(ApiKey.ApiVersions),))
 
 
-class StateClock:
-    """The state of one connection, and how long (seconds) it was in each so far."""
+class ConnectionStateMachine:
+    """The state of one connection, and the seconds spent in each state so far."""
 
-    __slots__ = ("_clock", "_since", "_spent", "_told", "current")
+    __slots__ = ("_clock", "_on_change", "_since", "_spent", "current")
 
     def __init__(
         self,
         clock: Callable[[], float],
-        told: Callable[[ConnectionState, StateClock, Exception | None], object] = lambda before, clock, error: None,
+        on_change: Callable[
+            [ConnectionState, ConnectionStateMachine, Exception | None], object
+        ] = lambda before, clock, error: None,
     ) -> None:
-        self._clock, self._told = clock, told  # ``told`` of each change: the state before, this, and why it is closed
+        # ``on_change`` is called at each change: with the state before, this machine, and the error
+        # that closed it.
+        self._clock = clock
+        self._on_change = on_change
         self.current = ConnectionState.NEW
         self._since = clock()
         self._spent: dict[ConnectionState, float] = {}
 
     def enter(self, state: ConnectionState, error: Exception | None = None) -> None:
-        """It is in ``state`` now; ``error`` is why, if it is closed for one."""
-        assert state in _NEXT[self.current], f"a connection that is {self.current.value} cannot become {state.value}"
+        """Enter ``state``; ``error`` is the reason, if one closed the connection."""
+        assert state in _NEXT[self.current], (
+            f"a connection that is {self.current.value} cannot become {state.value}"
+        )
         now = self._clock()
         self._spent[self.current] = self._spent.get(self.current, 0.0) + now - self._since
-        before, self.current, self._since = self.current, state, now
+        before = self.current
+        self.current = state
+        self._since = now
         if state is not before:
-            self._told(before, self, error)
+            self._on_change(before, self, error)
 
     def times(self) -> dict[str, float]:
-        """Seconds by the name of the state, the current one included."""
+        """Return the seconds by the name of the state, the current one included."""
         now = self._clock() - self._since
         times = {state.value: seconds for state, seconds in self._spent.items()}
         times[self.current.value] = times.get(self.current.value, 0.0) + now
         return times
 
-    def admits(self, api_key: int) -> bool:
-        """Whether a request of this API may be made now."""
+    def allows_request(self, api_key: int) -> bool:
+        """Return whether a request of this API may be made now."""
         if self.current is ConnectionState.READY:
             return api_key not in SASL_REQUESTS
         if self.current is ConnectionState.NEGOTIATING:

@@ -1,20 +1,23 @@
-"""The deadline of an API call: the one place that counts time and tries again (seed 000).
+"""The deadlines of API calls: the only module that retries a call and counts its time (seed 000).
 
-In the Java client a reaper walks a list of futures and expires those whose time is up. Here a call is a task, its limit is
-a cancel scope around each step, and there is nothing to reap. The rules, all of seed 000:
+In the Java client a reaper walks a list of futures and expires those whose time is up. Here a call
+is a task, its limit is a cancel scope around each step, and there is nothing to reap. The rules,
+all of seed 000:
 
-* *Attempt, then check.* The limit is looked at only after an attempt has failed, so every call is attempted at least once.
-* A step (find the coordinator, then commit) may take ``max(GRACE, min(what is left, request_timeout_ms))``.
-* A series of steps that succeed quickly is never cut in the middle; a step that is stuck overshoots by ``GRACE`` at most.
-* The caller's own cancel scopes cut in at once and raise only ``Cancelled``.
-
-No other module retries an API call or counts its time.
+* *Attempt, then check.* The limit is checked only after an attempt has failed, so every call is
+  attempted at least once.
+* A step (find the coordinator, then commit) may take ``max(GRACE, min(what is left,
+  request_timeout_ms))``.
+* A series of steps that succeed quickly is never cut in the middle; a step that is stuck overshoots
+  by ``GRACE`` at most.
+* The caller's own cancel scopes take effect at once and raise only ``Cancelled``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import trio
@@ -26,96 +29,190 @@ from .retry import Retry
 
 T = TypeVar("T")
 
-#: The least time (seconds) that a step gets, whatever is left of its call: ``timeout=0`` allows one round trip.
+#: The least time (seconds) that a step gets, whatever is left of its call: ``timeout=0`` allows one
+#: round trip.
 GRACE = 0.025
 
 
-async def within(what: str, limit: float, work: Callable[[], Awaitable[T]], before: Exception | None = None) -> T:
-    """Run ``work`` for at most ``limit`` seconds. Past them: :exc:`RequestTimedOutError`, with the root cause chained.
+#: The calls in progress, by the id() of their client's configuration. A call keeps that
+#: configuration alive, so no other client's has the same id meanwhile.
+_under_way: dict[int, list[Call]] = {}
 
-    That is what the work was waiting for failed with last, or else the error that was there ``before``.
+
+async def within(
+    what: str, limit: float, work: Callable[[], Awaitable[T]], before: Exception | None = None
+) -> T:
+    """Run ``work`` for at most ``limit`` seconds.
+
+    Past them this raises :exc:`RequestTimedOutError`. The root cause is chained: the last failure
+    of what the work was waiting for, or else the error ``before`` this attempt.
     """
     with reasons.reasoning() as reason, trio.move_on_after(limit):
         return await work()
-    waiting_for, error = reason.told()
+    waiting_for, error = reason.blame()
     reason.clear()
     if error is None:
         error = before.__cause__ if isinstance(before, RequestTimedOutError) else before  # type: ignore[assignment]
     text = f"{what}: no response within {limit:.3g} s"
     if waiting_for and waiting_for not in what:
         text += f" while waiting for {waiting_for}"
-    timed_out = RequestTimedOutError(text + (f"; before that: {error}" if error is not None else ""))
+    timed_out = RequestTimedOutError(
+        text + (f"; before that: {error}" if error is not None else "")
+    )
     timed_out.__cause__ = error
     raise timed_out
 
 
 def check_timeout(timeout: float | None, default: float) -> float:
-    """Return the limit of a call in seconds. Raises :exc:`ConfigurationError` (a ``ValueError``) before any I/O."""
+    """Return the limit of a call in seconds.
+
+    Raises :exc:`ConfigurationError` (a ``ValueError``) before any I/O.
+    """
     if timeout is None:
         return default
-    if not isinstance(timeout, int | float) or isinstance(timeout, bool) or math.isnan(timeout) or timeout < 0:
-        raise ConfigurationError(f"timeout must be a number of seconds, at least 0, not {timeout!r}")
+    if (
+        not isinstance(timeout, int | float)
+        or isinstance(timeout, bool)
+        or math.isnan(timeout)
+        or timeout < 0
+    ):
+        raise ConfigurationError(
+            f"timeout must be a number of seconds, at least 0, not {timeout!r}"
+        )
     return float(timeout)
 
 
+def _says_so(error: Exception | None, waiting_for: str) -> bool:
+    """Return whether the error is a timeout that names this wait."""
+    return isinstance(error, RequestTimedOutError) and str(error).endswith(
+        f" while waiting for {waiting_for}"
+    )
+
+
 class Call:
-    """One API call under way: its name, limit, attempts and last error. Made by :func:`run_call` alone."""
+    """An API call in progress: its name, limit, attempts and last error.
 
-    __slots__ = ("_deadline", "_reason", "_request_timeout", "_same_since", "attempts", "last_error", "limit", "name")
+    Made by :func:`run_call` alone.
+    """
 
-    def __init__(self, name: str, limit: float, request_timeout: float, reason: reasons.Reason | None = None) -> None:
-        self.name, self.limit = name, limit
+    __slots__ = (
+        "_deadline",
+        "_reason",
+        "_request_timeout",
+        "_same_since",
+        "_waiting",
+        "attempts",
+        "began",
+        "last_error",
+        "limit",
+        "name",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        limit: float,
+        request_timeout: float,
+        reason: reasons.WaitContext | None = None,
+    ) -> None:
+        self.name = name
+        self.limit = limit
         self.attempts = 0
         self.last_error: TrikafkaError | None = None
-        self._request_timeout, self._reason = request_timeout, reason
-        self._deadline = trio.current_time() + limit
+        self._request_timeout = request_timeout
+        self._reason = reason
+        self.began = trio.current_time()
+        self._deadline = self.began + limit
+        self._waiting = 0
         self._same_since = -math.inf
 
     @property
     def left(self) -> float:
-        """Seconds until the limit; 0 past it."""
+        """The seconds until the limit; 0 past it."""
         return max(0.0, self._deadline - trio.current_time())
 
     @property
+    def waits(self) -> bool:
+        """True while the call waits for something with a watch of its own, such as a delivery."""
+        return self._waiting > 0
+
+    def obstacle(self) -> str:
+        """Return what the call waits for, and how that failed."""
+        error = self.last_error or (None if self._reason is None else self._reason.error())
+        return "no response yet" if error is None else str(error)
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Mark a wait for something that proceeds without the call and has its own watch."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    @property
     def step_limit(self) -> float:
-        """What the next step may take, in seconds."""
+        """The seconds that the next step may take."""
         return max(GRACE, min(self.left, self._request_timeout))
 
     async def step(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Run one step within its limit. Raises :exc:`RequestTimedOutError` past it; a cancelled step leaves nothing behind."""
+        """Run one step within its limit.
+
+        Raises :exc:`RequestTimedOutError` past the limit. A cancelled step leaves nothing behind.
+        """
+        # Why a scope for each step, and not one for the whole call. The call has one deadline,
+        # which spans all of its attempts and back-offs, so retries never extend it. But a cancel
+        # scope at that deadline would cut a call with `timeout=0` before its first request, and a
+        # series of steps that each succeed quickly in its middle. So the deadline bounds the time
+        # of the next step, with at least GRACE, and `_run` compares the clock only after an attempt
+        # has failed. `request_timeout` bounds a step as well: a silent broker must not use up the
+        # whole call when another broker could answer the next attempt.
         limit = self.step_limit
-        # A step that had its full time is itself what is wrong; one that was cut short by the call's limit, the attempt before it.
+        # A step that had its full time is itself the cause. If the call's limit cut the step short,
+        # the attempt before is.
         before = self.last_error if limit < self._request_timeout else None
         return await within(what, limit, work, before)
 
     async def wait(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Wait for what ends by itself or not at all, for all that is left of the call. Raises :exc:`KafkaTimeoutError` past it."""
-        with reasons.reasoning() as reason, trio.move_on_after(max(GRACE, self.left)):
+        """Wait, for all that is left of the call, for work that proceeds without the call.
+
+        Raises :exc:`KafkaTimeoutError` past the limit.
+        """
+        with (
+            self.waiting(),
+            reasons.reasoning() as reason,
+            trio.move_on_after(max(GRACE, self.left)),
+        ):
             return await work()
-        raise self.expired(reason.told())
+        raise self.expired(reason.blame())
 
     def blame(self, error: TrikafkaError) -> None:
-        """What is wrong with the attempt under way: the cause, should its time be up before it has failed."""
+        """Set the cause to report if the call's time is over before the current attempt fails."""
         self.last_error = error
 
     def out_of_patience(self, error: TrikafkaError) -> bool:
-        """Whether errors of this kind have come, one after the other, for as long as their ``patience`` lasts."""
+        """Return whether errors of this kind have come in a row for their whole ``patience``."""
         if type(error) is not type(self.last_error):
             self._same_since = trio.current_time()
         return trio.current_time() - self._same_since >= error.patience
 
-    def expired(self, inside: reasons.Told | None = None) -> KafkaTimeoutError:
-        """The error that says that the limit has passed, with the last error as its cause, or what the call was waiting for.
+    def expired(self, inside: reasons.Blame | None = None) -> KafkaTimeoutError:
+        """Return the error for a passed limit, with its cause.
 
-        ``inside`` tells where the call was cut off, in spite of what its last error was.
+        The cause is the last error, or what the call was waiting for. ``inside`` describes where
+        the call was cut off, in spite of its last error.
         """
         last_error: Exception | None = self.last_error
         if inside is not None:
             last_error = inside.error or last_error
-            if inside.waiting_for:
+            # The failure of shared work may be that of another call which was cut off there, too.
+            # It names this wait already. With one more error around it for each of a thousand
+            # calls, chain and message would grow without end.
+            if inside.waiting_for and not _says_so(last_error, inside.waiting_for):
                 before = "no response" if last_error is None else f"{last_error},"
                 cut_off = RequestTimedOutError(f"{before} while waiting for {inside.waiting_for}")
-                cut_off.__cause__, last_error = last_error, cut_off
+                cut_off.__cause__ = last_error
+                last_error = cut_off
         if last_error is None and self._reason is not None:
             last_error = self._reason.error()
         error = KafkaTimeoutError(self.name, self.limit, self.attempts, last_error)
@@ -131,16 +228,39 @@ async def run_call(
     timeout: float | None = None,
     recover: Callable[[TrikafkaError], None] | None = None,
 ) -> T:
-    """Run ``attempt`` until it succeeds, fails for good, or the limit has passed.
+    """Run ``attempt`` until it succeeds, fails permanently, or the limit has passed.
 
-    ``timeout`` is in seconds (default: ``default_api_timeout_ms``). ``recover`` is told of each retriable error, to mark as
-    stale what has to be looked up anew. Raises :exc:`KafkaTimeoutError` past the limit, :exc:`ConfigurationError` for a wrong
-    ``timeout``, whatever ``attempt`` raises that is not retriable, and what is, once ``config.call_retries`` are used up.
-    Cancellation: at once, nothing left behind.
+    On cancellation the call ends at once and leaves nothing behind.
+
+    Args:
+        name: The name of the call, for errors.
+        attempt: Makes one attempt.
+        config: The client's settings.
+        timeout: The limit in seconds; default: ``default_api_timeout_ms``.
+        recover: Called with each retriable error, to mark what has to be looked up again.
+
+    Raises:
+        KafkaTimeoutError: The limit has passed.
+        ConfigurationError: ``timeout`` is wrong.
+        TrikafkaError: Any error of ``attempt`` that is not retriable, and a retriable one once
+            ``config.call_retries`` are used up.
     """
     limit = check_timeout(timeout, config.default_api_timeout)
     with reasons.reasoning() as reason:
-        return await _run(Call(name, limit, config.request_timeout, reason), attempt, Retry(config), recover, config.call_retries)
+        call = Call(name, limit, config.request_timeout, reason)
+        mine = _under_way.setdefault(id(config), [])
+        mine.append(call)
+        try:
+            return await _run(call, attempt, Retry(config), recover, config.call_retries)
+        finally:
+            mine.remove(call)
+            if not mine:
+                del _under_way[id(config)]
+
+
+def calls_under_way(config: ClientConfig) -> list[Call]:
+    """Return the API calls in progress of the client that has this ``config``."""
+    return list(_under_way.get(id(config), ()))
 
 
 async def _run(
@@ -159,7 +279,7 @@ async def _run(
             if not error.retriable or call.out_of_patience(error):
                 raise
             call.last_error = error
-            reasons.failed(error)  # to who waits for this call
+            reasons.failed(error)  # for a caller that waits for this call
         if recover is not None:
             recover(call.last_error)
         if call.left <= 0:

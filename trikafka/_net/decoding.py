@@ -1,7 +1,9 @@
-"""Large responses are read in a thread, one at a time: a million partitions take seconds, and the loop has other things to do.
+"""The decoding of large responses in a thread, one at a time.
 
-Millions of objects that are made at once are also what Python's garbage collector goes through, again and again, and no other
-thread runs meanwhile: that was two thirds of the time, a second at a stretch. So it waits while a very large one is read.
+A million partitions take seconds to decode, and the event loop has other tasks. Millions of new
+objects also keep Python's garbage collector busy: it goes through them again and again, and no
+other thread runs meanwhile. That was two thirds of the time, a second at a stretch. So the
+collector waits while a very large response is decoded.
 """
 
 from __future__ import annotations
@@ -20,23 +22,41 @@ from .in_flight import InFlightRequest
 from .singleflight import ClientClosed
 
 T = TypeVar("T")
-#: A response of so many bytes is large: kafka-python's decoder reads about four megabytes a second.
+#: A response of this many bytes is large: kafka-python's decoder reads about four megabytes a
+#: second.
 LARGE = 131_072
-#: So many elements are many: to look at each takes some microseconds.
+#: This many elements are many: to look at each takes some microseconds.
 MANY = 5_000
-#: From so many times as many on collections are too long: a tenth of a second for a million objects that are not garbage.
+#: From this many times the two figures above on, a collection takes too long: a tenth of a second
+#: for a million objects that are not garbage.
 _VERY = 8
-#: A threshold that is never reached, and that nobody else would set: so many objects are made before a collection.
+#: A threshold that is never reached, and that no other code would set: the number of new objects
+#: before a collection.
 _NEVER = 2**31 - 1
-#: So many objects are freed without letting another thread run.
+#: How many objects are freed in one go, without letting another thread run.
 _SLICE = 5_000
+# Why a thread, and why one. Decoding in the loop would stop heartbeats, responses and timeouts of
+# the whole client for seconds. A thread shares the interpreter's lock, so it makes nothing faster,
+# but the loop gets its turn every few milliseconds. Several threads at once would only compete for
+# that lock, and each holds a response in memory. So there is a limit of one for each event loop (a
+# RunVar, because a capacity limiter belongs to one run of Trio).
+#
+# A small response is decoded in the step that reads it: a thread costs more than the decoding. A
+# cancelled caller leaves at once and the thread goes on to its end, because a thread cannot be
+# stopped.
+#
+# The garbage collector was two thirds of the problem. Its work grows with the objects that are
+# alive, none of which is garbage here, and it holds the interpreter's lock. `gc.disable()` was not
+# used: whether the collector is on is the program's own setting, and a change of it meanwhile could
+# not be recognized. A threshold that no program sets can be recognized and restored.
 _threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trikafka_decoding")
 
 
 async def decoded(request: InFlightRequest) -> Any:
-    """The response to ``request``, read in a thread if it is large. Raises as :meth:`InFlightRequest.response`.
+    """Return the response to ``request``, decoded in a thread if it is large.
 
-    Cancelled, it leaves at once; the thread ends by itself.
+    Raises as :meth:`InFlightRequest.response`. On cancellation this returns at once; the thread
+    finishes its work in the background.
     """
     if request.frame is None or len(request.frame) < LARGE:
         return request.response()
@@ -44,26 +64,33 @@ async def decoded(request: InFlightRequest) -> Any:
 
 
 async def worked_out(elements: int, work: Callable[[], T]) -> T:
-    """What ``work`` makes of so many elements: at once, without a checkpoint, if they are few; else in a thread."""
+    """Return the result of ``work`` on this many ``elements``.
+
+    Few elements are handled at once, without a checkpoint; many in a thread.
+    """
     return work() if elements < MANY else await _in_thread(work, collects=elements < MANY * _VERY)
 
 
 def busy() -> bool:
-    """Whether a large response has come and is being read."""
+    """Return whether a large response is being decoded."""
     return _limiter().borrowed_tokens > 0
 
 
 def use_up(items: Sequence[Any] | None) -> None:
-    """Free what a list holds that nobody needs any more. At once, as the last reference to it would, no other thread would run."""
+    """Free what a list holds, in slices.
+
+    Freed at once, as by dropping the last reference, no other thread would run meanwhile.
+    """
     if isinstance(items, list):
         while items:
             del items[-_SLICE:]
 
 
 def free_after(last: object, parts: list[object], start_soon: Callable[..., object]) -> None:
-    """Once nobody has ``last`` any more, free what ``parts`` holds, of which it was made: in slices, beside the loop.
+    """Free what ``parts`` holds once ``last``, which was made of them, is gone.
 
-    A million objects are a tenth of a second in the step that drops the last reference to what holds them.
+    They are freed in slices, beside the loop. A million objects take a tenth of a second in the
+    step that drops the last reference to what holds them.
     """
     token = trio.lowlevel.current_trio_token()
 
@@ -71,7 +98,7 @@ def free_after(last: object, parts: list[object], start_soon: Callable[..., obje
         with suppress(ClientClosed):
             start_soon(_free, parts)
 
-    def gone() -> None:  # in whatever thread dropped it, or when Python ends
+    def gone() -> None:  # in the thread that dropped it, or when Python ends
         with suppress(trio.RunFinishedError):
             token.run_sync_soon(begin)
 
@@ -91,9 +118,9 @@ async def _in_thread(work: Callable[[], T], *, collects: bool) -> T:
 
 
 class _Collector:
-    """Has the garbage collector of the process wait, by its threshold. Threads of several loops may be about it at the same time.
+    """The means to keep the process's garbage collector waiting, by its threshold.
 
-    Not by ``gc.disable()``: whether it is on is the program's, which may change its mind meanwhile, and one could not tell.
+    Threads of several event loops may use it at the same time.
     """
 
     def __init__(self) -> None:
@@ -103,7 +130,7 @@ class _Collector:
 
     @contextmanager
     def kept_away(self) -> Iterator[None]:
-        """Within the block it does not begin by itself."""
+        """Keep automatic collections from starting within the block."""
         with self._lock:
             if not self._users:
                 self._before = gc.get_threshold()
@@ -118,7 +145,10 @@ class _Collector:
                     self._back()
 
     def forked(self) -> None:
-        """This is a child process: who kept it away in its parent is not here, and nobody else would let it run again."""
+        """Restore the threshold in a child process.
+
+        The threads that set it in the parent do not exist here, so no other code would.
+        """
         self._lock = threading.Lock()
         if self._users:
             self._users = 0
@@ -126,11 +156,12 @@ class _Collector:
 
     def _back(self) -> None:
         if not gc.get_freeze_count():
-            # All objects count as old from now on: else it would begin by going through all that was made. What a program has
-            # frozen itself would thaw by this, so then it does go through them.
+            # Mark all objects as old. Otherwise the collector would begin by going through all that
+            # was made. This would also thaw what the program has frozen itself, so it is not done
+            # if there is such.
             gc.freeze()
             gc.unfreeze()
-        if gc.get_threshold()[0] == _NEVER:  # else the program has set others meanwhile
+        if gc.get_threshold()[0] == _NEVER:  # otherwise the program has set another one meanwhile
             gc.set_threshold(*self._before)
 
 

@@ -1,7 +1,8 @@
-"""Frames out of a byte stream, with as few copies as the stream allows. Owned by one connection's reader task.
+"""Frames from a byte stream, with as few copies as the stream allows.
 
-Small frames are cut out of one reused buffer. Large ones are received straight into memory of the record path's pool, which is used
-again once nobody looks at it any more: fresh memory costs the kernel more than the bytes that go into it.
+One connection's reader task owns the reader. Small frames are cut out of one reused buffer. Large
+ones are received straight into memory from the record path's pool, which is used again once no view
+of it is alive. Fresh memory would cost the kernel more than the bytes that go into it.
 """
 
 from __future__ import annotations
@@ -16,52 +17,68 @@ from .transport import Transport
 
 _CHUNK = 65_536
 _INT32 = struct.Struct(">i")
-#: What a port for TLS says to whoever does not speak it.
+#: The first bytes from a TLS port to a client without TLS.
 _ALERT_OF_TLS = b"\x15\x03"
 
 
 class FrameReader:
-    """Reads length-prefixed frames from ``transport``; a frame over ``max_bytes`` is not Kafka's.
+    """A reader of length-prefixed frames from ``transport``.
 
-    ``excess`` is asked of each large one what is wrong with its length, in words that follow the peer's name; ``None``: nothing.
+    A frame over ``max_bytes`` is not Kafka's. ``excess`` is called with the length of each large
+    frame, and returns what is wrong with it, in words that follow the peer's name; ``None``:
+    nothing.
     """
 
     def __init__(
-        self, transport: Transport, max_bytes: int, peer: str, excess: Callable[[int], str | None] = lambda size: None
+        self,
+        transport: Transport,
+        max_bytes: int,
+        peer: str,
+        excess: Callable[[int], str | None] = lambda size: None,
     ) -> None:
-        self._transport, self._max, self._peer, self._excess = transport, max_bytes, peer, excess
+        self._transport = transport
+        self._max = max_bytes
+        self._peer = peer
+        self._excess = excess
+        self._first = True  # no frame has come yet
         self._buffer = bytearray(_CHUNK)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
 
     async def read(self) -> memoryview | None:
-        """Return the next frame without its length, or ``None`` when the peer has closed. Cancellation loses the stream's place.
+        """Return the next frame without its length, or ``None`` when the peer has closed.
 
-        The frame's memory is the caller's as long as a view of it lives.
+        The frame's memory is the caller's as long as a view of it lives. Cancellation loses the
+        place in the stream.
 
-        Raises :exc:`ProtocolError` for a length that no response of Kafka has, :exc:`DamagedResponseError` for one that is too much
-        for this response, and what the stream raises.
+        Raises:
+            DamagedResponseError: No response of Kafka has this length, or it is too much for this
+                response.
+            ProtocolError: The peer begins with an alert of TLS.
+            Exception: What the stream raises.
         """
+        # How frames are read. One receive into a buffer of 64 KiB brings as many small frames as
+        # have arrived, with one call of the kernel; each is copied out, because the buffer is
+        # reused. A frame of 64 KiB or more, or one that has not arrived as a whole, gets memory of
+        # its own as soon as its length is known, and the rest is received into that without a copy.
+        # The record batches of a Fetch response are slices of that memory until they are decoded.
+        #
+        # The length is checked before memory is set aside for it. First against
+        # `receive_message_max_bytes`, which also finds peers that are not Kafka. Then, above 128
+        # KiB, against what was asked for (`bounds`): with a damaged length the client would
+        # otherwise hold memory for bytes that never come.
         while self._end - self._start < 4:
             if not await self._fill():
                 return None
         (size,) = _INT32.unpack_from(self._buffer, self._start)
         if not 4 <= size <= self._max:
-            head = bytes(self._view[self._start : min(self._end, self._start + 8)])
-            if head.startswith(_ALERT_OF_TLS):
-                raise ProtocolError(
-                    f"{self._peer} does not speak Kafka's protocol as it is spoken, but needs TLS: set security_protocol to 'SSL',"
-                    f" or with SASL to 'SASL_SSL' (its first bytes are {head!r})"
-                )
-            raise ProtocolError(
-                f"{self._peer} does not speak Kafka's protocol (its first bytes are {head!r}), or needs TLS, or sends responses"
-                f" over receive_message_max_bytes ({self._max})"
-            )
+            raise self._not_a_length(size)
+        self._first = False
         if size > LEAST and (wrong := self._excess(size)) is not None:
             raise DamagedResponseError(f"{self._peer} {wrong}")
         start = self._start + 4
         if size < _CHUNK:
-            _implementation.current.trim_memory()  # the rush is over, if there was one
+            _implementation.current.trim_memory()  # small frames again: return pooled memory
             if start + size <= self._end:
                 self._start = start + size
                 return memoryview(self._buffer[start : self._start])
@@ -73,11 +90,37 @@ class FrameReader:
             return None
         return frame
 
+    def _not_a_length(self, size: int) -> ProtocolError:
+        """Return the error for a frame that cannot have ``size`` bytes.
+
+        A peer whose first frame has such a length may be no Kafka broker, or one that needs TLS.
+        After a good frame, the stream is damaged: that is a lost connection, and requests in flight
+        may have been carried out.
+        """
+        if not self._first:
+            return DamagedResponseError(
+                f"{self._peer} sent a response of {size:,} bytes; a response has 4 to "
+                f"{self._max:,} (receive_message_max_bytes)"
+            )
+        head = bytes(self._view[self._start : min(self._end, self._start + 8)])
+        if head.startswith(_ALERT_OF_TLS):
+            return ProtocolError(
+                f"{self._peer} does not speak Kafka's protocol as it is spoken, but needs TLS: "
+                "set security_protocol to 'SSL',"
+                f" or with SASL to 'SASL_SSL' (its first bytes are {head!r})"
+            )
+        return DamagedResponseError(
+            f"{self._peer} does not speak Kafka's protocol (its first bytes are {head!r}), or "
+            "needs TLS, or sends responses"
+            f" over receive_message_max_bytes ({self._max})"
+        )
+
     async def _fill(self) -> bool:
         left = self._end - self._start
         if left:
             self._view[:left] = bytes(self._view[self._start : self._end])
-        self._start, self._end = 0, left
+        self._start = 0
+        self._end = left
         count = await self._transport.receive_into(self._view[left:] if left else self._view)
         self._end += count
         return count > 0

@@ -11,9 +11,11 @@ from .interrupts import interrupts_unwrapped
 
 
 async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
-    """Run all works at the same time; wait for all; then raise the first error that is not retriable, or else the first.
+    """Run all works at the same time and wait for all; raise an error if there is one.
 
-    An error that is not trikafka's (the client was closed meanwhile, a bug) comes out at once. Cancellation: all are cancelled.
+    The first error that is not retriable is raised, or else the first. An error that is not
+    trikafka's (the client was closed meanwhile, a bug) cancels the others. On cancellation all are
+    cancelled.
     """
     errors: list[Exception] = []
 
@@ -39,8 +41,13 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
         raise next((error for error in errors if not getattr(error, "retriable", False)), errors[0])
 
 
-async def with_background(works: Iterable[Callable[[], Awaitable[object]]], main: Callable[[], Awaitable[None]]) -> None:
-    """Run ``main`` with ``works`` beside it; they are cancelled when it ends. The first exception of any comes out as it is."""
+async def with_background(
+    works: Iterable[Callable[[], Awaitable[object]]], main: Callable[[], Awaitable[None]]
+) -> None:
+    """Run ``main`` with ``works`` beside it; they are cancelled when it ends.
+
+    The first exception of any of them is raised as it is.
+    """
     errors: list[Exception] = []
 
     @trio.lowlevel.enable_ki_protection

@@ -1,7 +1,8 @@
-"""Ctrl-C comes out as ``KeyboardInterrupt``, not in the group of a nursery of ours.
+"""Ctrl-C as a plain ``KeyboardInterrupt``, not in the group of an internal nursery.
 
-Trio hands Ctrl-C to the main task where the code that runs is protected against it, and else raises it in the middle of that code.
-So the tasks of a client are protected, those in nurseries too: the main task gets it, in the user's code or in a call of ours.
+Trio delivers Ctrl-C to the main task if the running code is protected against it, and otherwise
+raises it in the middle of that code. So the tasks of a client are protected, those in nurseries
+too: the main task gets it, in the user's code or in a call of this package.
 """
 
 from __future__ import annotations
@@ -9,20 +10,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import trio
+
+from ..errors.groups import members
+
+_INTERRUPTS = (KeyboardInterrupt, SystemExit)
+
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """The ``KeyboardInterrupt`` or ``SystemExit`` that ``error`` is, or holds as a group."""
-    if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(interrupt_in, error.exceptions)), None)
-    return error if isinstance(error, KeyboardInterrupt | SystemExit) else None
+    """Return the ``KeyboardInterrupt`` or ``SystemExit`` that ``error`` is, or holds as a group."""
+    return next((member for member in members(error) if isinstance(member, _INTERRUPTS)), None)
 
 
 @contextmanager
 def interrupts_unwrapped() -> Iterator[None]:
-    """For a nursery whose tasks are ours: an interrupt that it has put into a group comes out of that."""
+    """Raise an interrupt outside of the group into which an internal nursery has put it.
+
+    Errors beside the interrupt are not lost: an interrupt without a cause gets them as its cause.
+    """
     try:
         yield
     except BaseExceptionGroup as group:
         if (interrupt := interrupt_in(group)) is None:
             raise
-        raise interrupt from None
+        beside = group.split((*_INTERRUPTS, trio.Cancelled))[1]
+        raise interrupt from interrupt.__cause__ or beside

@@ -1,11 +1,19 @@
-"""Tokens for OAUTHBEARER by OAuth 2's client credentials (KIP-768), kept until shortly before they expire."""
+"""Tokens for OAUTHBEARER from an OAuth 2 endpoint, kept until shortly before they expire.
+
+The grants are the client's credentials (KIP-768) and an assertion that the client signs
+(``jwt-bearer``, KIP-1139).
+"""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import http.client
+import ipaddress
 import json
 import logging
+import math
+import ssl
 import time
 import urllib.error
 import urllib.parse
@@ -16,95 +24,212 @@ import trio
 
 from ..config import ClientConfig
 from ..config.secrets import secret
-from ..errors import HandshakeError, KafkaConnectionError, TrikafkaError
+from ..errors import ConfigurationError, HandshakeError, KafkaConnectionError, TrikafkaError
+from ..errors.copies import again
+from ..errors.peer_text import peer_text
 from ..types import OAuthToken
+from . import assertions
+from .http_request import Exchange
+from .session import CredentialsUnavailableError
+from .tls_context import trust
 
-#: A token is asked for anew when so much of its life is over.
+#: The share of its life after which a token is renewed.
 _RENEW_AFTER = 0.8
 _MOST_BYTES = 1 << 20
+#: The part of a connection's setup time that one request may take. So a fault of the endpoint is
+#: known before the broker would be blamed.
+_SHARE = 0.8
 #: Statuses of HTTP after which the same request may succeed.
 _TOO_MANY, _ITS_OWN_FAULT = 429, 500
+_DEFAULT_LIFETIME = 300.0
+_JWT_BEARER = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _log = logging.getLogger("trikafka.brokers")
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Wherever a redirect leads, the client's secret would go there too."""
-
-    def redirect_request(self, *args: Any) -> None:
-        """Do not follow it: the response is an error, as any that is not a token."""
-
-
-_opener = urllib.request.build_opener(_NoRedirects)
-
-
 class ClientCredentials:
-    """Asks the endpoint for tokens. Tasks that ask at the same time wait for one request."""
+    """The tokens of one client.
+
+    Tasks that ask at the same time wait for one request, and share its failure.
+    """
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
+        self._url = config.sasl_oauth_token_endpoint_url or ""
+        self._limit = config.socket_connection_setup_timeout_ms / 1000 * _SHARE
         self._token = OAuthToken("")
         self._renew_at = self._expires_at = 0.0  # by time.monotonic
+        self._system: ssl.SSLContext | None = None
         self._asking = trio.Lock()
+        self._requests = 0
+        self._failure: Exception | None = None  # of the last request
+        # A limiter of its own: an endpoint that hangs must not use up the program's threads. One
+        # request is made at a time; a second thread is for when the first is stuck in resolving a
+        # name.
+        self._threads = trio.CapacityLimiter(2)
+        if _is_in_the_clear(self._url):
+            _log.warning(
+                "the token endpoint %s is spoken to without TLS: the client's secret and its "
+                "tokens can be"
+                " read on the way; give sasl_oauth_token_endpoint_url with https://",
+                _place(self._url),
+            )
+
+    def check(self) -> None:
+        """Read the files that the settings name.
+
+        Raises :exc:`ConfigurationError` for files that cannot be used.
+        """
+        if self._config.sasl_oauth_cafile is not None:
+            self._context()
+        if self._config.sasl_oauth_grant_type == "jwt-bearer":
+            assertions.assertion(self._config)
 
     async def token(self) -> OAuthToken:
-        """A token that is good. Raises :exc:`HandshakeError` if the endpoint gives none, :exc:`KafkaConnectionError` if it is away.
+        """Return a valid token.
 
-        Cancelled: nothing is left.
+        On cancellation the request in progress is cut off, and nothing is left of it.
+
+        Raises:
+            HandshakeError: The endpoint refuses.
+            CredentialsUnavailableError: The endpoint is unreachable, slow or has trouble.
         """
+        before = self._requests
         async with self._asking:
-            if not self._token.value or time.monotonic() >= self._renew_at:
-                try:
-                    await self._renew()
-                except (HandshakeError, KafkaConnectionError) as error:
-                    if time.monotonic() >= self._expires_at:
-                        raise
-                    _log.warning("the token before is used until it expires: %s", error)
+            if self._token.value and time.monotonic() < self._renew_at:
+                return self._token
+            if self._requests > before and self._failure is not None:
+                # This task has waited for a request that failed. It makes no further request, or
+                # the last of many tasks would wait for as many requests.
+                if time.monotonic() >= self._expires_at:
+                    raise again(self._failure)
+                return self._token
+            try:
+                await self._renew()
+            except (HandshakeError, KafkaConnectionError) as error:
+                self._failure = again(error)
+                if time.monotonic() >= self._expires_at:
+                    raise
+                _log.warning("the token before is used until it expires: %s", error)
             return self._token
 
     async def _renew(self) -> None:
-        answer = await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True)
+        exchange = Exchange(self._limit)
+        answer: tuple[OAuthToken, float] | TrikafkaError
+        answer = CredentialsUnavailableError(
+            f"the token endpoint {_place(self._url)} did not respond within {self._limit:g} s"
+        )
+        self._requests += 1
+        self._failure = None
+        with trio.move_on_after(self._limit):
+            try:
+                answer = await trio.to_thread.run_sync(
+                    self._ask, exchange, limiter=self._threads, abandon_on_cancel=True
+                )
+            finally:
+                exchange.end()
         if isinstance(answer, TrikafkaError):
             raise answer
         self._token, lifetime = answer
         now = time.monotonic()
-        self._renew_at, self._expires_at = now + lifetime * _RENEW_AFTER, now + lifetime
+        self._renew_at = now + lifetime * _RENEW_AFTER
+        self._expires_at = now + lifetime
 
-    def _ask(self) -> tuple[OAuthToken, float] | TrikafkaError:
-        """A token and its life (seconds), or why there is none: an error raised here would hold on to frames that show secrets."""
-        config, url = self._config, self._config.sasl_oauth_token_endpoint_url or ""
-        fields = {"grant_type": "client_credentials"}
-        if config.sasl_oauth_scope is not None:
-            fields["scope"] = config.sasl_oauth_scope
-        pair = ":".join(map(urllib.parse.quote_plus, (config.sasl_oauth_client_id or "", config.sasl_oauth_client_secret or "")))
-        headers = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}", "Accept": "application/json"}
+    def _context(self) -> ssl.SSLContext:
+        """Return the context for TLS with the endpoint.
+
+        The system's authorities take some 10 ms to load, once.
+        """
+        given = self._config.sasl_oauth_cafile
+        if given is None and self._system is not None:
+            return self._system
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        if given is not None:
+            trust(context, "sasl_oauth_cafile", given)  # each time: a file may have changed
+        elif self._url.lower().startswith("https:"):
+            context.load_default_certs()
+            self._system = context
+        return context
+
+    def _ask(self, exchange: Exchange) -> tuple[OAuthToken, float] | TrikafkaError:
+        """Return a token and its life (seconds), or why there is none. Runs in a thread.
+
+        An error that was raised here would hold on to frames that show secrets.
+        """
+        place = _place(self._url)
         try:
-            request = urllib.request.Request(url, urllib.parse.urlencode(fields).encode(), headers)
-            with _opener.open(request, timeout=config.socket_connection_setup_timeout_ms / 1000) as response:
+            with exchange.open(self._request(), self._context()) as response:
                 return self._read(json.loads(response.read(_MOST_BYTES)))
+        except ConfigurationError as error:
+            return HandshakeError(f"the token endpoint {place} was not asked: {error}")
         except urllib.error.HTTPError as error:
             with error:
-                text = f"the token endpoint {_place(url)} refused: {_reason(error)}"
-            again = error.code == _TOO_MANY or error.code >= _ITS_OWN_FAULT
-            return KafkaConnectionError(text) if again else HandshakeError(text)
-        except OSError as error:  # it may be back in a moment
+                text = f"the token endpoint {place} refused: {_reason(error)}"
+            transient = error.code == _TOO_MANY or error.code >= _ITS_OWN_FAULT
+            return CredentialsUnavailableError(text) if transient else HandshakeError(text)
+        except OSError as error:
             why = getattr(error, "reason", None) or error
-            return KafkaConnectionError(f"the token endpoint {_place(url)} cannot be reached: {why}")
-        except (ValueError, http.client.HTTPException) as error:  # whose words may hold the address, and what is secret in it
-            return HandshakeError(f"the token endpoint {_place(url)} gave no token: {type(error).__name__}")
+            if isinstance(why, ssl.SSLCertVerificationError):
+                said = peer_text(why.verify_message)
+                return HandshakeError(
+                    f"the certificate of the token endpoint {place} is not accepted: {said}"
+                    " (sasl_oauth_cafile names the authorities to trust there)"
+                )
+            return CredentialsUnavailableError(
+                f"the token endpoint {place} cannot be reached: {peer_text(why)}"
+            )
+        except (ValueError, RecursionError, http.client.HTTPException) as error:
+            # Its text may contain the address, which may contain a secret.
+            return HandshakeError(
+                f"the token endpoint {place} gave no token: {type(error).__name__}"
+            )
+
+    def _request(self) -> urllib.request.Request:
+        config = self._config
+        fields, headers = {"grant_type": "client_credentials"}, {"Accept": "application/json"}
+        if config.sasl_oauth_grant_type == "jwt-bearer":
+            fields = {"grant_type": _JWT_BEARER, "assertion": assertions.assertion(config)}
+        if config.sasl_oauth_scope is not None:
+            fields["scope"] = config.sasl_oauth_scope
+        if config.sasl_oauth_client_id is not None:
+            pair = (config.sasl_oauth_client_id, config.sasl_oauth_client_secret or "")
+            words = ":".join(map(urllib.parse.quote_plus, pair))
+            headers["Authorization"] = f"Basic {base64.b64encode(words.encode()).decode()}"
+        return urllib.request.Request(self._url, urllib.parse.urlencode(fields).encode(), headers)
 
     def _read(self, answer: Any) -> tuple[OAuthToken, float] | HandshakeError:
-        place = _place(self._config.sasl_oauth_token_endpoint_url or "")
+        place = _place(self._url)
         if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
             return HandshakeError(f"the token endpoint {place} answered without an access_token")
-        try:
-            lifetime = float(answer.get("expires_in") or 300)
-        except (TypeError, ValueError):
-            return HandshakeError(f"the token endpoint {place} answered with an expires_in that is no number")
+        lifetime = math.nan
+        with contextlib.suppress(TypeError, ValueError, OverflowError):
+            lifetime = float(answer.get("expires_in") or _DEFAULT_LIFETIME)
+        # NaN and infinity, which Python's JSON reads, would keep a token for ever.
+        if not math.isfinite(lifetime) or lifetime < 0:
+            return HandshakeError(
+                f"the token endpoint {place} answered with an expires_in that is no number of"
+                " seconds"
+            )
         return OAuthToken(secret(answer["access_token"])), lifetime
 
 
+def _is_in_the_clear(url: str) -> bool:
+    """Return whether data sent to this URL can be read on a network."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+        host = parts.hostname or ""
+    except ValueError:
+        return False
+    if parts.scheme.lower() != "http" or host == "localhost" or host.endswith(".localhost"):
+        return False
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return True
+
+
 def _place(url: str) -> str:
-    """The URL without what may be secret in it."""
+    """Return the URL without its parts that may be secret."""
     try:
         parts = urllib.parse.urlsplit(url)
         port = parts.port
@@ -116,10 +241,10 @@ def _place(url: str) -> str:
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
-    """The status, and OAuth's own words for it (RFC 6749, section 5.2)."""
+    """Return the status, and OAuth's own words for it (RFC 6749, section 5.2)."""
     try:
         said = json.loads(error.read(_MOST_BYTES))
-        words = [str(said[name]) for name in ("error", "error_description") if name in said]
-    except (OSError, ValueError, TypeError):
+        words = [peer_text(said[name]) for name in ("error", "error_description") if name in said]
+    except (OSError, ValueError, TypeError, RecursionError, http.client.HTTPException):
         words = []
     return " ".join([f"HTTP {error.code}", *(f"({word})" for word in words)])

@@ -1,4 +1,7 @@
-"""When a broker may be dialled again: one for all connections to it, so that they do not knock in turn (KIP-144, KIP-580)."""
+"""The time when a broker may be dialled again (KIP-144, KIP-580).
+
+All connections to a broker share one wait, so that they do not dial in turn.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ from .retry import Retry, backoff
 
 
 class Reconnect:
-    """The waits between the dials of one broker. Written by its slots, which tell how a dial has ended."""
+    """The waits between the dials of one broker.
+
+    Its slots write it, by reporting how each dial ended.
+    """
 
     __slots__ = ("_first_ms", "_most_ms", "_not_before", "_retry", "_too_slow", "error")
 
     def __init__(self, config: ClientConfig) -> None:
-        self.error: Exception | None = None  # of dialling, until it succeeds
+        self.error: Exception | None = None  # the error of the last dial, until one succeeds
         self._retry = Retry.to_reconnect(config)
         self._not_before = 0.0
         self._too_slow = 0  # dials in a row that ran out of time
@@ -22,37 +28,44 @@ class Reconnect:
         self._most_ms = config.socket_connection_setup_timeout_max_ms
 
     async def wait(self) -> None:
-        """Wait until it may be dialled."""
+        """Wait until the broker may be dialled."""
         await trio.sleep_until(self._not_before)
 
     def setup_limit(self) -> float:
-        """Seconds that dialling and negotiating may take: longer after each time that was not enough (KIP-601)."""
+        """Return the seconds that dialling and negotiating may take.
+
+        The limit grows after each time that was not enough (KIP-601).
+        """
         if not self._too_slow:
             return self._first_ms / 1000
         return backoff(self._too_slow + 1, self._first_ms, max(self._first_ms, self._most_ms))
 
     def took_too_long(self) -> None:
-        """The limit was not enough for a dial. Told before :meth:`failed` is."""
+        """Record that the limit was not enough for a dial. Called before :meth:`failed`."""
         if not self._waiting:
             self._too_slow += 1
 
     def failed(self, error: Exception | None) -> None:
-        """A dial has failed. Of several at the same time one counts: the others find that there is a wait already."""
+        """Record a failed dial.
+
+        Of several at the same time one counts: for the others there is a wait already.
+        """
         self.error = error
         if not self._waiting:
             self._put_off(trio.current_time())
 
     def succeeded(self) -> None:
-        """A dial succeeded: whether the connection is of any use will be seen."""
-        self.error, self._too_slow = None, 0
+        """Record a successful dial; whether the connection is of use, later calls show."""
+        self.error = None
+        self._too_slow = 0
 
     def useless(self, made_at: float) -> None:
-        """A connection made then has broken before it was of use: as bad as a dial that failed."""
+        """Record that a connection has broken before it was of use: as bad as a failed dial."""
         if not self._waiting:
             self._put_off(made_at)
 
     def served(self) -> None:
-        """A connection was of use."""
+        """Record that a connection was of use."""
         self._retry.reset()
         self._not_before = 0.0
 

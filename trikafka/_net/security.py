@@ -1,4 +1,4 @@
-"""How a fresh stream to a broker becomes one that is secured as the settings say."""
+"""The way from a fresh stream to a broker to one that is secured as the settings require."""
 
 from __future__ import annotations
 
@@ -19,35 +19,50 @@ from .tls_errors import closed_in_handshake, explain, is_wrong_name
 from .transport import Transport, transport_of
 
 if TYPE_CHECKING:
-    from .auth import MechanismFactory
+    from .auth import MechanismFactory, SaslAuthenticator
 
 Dial = Callable[[str, int], Awaitable[Stream]]
 
 
 class Security:
-    """TLS and SASL of one client. ``offered`` is a plugin's mechanism, if ``sasl_mechanism`` names one."""
+    """The TLS and SASL of one client.
+
+    ``offered`` is a plugin's mechanism, if ``sasl_mechanism`` names one.
+    """
 
     def __init__(self, config: ClientConfig, offered: MechanismFactory | None = None) -> None:
         self._config = config
         self._contexts = TlsContexts(config) if config.uses_tls else None
         self.authenticate: Authenticate | None = None
+        self._authenticator: SaslAuthenticator | None = None
         if config.uses_sasl:
-            from .auth import SaslAuthenticator  # which loads what no other client needs
+            from .auth import SaslAuthenticator  # loads modules that no other client needs
 
-            self.authenticate = SaslAuthenticator(config, offered)
+            self.authenticate = self._authenticator = SaslAuthenticator(config, offered)
 
     def check(self) -> None:
-        """Read what the settings name. Raises :exc:`ConfigurationError` for files that cannot be used."""
+        """Read the files that the settings name.
+
+        Raises :exc:`ConfigurationError` for files that cannot be used.
+        """
         if self._contexts is not None:
             self._contexts.context()
+        if self._authenticator is not None:
+            self._authenticator.check()
 
     async def connect(self, dial: Dial, node: Node) -> Transport:
-        """Dial, and shake hands. Raises what ``dial`` raises, :exc:`HandshakeError`, :exc:`KafkaConnectionError`."""
+        """Dial, and shake hands if the settings require TLS.
+
+        Raises what ``dial`` raises, :exc:`HandshakeError`, :exc:`KafkaConnectionError`.
+        """
         transport = transport_of(await dial(node.host, node.port))
         if self._contexts is None:
             return transport
         try:
-            tls = TlsTransport(transport, self._contexts.context(), node)
+            context = self._contexts.context()
+            tickets = self._contexts.tickets
+            resumption = None if tickets is None else tickets.begin(node.host, node.port)
+            tls = TlsTransport(transport, context, node, resumption)
             await tls.handshake()
         except BaseException as error:
             with trio.CancelScope(shield=True):
@@ -61,7 +76,10 @@ class Security:
         return tls
 
     async def _names(self, dial: Dial, node: Node) -> str | None:
-        """The names that the broker's certificate is for, asked by a connection that sends nothing: for an error's text."""
+        """Return the names in the broker's certificate, for an error's text.
+
+        They are asked for by another connection, which sends nothing.
+        """
         if self._config.ssl_context is not None:
             return None
         context = make_context(self._config)

@@ -1,4 +1,4 @@
-"""How long a broker takes a connection for authenticated, and when to say anew who one is (KIP-368)."""
+"""The session of an authenticated connection, and when to authenticate again (KIP-368)."""
 
 from __future__ import annotations
 
@@ -9,21 +9,32 @@ from typing import Any, Protocol
 import trio
 
 from .._wire.messages import ApiMessage
+from ..errors import KafkaConnectionError
 from ..types import Node
 
-#: Java's: anew after so much of the session, so that many connections do not do it at once.
+#: The share of a session after which the client authenticates again, as in Java's client. The
+#: random share keeps many connections from doing so at once.
 _EARLIEST, _LATEST = 0.85, 0.95
-#: Not sooner than this (seconds) after the last time, however little a broker grants: else it could keep this client busy, and
-#: Kafka's take it for a fault (ILLEGAL_SASL_STATE), which ends a call. A connection whose session is over is closed, and made anew.
+#: The shortest time (seconds) between two authentications, however short a session the broker
+#: grants. Otherwise a broker could keep this client busy; Kafka's brokers take that for a fault
+#: (ILLEGAL_SASL_STATE), which ends a call. A connection whose session is over is closed, and made
+#: again.
 LEAST_SESSION = 1.0
 Ask = Callable[[ApiMessage], Awaitable[Any]]
 
 
+class CredentialsUnavailableError(KafkaConnectionError):
+    """The source of tokens or credentials is unreachable, or failed for a while. Retriable.
+
+    While a client opens, this is an :exc:`AuthenticationError`: the brokers are not to blame.
+    """
+
+
 class Authenticate(Protocol):
-    """Tells a broker who this client is, by requests that ``ask`` makes."""
+    """A function that authenticates with a broker, by requests that ``ask`` makes."""
 
     async def __call__(self, ask: Ask, node: Node) -> float | None:
-        """Return how long (seconds) the broker believes it; ``None``: as long as the connection lives."""
+        """Return the length of the session (seconds); ``None``: until the connection ends."""
 
 
 class Session:
@@ -37,14 +48,16 @@ class Session:
         self._changed = trio.Event()
 
     def granted(self, authenticate: Authenticate, lifetime: float | None) -> None:
-        """The broker believes what ``authenticate`` has told it, for ``lifetime`` seconds from now."""
+        """Record a session of ``lifetime`` seconds from now, granted to ``authenticate``."""
         share = random.uniform(_EARLIEST, _LATEST)
         self._authenticate = authenticate
-        self._renew_at = None if lifetime is None else trio.current_time() + max(LEAST_SESSION, lifetime * share)
+        self._renew_at = (
+            None if lifetime is None else trio.current_time() + max(LEAST_SESSION, lifetime * share)
+        )
         self._changed.set()
 
     async def ends(self) -> Authenticate:
-        """Wait until it is time to authenticate anew; return how."""
+        """Wait until it is time to authenticate again; return the function for it."""
         while self._authenticate is None or self._renew_at is None:
             self._changed = trio.Event()
             await self._changed.wait()

@@ -8,19 +8,24 @@ from .waiters import Waiters
 
 
 class Signal:
-    """Check what you wait for, then ``await wait()``, in a loop; nothing is lost while there is no checkpoint between the two."""
+    """A condition without a value: the waiter checks what it waits for itself.
+
+    Check the condition, then ``await wait()``, in a loop. No notification is lost while there is no
+    checkpoint between the two.
+    """
 
     __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
         self._waiters = Waiters()
 
-    @trio.lowlevel.enable_ki_protection  # Ctrl-C halfway, and some would be neither asleep nor awake
+    # Ctrl-C halfway would leave some tasks neither asleep nor awake.
+    @trio.lowlevel.enable_ki_protection
     def notify(self) -> None:
-        """Wake all that wait now."""
+        """Wake all tasks that wait now."""
         self._waiters.set()
 
     @trio.lowlevel.enable_ki_protection
     async def wait(self) -> None:
-        """Wait for the next ``notify``. Cancelled: it waits no more."""
+        """Wait for the next ``notify``. A cancelled task waits no more."""
         await self._waiters.wait()

@@ -1,4 +1,7 @@
-"""Work that many callers share: done once, by a task of the client, whoever of the callers gives up."""
+"""Work that many callers share, done once by a task of the client.
+
+A cancelled caller does not cancel the work.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +12,17 @@ import trio
 
 from ..errors import ClientFailedError, TrikafkaError
 from ..errors.copies import again
-from .reasons import Reason, adopt, waiting_behind
+from .reasons import WaitContext, adopt, waiting_behind
 
 T = TypeVar("T")
 
 
 class ClientClosed(trio.ClosedResourceError):
-    """The client was closed: in a task of the user the error, in a task of the client its end."""
+    """The client was closed: an error in a task of the user, the end of a task of the client."""
 
 
 class StartSoon(Protocol):
-    """Starts a task in the client's nursery (as ``Nursery.start_soon`` does)."""
+    """A function that starts a task in the client's nursery (as ``Nursery.start_soon`` does)."""
 
     def __call__(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> object: ...
 
@@ -31,27 +34,31 @@ class _Flight(Generic[T]):
         self.done = trio.Event()
         self.result: T | None = None
         self.error: Exception | None = None
-        self.reason = Reason()
+        self.reason = WaitContext()
 
 
 class SingleFlight(Generic[T]):
-    """Calls of the same work that overlap share one run of it.
+    """Work whose overlapping calls share one run.
 
-    The run belongs to the client's nursery: a caller that is cancelled leaves, the others get the result. An error of
-    trikafka's goes to every caller; any other is a bug and ends the client.
+    The run belongs to the client's nursery: a cancelled caller leaves, the others get the result.
+    An error of trikafka goes to every caller; any other error is a bug and ends the client.
     """
 
     def __init__(self, start_soon: StartSoon, work: Callable[[], Awaitable[T]]) -> None:
-        self._start_soon, self._work = start_soon, work
+        self._start_soon = start_soon
+        self._work = work
         self._flight: _Flight[T] | None = None
 
     @property
     def busy(self) -> bool:
-        """Whether a run is under way."""
+        """True while a run is in progress."""
         return self._flight is not None
 
     async def __call__(self) -> T:
-        """Return the result of the run under way, or of a new one. Raises what that raises, :exc:`ClientClosed` past the end."""
+        """Return the result of the run in progress, or of a new one.
+
+        Raises what the run raises, :exc:`ClientClosed` after the client has closed.
+        """
         flight = self._flight
         if flight is None:
             flight = _Flight()

@@ -1,7 +1,8 @@
-"""TLS on top of another transport: OpenSSL works on memory, and the bytes come and go as without it.
+"""TLS on top of another transport: OpenSSL works on memory, the transport carries the bytes.
 
-Decrypted bytes go straight into the reader's memory. What is to be sent is encrypted in slices, so that a large request does
-not hold up the loop; ciphertext that the socket has not taken is kept here, and goes first.
+Decrypted bytes go straight into the reader's memory. Data to send is encrypted in slices, so that a
+large request does not stop the event loop. Ciphertext that the socket has not taken is kept here,
+and goes first.
 """
 
 from __future__ import annotations
@@ -13,27 +14,57 @@ from typing import Any
 import trio
 
 from ..types import Node
+from .tickets import Resumption
 from .tls_errors import explain
 from .transport import STREAM_ERRORS, Transport, Views, without
 
-#: Ciphertext taken from the socket at a time.
+# Why memory (MemoryBIO), and not `trio.SSLStream` or a wrapped socket. A connection writes a
+# request in the step that makes it, without waiting (`Transport.send_now`), and receives into
+# memory that the caller chose. A stream of Trio's can do neither: its calls are `async`, and it
+# returns new bytes for each receive, which would be copied into the frame. With OpenSSL on memory,
+# encrypting and decrypting are plain function calls, and the bytes go through the same plain
+# transport as without TLS. So frames, throttles, expiry and backlog have one implementation.
+#
+# The price is kept small: ciphertext is read in pieces of 256 KiB, and plaintext is written in
+# slices of that size with a checkpoint in between.
+
+#: The ciphertext taken from the socket at a time (bytes).
 _RECEIVE = 262_144
-#: Plaintext encrypted at a time: a tenth of a millisecond or so.
+#: The plaintext encrypted at a time (bytes): about a tenth of a millisecond.
 _SLICE = 262_144
-#: Views that are smaller are joined: each write to OpenSSL makes records of its own.
+#: Smaller views (bytes) are joined, because each write to OpenSSL makes TLS records of its own.
 _SMALL = 16_384
 
 
 class TlsTransport:
-    """One TLS connection. Make it, then :meth:`handshake`."""
+    """A TLS connection over another transport. Call :meth:`handshake` first.
 
-    def __init__(self, inner: Transport, context: ssl.SSLContext, node: Node) -> None:
-        self._inner, self._node = inner, node
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=node.host)
+    ``resumption`` is the connection's share of its address's tickets; without one the handshake is
+    a full one.
+    """
+
+    def __init__(
+        self,
+        inner: Transport,
+        context: ssl.SSLContext,
+        node: Node,
+        resumption: Resumption | None = None,
+    ) -> None:
+        self._inner = inner
+        self._node = node
+        self._resumption = resumption
+        # The waits for bytes since the handshake, while a ticket may still be kept.
+        self._rests = 0
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+        offered = None if resumption is None else resumption.session
+        self._tls = context.wrap_bio(
+            self._incoming, self._outgoing, server_hostname=node.host, session=offered
+        )
         self._received = memoryview(bytearray(_RECEIVE))
         self._unsent: Views = ()  # ciphertext
         self._flushing = False
+        self._drained = False  # nothing can be decrypted before more ciphertext has come
 
     @property
     def prompt(self) -> bool:
@@ -51,13 +82,40 @@ class TlsTransport:
         return self._inner.backlog
 
     def peer_names(self) -> str | None:
-        """The names that the peer's certificate is for."""
+        """Return the names in the peer's certificate."""
         certificate = self._tls.getpeercert() or {}
-        names = certificate.get("subjectAltName") or [pair for part in certificate.get("subject", ()) for pair in part]
+        names = certificate.get("subjectAltName") or [
+            pair for part in certificate.get("subject", ()) for pair in part
+        ]
         return ", ".join(repr(pair[1]) for pair in names) or None
 
+    @property
+    def resumed(self) -> bool:
+        """True if the handshake resumed the session of an earlier connection."""
+        return bool(self._tls.session_reused)
+
     async def handshake(self) -> None:
-        """Shake hands. Raises :exc:`ssl.SSLError`, what the inner transport raises, and ``EOFError`` if the peer closes."""
+        """Complete the TLS handshake.
+
+        Raises :exc:`ssl.SSLError`, what the inner transport raises, and ``EOFError`` if the peer
+        closes.
+        """
+        resumption = self._resumption
+        try:
+            await self._shake_hands()
+        except BaseException as error:
+            self._resumption = None
+            if resumption is not None:
+                resumption.failed(cancelled=not isinstance(error, Exception))
+            raise
+        if resumption is not None:
+            resumption.succeeded(resumed=self.resumed)
+            if self._tls.version() != "TLSv1.3":
+                # A session of an older version is known to one network thread only, and proves
+                # less.
+                self._resumption = None
+
+    async def _shake_hands(self) -> None:
         while True:
             try:
                 self._tls.do_handshake()
@@ -65,10 +123,13 @@ class TlsTransport:
                 await self._flush()
                 await self._receive()
                 if self._incoming.eof and not self._incoming.pending:
-                    raise EOFError("the peer closed the connection during the TLS handshake") from None
+                    raise EOFError(
+                        "the peer closed the connection during the TLS handshake"
+                    ) from None
             except ssl.SSLError:
                 with trio.move_on_after(1), contextlib.suppress(*STREAM_ERRORS):
-                    await self._flush()  # the alert: so the broker's log says why as well
+                    # Sends the alert, so that the broker's log has the reason, too.
+                    await self._flush()
                 raise
             else:
                 await self._flush()
@@ -77,22 +138,46 @@ class TlsTransport:
     async def receive_into(self, view: memoryview) -> int:
         """See :class:`Transport`."""
         while True:
-            count = self._read(view)
+            # OpenSSL's word that it needs more is an exception, and takes as long as a record.
+            count = None if self._drained else self._read(view)
             if count is not None:
                 return count
+            if self._resumption is not None:
+                await self._rest()
             await self._receive()
 
+    async def _rest(self) -> None:
+        """Keep the broker's ticket as soon as that delays nothing."""
+        # The ticket arrives before the first response. To take it costs Python half a millisecond,
+        # because the session is serialized and parsed. So the first responses go first. In the
+        # third wait for bytes other tasks have had their turn, and the broker has its next request.
+        self._rests += 1
+        if self._rests > 2:
+            await trio.lowlevel.checkpoint()
+            self._keep_ticket()
+
+    def _keep_ticket(self) -> None:
+        resumption = self._resumption
+        self._resumption = None
+        if resumption is not None:
+            resumption.store(self._tls.session)
+
     def _read(self, view: memoryview) -> int | None:
-        """Decrypt what is there: how many bytes, 0 at the end, ``None`` if there is nothing yet."""
+        """Decrypt what is there; return the number of bytes.
+
+        0 at the end of the stream, ``None`` if there is nothing yet.
+        """
         total = 0
         while total < len(view):
             try:
                 count: Any = self._tls.read(len(view) - total, view[total:])
             except ssl.SSLWantReadError:
+                self._drained = True
                 return total or None
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
-                return total  # brokers that are killed do not say goodbye
-            except ssl.SSLError as error:  # with TLS 1.3 also that the broker wants another certificate
+                return total  # a killed broker sends no close_notify
+            # With TLS 1.3 the broker's demand for another certificate arrives here, too.
+            except ssl.SSLError as error:
                 raise explain(error, self._node) from error
             if not count:
                 return total
@@ -101,6 +186,7 @@ class TlsTransport:
 
     async def _receive(self) -> None:
         count = await self._inner.receive_into(self._received)
+        self._drained = False
         if count:
             self._incoming.write(self._received[:count])
         else:
@@ -112,7 +198,7 @@ class TlsTransport:
         while views:
             views = without(views, self._encrypt(views))
             await self._flush()
-            await trio.lowlevel.checkpoint()  # encrypting is work
+            await trio.lowlevel.checkpoint()  # encrypting takes time
 
     def send_now(self, views: Views) -> int:
         """See :class:`Transport`: what was encrypted counts as sent."""
@@ -127,7 +213,7 @@ class TlsTransport:
         return count
 
     def _encrypt(self, views: Views) -> int:
-        """Encrypt a slice; return how many bytes of plaintext that were."""
+        """Encrypt a slice; return its number of plaintext bytes."""
         count = 0
         small: list[memoryview] = []
         for view in views:
@@ -165,4 +251,7 @@ class TlsTransport:
 
     async def aclose(self) -> None:
         """See :class:`Transport`."""
+        # Something has arrived, and the ticket came before it.
+        if self._rests > 1:
+            self._keep_ticket()
         await self._inner.aclose()

@@ -1,56 +1,170 @@
-"""The TLS context of a client: made from the settings, and made anew when the files that they name have changed."""
+"""The TLS context of a client, made from the settings.
+
+It is made again when the files that they name have changed.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
+import hashlib
 import logging
 import os
 import ssl
-import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 
 from ..config import ClientConfig
-from ..config.secrets import plain
+from ..config.secrets import plain, secret
 from ..errors import ConfigurationError
+from . import stores
+from .tickets import Tickets
 
 _PEM = "-----BEGIN "
+_VERSIONS = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
 _log = logging.getLogger("trikafka.brokers")
 
 
+#: The number of contexts that clients share; the least recently used one is dropped.
+_MOST_SHARED = 8
+#: How long (seconds) a context is kept after its last use: it holds a private key.
+_KEPT = 600.0
+#: The settings from which a context is made.
+_SETTINGS = (
+    "ssl_cafile",
+    "ssl_ca_password",
+    "ssl_certfile",
+    "ssl_keyfile",
+    "ssl_password",
+    "ssl_crlfile",
+    "ssl_check_hostname",
+    "ssl_minimum_version",
+    "ssl_ciphers",
+)
+
+
+@dataclass(eq=False)
+class _Shared:
+    """A context made from settings, and the sessions to resume in it."""
+
+    context: ssl.SSLContext
+    tickets: Tickets
+    used_at: float = 0.0
+
+
+class _SharedContexts:
+    """The contexts of this process, by the settings and the state of the files behind them.
+
+    A program opens clients one after the other, or several at once, with the same settings. With
+    one context for all of them the authorities are read once, and a session that was offered to one
+    client can be resumed by another. Two clients share a context only if every setting and every
+    file is the same, so no session crosses from one set of credentials or checks to another.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._contexts: OrderedDict[bytes, _Shared] = OrderedDict()
+
+    def get(self, config: ClientConfig, seen: object) -> _Shared:
+        """Return the context for these settings and files. Raises as :func:`make_context`."""
+        if config.ssl_cafile is None and not any(_system_paths()):
+            # No file would show that the authorities have changed, so this context is not shared.
+            return _Shared(make_context(config), Tickets())
+        key = _digest(config, seen)
+        with self._lock:
+            now = time.monotonic()
+            for old in [old for old, each in self._contexts.items() if each.used_at < now - _KEPT]:
+                del self._contexts[old]
+            found = self._contexts.get(key)
+            if found is None:
+                found = self._contexts[key] = _Shared(make_context(config), Tickets())
+            found.used_at = now
+            self._contexts.move_to_end(key)
+            while len(self._contexts) > _MOST_SHARED:
+                self._contexts.popitem(last=False)
+            return found
+
+
+def _digest(config: ClientConfig, seen: object) -> bytes:
+    """Return a key for the settings and files of a context.
+
+    The key shows no private key and no password.
+    """
+    digest = hashlib.sha256(repr(seen).encode())
+    for name in _SETTINGS:
+        digest.update(repr((name, plain(getattr(config, name)))).encode())
+    return digest.digest()
+
+
+def _system_paths() -> tuple[str | None, str | None]:
+    """Return the paths of the system's authorities; ``None`` twice on Windows."""
+    known = ssl.get_default_verify_paths()
+    return known.cafile, known.capath
+
+
+_shared = _SharedContexts()
+
+
 class TlsContexts:
-    """Gives the context for a new connection. Reading files is quick, but for the system's authorities (some 10 ms, once)."""
+    """The source of the context for each new connection.
+
+    Reading files is quick, except for the system's authorities (some 10 ms, once).
+    """
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
-        self._context: ssl.SSLContext | None = None
+        self._current: _Shared | None = None
         self._seen: object = None
-        self._refused: object = None  # what was looked at when that was told last
+        self._refused: object = None  # the state of the files when a failure was last logged
 
     def context(self) -> ssl.SSLContext:
-        """The context to use now. Raises :exc:`ConfigurationError` that names the setting whose file cannot be used.
+        """Return the context to use now.
 
-        While files that have changed cannot be used, such as half a pair that is being replaced, the context before stays.
+        While changed files cannot be used, such as half a pair that is being replaced, the last
+        context stays in use. Raises :exc:`ConfigurationError` that names the setting whose file
+        cannot be used.
         """
         if self._config.ssl_context is not None:
             return self._config.ssl_context
         seen = self._look()
-        if self._context is None or seen != self._seen:
+        if self._current is None or seen != self._seen:
             try:
-                self._context, self._seen = make_context(self._config), seen
+                self._current = _shared.get(self._config, seen)
+                self._seen = seen
             except ConfigurationError as error:
-                if self._context is None:
+                if self._current is None:
                     raise
                 if seen != self._refused:
                     self._refused = seen
-                    _log.warning("TLS files have changed and cannot be used, so those before are until they can: %s", error)
-        return self._context
+                    _log.warning(
+                        "TLS files have changed and cannot be used, so those before are until "
+                        "they can: %s",
+                        error,
+                    )
+        return self._current.context
+
+    @property
+    def tickets(self) -> Tickets | None:
+        """The sessions to resume in the current context.
+
+        ``None`` with a context of the user's: its checks and its certificate may change without a
+        sign, and a resumed session would keep the old ones.
+        """
+        return None if self._current is None else self._current.tickets
 
     def _look(self) -> object:
-        """What tells whether a file has changed."""
+        """Return a value that changes when a file has changed."""
         config = self._config
+        paths = [config.ssl_cafile, config.ssl_certfile, config.ssl_keyfile, config.ssl_crlfile]
+        if config.ssl_cafile is None:
+            paths += _system_paths()
         seen: list[tuple[int, int, int] | None] = []
-        for text in (config.ssl_cafile, config.ssl_certfile, config.ssl_keyfile, config.ssl_crlfile):
+        for text in paths:
             if text is not None and _PEM not in text:
                 try:
                     status = os.stat(text)
@@ -61,53 +175,99 @@ class TlsContexts:
 
 
 def make_context(config: ClientConfig) -> ssl.SSLContext:
-    """A context for clients: TLS 1.2 and 1.3, as the settings say. Raises :exc:`ConfigurationError`."""
+    """Make a client's context, for TLS 1.2 and 1.3, from the settings.
+
+    Raises :exc:`ConfigurationError`.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.minimum_version = _VERSIONS[config.ssl_minimum_version]
     context.check_hostname = config.ssl_check_hostname
     if config.ssl_cafile is None:
         context.load_default_certs()
     else:
-        _trust(context, "ssl_cafile", config.ssl_cafile)
+        trust(context, "ssl_cafile", config.ssl_cafile, config.ssl_ca_password)
     if config.ssl_crlfile is not None:
-        _trust(context, "ssl_crlfile", config.ssl_crlfile)
-        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+        trust(context, "ssl_crlfile", config.ssl_crlfile)
+        # Both flags are needed. CHAIN alone checks nothing. With LEAF alone an authority that was
+        # revoked could still sign any certificate.
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF | ssl.VERIFY_CRL_CHECK_CHAIN
     if config.ssl_ciphers is not None:
         try:
             context.set_ciphers(config.ssl_ciphers)
         except ssl.SSLError:
-            raise ConfigurationError(f"ssl_ciphers: OpenSSL knows no cipher of {config.ssl_ciphers!r}") from None
+            raise ConfigurationError(
+                f"ssl_ciphers: OpenSSL knows no cipher of {config.ssl_ciphers!r}"
+            ) from None
     if config.ssl_certfile is not None:
         _present(context, config)
     return context
 
 
-def _trust(context: ssl.SSLContext, name: str, given: str) -> None:
+def trust(context: ssl.SSLContext, name: str, given: str, password: str | None = None) -> None:
+    """Load the authorities or revoked certificates that a setting gives.
+
+    They are given as a path or as PEM text.
+
+    Raises:
+        ConfigurationError: They cannot be read. The error names the setting.
+    """
     try:
-        with _as_file(given) as path:
+        with _as_file(_in_pem(name, given, password, stores.authorities)) as path:
             context.load_verify_locations(path)
     except ssl.SSLError as error:
-        raise ConfigurationError(f"{name}: {_shown(given)} holds no certificates in PEM that OpenSSL can read") from error
+        raise ConfigurationError(
+            f"{name}: {_shown(given)} holds no certificates in PEM that OpenSSL can read"
+        ) from error
     except OSError as error:
-        raise ConfigurationError(f"{name}: cannot read {_shown(given)}: {error.strerror}") from error
+        raise ConfigurationError(
+            f"{name}: cannot read {_shown(given)}: {error.strerror}"
+        ) from error
+    except ConfigurationError:
+        raise
     except ValueError as error:
         raise ConfigurationError(f"{name}: {_shown(given)} is no path: {error}") from error
 
 
+def _in_pem(
+    name: str, given: str, password: str | None, read: Callable[[bytes, str | None], str]
+) -> str:
+    """Return PEM text or a path as given, and a store in PKCS #12 as PEM text.
+
+    Raises:
+        OSError: The file cannot be read.
+        ValueError: The setting is no path.
+        ConfigurationError: The store cannot be read.
+    """
+    if _PEM in given:
+        return given
+    content = secret(Path(given).read_bytes())
+    if not stores.is_store(content):
+        return given
+    try:
+        return read(content, password)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name} {_shown(given)}: {error}") from error
+
+
 def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
     wrong = _load_key(context, config)
-    if wrong:  # raised here: the errors of Python and OpenSSL hold on to what they were given
+    # Raised here: the errors of Python and OpenSSL keep what they were given.
+    if wrong:
         keyfile, shown = config.ssl_keyfile, _shown(config.ssl_certfile or "")
-        where = f"ssl_certfile {shown}" + ("" if keyfile is None else " with ssl_keyfile")  # which may be the key itself
+        # The value of ssl_keyfile may be the key itself, so it is not shown.
+        where = f"ssl_certfile {shown}" + ("" if keyfile is None else " with ssl_keyfile")
         raise ConfigurationError(f"{where}: {wrong}")
 
 
 def _load_key(context: ssl.SSLContext, config: ClientConfig) -> str:
-    """Load the certificate and its key; return what is wrong with them, or nothing."""
-    certfile, keyfile = config.ssl_certfile or "", config.ssl_keyfile
+    """Load the certificate and its key; return what is wrong with them, or an empty text."""
+    keyfile, password = config.ssl_keyfile, config.ssl_password
     try:
+        certfile = _in_pem("ssl_certfile", config.ssl_certfile or "", password, stores.identity)
         with _as_file(certfile) as cert, _as_file(keyfile or certfile) as key:
-            context.load_cert_chain(cert, key, lambda: config.ssl_password or "")
+            context.load_cert_chain(cert, key, lambda: password or "")
+    except ConfigurationError:
+        raise
     except ssl.SSLError as error:
         reason = (error.reason or "").replace("_", " ").lower()
         if "mismatch" not in reason and _is_locked(keyfile or certfile):
@@ -116,28 +276,61 @@ def _load_key(context: ssl.SSLContext, config: ClientConfig) -> str:
             return "the private key is not that of the certificate"
         return "OpenSSL cannot read it as a certificate and its private key in PEM"
     except OSError as error:
+        if error.errno == errno.ESPIPE:
+            # OpenSSL refused what it read from a pipe. Python takes the errno left over from
+            # reading for the cause.
+            return "the private key is not that of the certificate, or cannot be read"
         return error.strerror or type(error).__name__
-    except ValueError:  # a path with a null character, a password that is too long
+    except ValueError:  # a null character in the path, a password that is too long
         return "a path or ssl_password has a form that OpenSSL does not take"
     return ""
 
 
 @contextmanager
 def _as_file(given: str) -> Iterator[str]:
-    """The path of what is given as a path or as PEM text. OpenSSL, as Python has it, reads keys from files alone."""
+    """Give a path for a setting that is a path or PEM text.
+
+    Python lets OpenSSL read keys from paths only. A private key never touches a disk: its path is
+    that of a descriptor, to memory on Linux, and to a pipe on systems without ``memfd_create``.
+    """
     if _PEM not in given:
         yield given
-        return
-    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # readable by its owner alone
-        file.write(given)
-        file.flush()
-        yield file.name
+    elif hasattr(os, "memfd_create"):
+        with open(os.memfd_create("trikafka"), "wb", buffering=0) as memory:
+            memory.write(given.encode())
+            yield f"/proc/self/fd/{memory.fileno()}"
+    else:
+        with _piped(given.encode()) as path:
+            yield path
+
+
+@contextmanager
+def _piped(content: bytes) -> Iterator[str]:
+    """Give the path of a pipe that can be read once.
+
+    A thread writes, because a pipe holds only some thousand bytes.
+    """
+    source, sink = os.pipe()
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), open(sink, "wb", buffering=0) as file:
+            file.write(content)
+
+    writer = threading.Thread(target=write, daemon=True)
+    writer.start()
+    try:
+        yield f"/dev/fd/{source}"
+    finally:
+        os.close(source)  # unread bytes are an error for the writer, which ends
+        writer.join()
 
 
 def _is_locked(given: str) -> bool:
-    """Whether a private key needs a password."""
-    with contextlib.suppress(OSError), _as_file(given) as path, open(path, encoding="ascii", errors="replace") as file:
-        return "ENCRYPTED" in file.read()
+    """Return whether a private key needs a password."""
+    if _PEM in given:
+        return "ENCRYPTED" in given
+    with contextlib.suppress(OSError):
+        return b"ENCRYPTED" in Path(given).read_bytes()
     return False
 
 

@@ -1,17 +1,18 @@
-"""What OpenSSL says, in words that say what to do."""
+"""OpenSSL's errors, turned into errors that say what to do."""
 
 from __future__ import annotations
 
 import ssl
 
 from ..errors import HandshakeError, KafkaConnectionError, TrikafkaError
+from ..errors.peer_text import peer_text
 from ..types import Node
 
 # X509_V_ERR_... of OpenSSL
 _NOT_YET_VALID, _EXPIRED, _NO_CRL, _CRL_EXPIRED, _REVOKED = 9, 10, 3, 12, 23
 _UNKNOWN_AUTHORITY = (18, 19, 20, 21)
 _WRONG_NAME = (62, 64)
-#: Alerts by which a broker says that it does not like this client's certificate.
+#: The alerts by which a broker refuses this client's certificate.
 _CLIENT_CERTIFICATE = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it asks for a client certificate (mutual TLS): set ssl_certfile and ssl_keyfile",
     "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this client's certificate, or asks for one (ssl_certfile, ssl_keyfile)",
@@ -21,48 +22,83 @@ _CLIENT_CERTIFICATE = {
     "TLSV1_ALERT_UNKNOWN_CA": "it does not know the authority of this client's certificate (ssl_certfile)",
     "TLSV1_ALERT_ACCESS_DENIED": "it does not let this client's certificate (ssl_certfile) in",
 }
-#: What OpenSSL says of bytes that are not TLS.
-_NOT_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNEXPECTED_MESSAGE", "PACKET_LENGTH_TOO_LONG", "RECORD_LAYER_FAILURE")
+#: OpenSSL's errors about bytes that are not TLS.
+_NOT_TLS = (
+    "WRONG_VERSION_NUMBER",
+    "HTTP_REQUEST",
+    "UNEXPECTED_MESSAGE",
+    "PACKET_LENGTH_TOO_LONG",
+    "RECORD_LAYER_FAILURE",
+)
 _NO_COMMON = (
-    "SSLV3_ALERT_HANDSHAKE_FAILURE", "TLSV1_ALERT_PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL", "NO_SHARED_CIPHER",
-    "NO_PROTOCOLS_AVAILABLE", "NO_CIPHERS_AVAILABLE", "TLSV1_ALERT_INSUFFICIENT_SECURITY",
-)  # fmt: skip
+    "SSLV3_ALERT_HANDSHAKE_FAILURE",
+    "TLSV1_ALERT_PROTOCOL_VERSION",
+    "UNSUPPORTED_PROTOCOL",
+    "NO_SHARED_CIPHER",
+    "NO_PROTOCOLS_AVAILABLE",
+    "NO_CIPHERS_AVAILABLE",
+    "TLSV1_ALERT_INSUFFICIENT_SECURITY",
+)
 
 
 def closed_in_handshake(node: Node) -> TrikafkaError:
-    """The peer closed the connection instead of shaking hands: a broker that goes down does, and a port without TLS."""
+    """Return the error for a peer that closed the connection instead of shaking hands.
+
+    A broker that goes down does so, and a port without TLS.
+    """
     return KafkaConnectionError(
-        f"{node} closed the connection during the TLS handshake; if that is no accident its port may not speak TLS"
+        f"{node} closed the connection during the TLS handshake; if that is no accident its port "
+        "may not speak TLS"
         " (security_protocol without SSL), or want a client certificate (ssl_certfile)"
     )
 
 
 def is_wrong_name(error: BaseException) -> bool:
-    """Whether the certificate is good, but for another name than the one that was dialled."""
+    """Return whether the certificate is good, but for another name than the dialled one."""
     return isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _WRONG_NAME
 
 
 def explain(error: ssl.SSLError, node: Node, names: str | None = None) -> TrikafkaError:
-    """The typed error for one of OpenSSL's. ``names`` are those that the broker's certificate is for, where they are known."""
-    explained = _of_certificate(error, node, names) if isinstance(error, ssl.SSLCertVerificationError) else _of_peer(error, node)
+    """Return the typed error for one of OpenSSL's.
+
+    ``names`` are the names in the broker's certificate, where they are known.
+    """
+    explained = (
+        _of_certificate(error, node, names)
+        if isinstance(error, ssl.SSLCertVerificationError)
+        else _of_peer(error, node)
+    )
     explained.__cause__ = error
     return explained
 
 
-def _of_certificate(error: ssl.SSLCertVerificationError, node: Node, names: str | None) -> TrikafkaError:
+def _of_certificate(
+    error: ssl.SSLCertVerificationError, node: Node, names: str | None
+) -> TrikafkaError:
     code, said = error.verify_code, error.verify_message
     if is_wrong_name(error):
-        what = f"is for {names or 'another name'}, not for {node.host!r}: dial it by such a name, or set ssl_check_hostname=False"
+        named = peer_text(names or "another name")
+        what = (
+            f"is for {named}, not for {node.host!r}: dial it by such a name, or set "
+            "ssl_check_hostname=False"
+        )
     elif code == _EXPIRED:
         what = "has expired"
     elif code == _NOT_YET_VALID:
         what = "is not valid yet: is the clock of this machine right?"
     elif code in _UNKNOWN_AUTHORITY:
-        what = f"is of an authority that is not trusted ({said}): set ssl_cafile to the authority's certificate"
+        what = (
+            f"is of an authority that is not trusted ({said}): set ssl_cafile to the authority's "
+            "certificate"
+        )
     elif code == _REVOKED:
         what = "was revoked (ssl_crlfile)"
     elif code in (_NO_CRL, _CRL_EXPIRED):
-        what = f"cannot be checked against ssl_crlfile: {said}"
+        what = (
+            f"cannot be checked against ssl_crlfile: {said}; it needs a list (CRL) that is valid "
+            "of each"
+            " authority from this certificate up to the root"
+        )
     else:
         what = f"is not accepted: {said}"
     return HandshakeError(f"the certificate of {node} {what}")
@@ -74,12 +110,14 @@ def _of_peer(error: ssl.SSLError, node: Node) -> TrikafkaError:
         return HandshakeError(f"{node} ended the TLS handshake: {_CLIENT_CERTIFICATE[reason]}")
     if reason in _NOT_TLS:
         return HandshakeError(
-            f"{node} does not speak TLS at this port: use its TLS port, or security_protocol without SSL ({_words(reason)})"
+            f"{node} does not speak TLS at this port: use its TLS port, or security_protocol "
+            f"without SSL ({_words(reason)})"
         )
     if reason in _NO_COMMON:
         return HandshakeError(
             f"{node} and this client have no TLS version or cipher in common"
-            f" (ssl_ciphers), or it wants a client certificate (ssl_certfile): {_words(reason)}"
+            " (ssl_minimum_version, ssl_ciphers), or it wants a client certificate "
+            f"(ssl_certfile): {_words(reason)}"
         )
     return KafkaConnectionError(f"TLS with {node} failed: {_words(reason) or error}")
 

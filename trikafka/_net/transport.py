@@ -1,8 +1,9 @@
-"""How the bytes of one connection come and go.
+"""The bytes of one connection, in and out.
 
-A TCP socket is asked itself: Trio's calls give other tasks a turn at each call, which costs more than the call. A receive waits
-until there is something, so the tasks take turns there; what a send leaves over is waited for by the one writer. What is sent comes
-in views, so that a megabyte of records is not copied once more to stand behind its header.
+A TCP socket is used directly: Trio's calls let other tasks run at each call, which costs more than
+the call. A receive waits until there is something, so tasks take turns there; what a send leaves
+over is sent by the one writer. Data to send comes in views, so that a megabyte of records is not
+copied behind its header.
 """
 
 from __future__ import annotations
@@ -19,17 +20,18 @@ from trio.abc import Stream
 if sys.platform == "linux":
     import fcntl
 
-    _SIOCOUTQNSD = 0x894B  # linux/sockios.h: how much of the send buffer is not on the wire yet
+    # linux/sockios.h: the bytes of the send buffer that are not on the wire yet.
+    _SIOCOUTQNSD = 0x894B
 
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _MOST_VIEWS = 512  # POSIX systems take 1,024 at a time
 Views = Sequence[memoryview]
-#: What a stream raises that is gone.
+#: The errors of a stream that is gone.
 STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
 def without(views: Views, count: int) -> Views:
-    """The views without their first ``count`` bytes."""
+    """Return the views without their first ``count`` bytes."""
     for index, view in enumerate(views):
         if count < len(view):
             return [view[count:], *views[index + 1 :]]
@@ -38,35 +40,44 @@ def without(views: Views, count: int) -> Views:
 
 
 class Transport(Protocol):
-    """One reader and one writer use it. What they raise when the peer or the stream is gone is Trio's or an ``OSError``."""
+    """The stream of one connection, with one reader and one writer.
+
+    Errors of a peer or stream that is gone are Trio's or an ``OSError``.
+    """
 
     async def receive_into(self, view: memoryview) -> int:
-        """Wait for bytes and put them into ``view``; return how many, 0 at the end. A checkpoint."""
+        """Wait for bytes and put them into ``view``; return how many, 0 at the end.
+
+        A checkpoint.
+        """
 
     async def send_all(self, views: Views) -> None:
-        """Send everything. Cancelled: nobody knows how much went."""
+        """Send everything. On cancellation it is unknown how much was sent."""
 
     def send_now(self, views: Views) -> int:
-        """Send what goes without a wait; return how many bytes that were."""
+        """Send what goes without a wait; return the number of bytes."""
 
     @property
     def prompt(self) -> bool:
-        """Whether :meth:`send_now` is of use."""
+        """True if :meth:`send_now` is of use."""
 
     @property
     def pending(self) -> bool:
-        """Whether bytes that count as sent wait for the next :meth:`send_all`."""
+        """True if bytes that count as sent wait for the next :meth:`send_all`."""
 
     @property
     def backlog(self) -> int:
-        """How many bytes the system has taken and not sent: nobody takes more just now. 0 where it does not tell."""
+        """The bytes that the system has taken and not sent yet; 0 where that is unknown.
+
+        While there are some, the network takes no more.
+        """
 
     async def aclose(self) -> None:
         """Close the stream at once. Raises nothing that a stream raises."""
 
 
 class SocketTransport:
-    """Over TCP, the socket itself."""
+    """A transport over TCP that uses the socket itself."""
 
     prompt, pending = True, False
 
@@ -104,10 +115,15 @@ class SocketTransport:
     @property
     def backlog(self) -> int:
         """See :class:`Transport`."""
+        # What the kernel has not put on the wire yet (SIOCOUTQNSD), not all that is unacknowledged
+        # (SIOCOUTQ): bytes on their way say nothing of whether the network takes more. A producer
+        # asks before it sends a third request ahead, see `Senders._held_until`. The kernel's buffer
+        # may be filled to the brim (`_fill_freely`), so its own limit for unsent bytes
+        # (TCP_NOTSENT_LOWAT) is no longer a bound.
         if sys.platform != "linux":
             return 0
         count = bytearray(4)
-        with contextlib.suppress(OSError, ValueError):  # it is closed
+        with contextlib.suppress(OSError, ValueError):  # the socket is closed
             fcntl.ioctl(self._socket, _SIOCOUTQNSD, count)
         return int.from_bytes(count, sys.byteorder)
 
@@ -118,7 +134,7 @@ class SocketTransport:
 
 
 class StreamTransport:
-    """Over any stream, by its own calls."""
+    """A transport over any stream, by its own calls."""
 
     prompt, pending, backlog = False, False, 0
 
@@ -133,7 +149,8 @@ class StreamTransport:
 
     async def send_all(self, views: Views) -> None:
         """See :class:`Transport`."""
-        # A view in any case: an error tracker shows the bytes that a frame was called with, and these may be a password.
+        # A view in any case: error trackers show the arguments of a frame, and plain bytes may be a
+        # password.
         await self._stream.send_all(views[0] if len(views) == 1 else memoryview(b"".join(views)))
 
     def send_now(self, views: Views) -> int:
@@ -151,8 +168,12 @@ async def _close(stream: Stream) -> None:
 
 
 def transport_of(stream: Stream) -> Transport:
-    """The quickest way to use ``stream``; a subclass of Trio's may do something of its own with the bytes."""
-    if type(stream) is trio.SocketStream and stream.socket.fileno() >= 0:  # one that is closed says so at the first call
+    """Return the quickest transport for ``stream``.
+
+    A subclass of Trio's streams may treat the bytes in its own way, so it is not bypassed.
+    """
+    # A closed stream raises at the first call.
+    if type(stream) is trio.SocketStream and stream.socket.fileno() >= 0:
         return SocketTransport(stream)
     if type(stream) is trio.SSLStream and type(stream.transport_stream) is trio.SocketStream:
         _fill_freely(stream.transport_stream)
@@ -160,11 +181,13 @@ def transport_of(stream: Stream) -> Transport:
 
 
 def _fill_freely(stream: trio.SocketStream) -> None:
-    """Let the system take as much as its buffer holds, as it comes.
+    """Let the system take as much as its buffer holds.
 
-    Trio has it take no more than 16 KiB beyond what is on the wire, so that who sends can still change his mind. Requests go in
-    order, whatever comes after them, and the broker reads what is there while this program does something else: with so little in
-    the buffer the two take turns, and a megabyte of records is eight turns of both.
+    By default Trio lets it take no more than 16 KiB beyond what is on the wire, so that a sender
+    can still change what it sends. Requests go in order whatever comes after them, and the broker
+    reads while this program does something else. With so little in the buffer the two take turns,
+    and a megabyte of records takes eight turns of both.
     """
-    with contextlib.suppress(OSError, AttributeError):  # where there is no such option, or none that can be set; 0: as it was
+    # The option may be missing, or refuse to be set. 0 restores the system's default.
+    with contextlib.suppress(OSError, AttributeError):
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)

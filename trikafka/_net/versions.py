@@ -1,4 +1,4 @@
-"""Which versions of each API a broker speaks, and which features its cluster has."""
+"""The versions of each API that a broker supports, and the features of its cluster."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from ..types import Node
 
 
 class BrokerVersions:
-    """What a broker said at the beginning of a connection: ``ranges`` of versions by API, and the cluster's ``features``.
+    """The content of a broker's ApiVersions response.
 
-    ``features`` are those with a finalized level (KIP-584), by name.
+    ``ranges`` are the versions by API. ``features`` are those with a finalized level (KIP-584), by
+    name.
     """
 
     def __init__(self, ranges: Mapping[int, tuple[int, int]], features: Mapping[str, int]) -> None:
-        self.ranges, self.features = ranges, features
-        self._chosen: dict[tuple[int, int], int] = {}  # of the requests of the record path, by API and their own newest
+        self.ranges = ranges
+        self.features = features
+        # The chosen versions of the record path's requests, by API and their own newest version.
+        self._chosen: dict[tuple[int, int], int] = {}
 
     def newest_common(self, message: ApiMessage | RawRequest, node: Node) -> int:
-        """The newest version that both sides have. Raises :exc:`UnsupportedVersionError` if there is none."""
-        if not isinstance(message, RawRequest):  # it may be limited by what stands in it
+        """Return the newest version that both sides support.
+
+        Raises :exc:`UnsupportedVersionError` if there is none.
+        """
+        if not isinstance(message, RawRequest):  # its content may limit the version
             return messages.choose_version(message, self.ranges, str(node))
         kind = (message.API_KEY, message.max_version)
         version = self._chosen.get(kind)

@@ -1,7 +1,7 @@
-"""Many tasks that wait for one thing, lightly: ten thousand may wait for records at a time.
+"""A light queue of many tasks that wait for one event: ten thousand may wait for records at a time.
 
-What waits is followed by Python's garbage collector, again and again, while it waits. So a task that waits here adds nothing but
-Trio's own to what the collector follows: no closure, no coroutine of an event, no entry of its own.
+Python's garbage collector goes through whatever waits, again and again. So a task that waits here
+adds nothing but Trio's own objects: no closure, no coroutine of an event, no entry of its own.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from typing import Any
 
 import trio
 
-#: Those that were cancelled are looked for when there are so many, and then when they are the half.
+#: Cancelled tasks are removed when there are this many of them, and they are half of the list.
 _STALE = 64
 
 
 class Waiters:
-    """Whoever waits checks first whether what it waits for has come, and waits then, without a checkpoint between the two::
+    """A set of sleeping tasks that :meth:`set` wakes.
+
+    A task checks first whether what it waits for has come. Then it waits, without a checkpoint
+    between the two::
 
         task = trio.lowlevel.current_task()
         waiters.add(task)
         await trio.lowlevel.wait_task_rescheduled(waiters)
 
-    (:meth:`wait` does just that; where tasks wait in great numbers it is written out, to spare each a coroutine.)
-    A task that is cancelled stays in the list, and is told from those that wait by what Trio clears when it wakes a task.
+    :meth:`wait` does just that. Where tasks wait in great numbers the three lines are written out,
+    to spare each task a coroutine.
     """
 
     __slots__ = ("_stale", "_tasks")
@@ -33,7 +36,7 @@ class Waiters:
         self._stale = 0
 
     def add(self, task: trio.lowlevel.Task) -> None:
-        """``task``, the current one, is about to sleep with this as its abort function."""
+        """Record that ``task``, the current one, sleeps with this object as its abort function."""
         if self._stale > _STALE and self._stale * 2 > len(self._tasks):
             self._tasks = [each for each in self._tasks if each.custom_sleep_data is self]
             self._stale = 0
@@ -41,18 +44,26 @@ class Waiters:
         self._tasks.append(task)
 
     async def wait(self) -> None:
-        """Wait until it is set, from now on. A checkpoint."""
+        """Wait until the next :meth:`set`. A checkpoint."""
         self.add(trio.lowlevel.current_task())
         await trio.lowlevel.wait_task_rescheduled(self)
 
     def set(self) -> None:
-        """Wake all that wait, in the order in which they came."""
-        tasks, self._tasks = self._tasks, []
+        """Wake all tasks that wait, in the order in which they came."""
+        tasks = self._tasks
+        self._tasks = []
         for task in tasks:
             if task.custom_sleep_data is self:
                 trio.lowlevel.reschedule(task)
 
+    # Trio calls this as the abort function of a task that is cancelled. To remove the task from the
+    # list would take a search through the list, and ten thousand tasks that are cancelled together
+    # would take tens of millions of steps. So the task stays in the list. Trio clears
+    # `custom_sleep_data` when it wakes a task, and that is how `set` and `add` recognize it: an
+    # entry whose `custom_sleep_data` is not this object does not wait here any more. `add` removes
+    # such entries once they are half of the list (and more than 64), so the list is never much more
+    # than twice as long as the tasks that wait.
     def __call__(self, _: Callable[[], Any]) -> trio.lowlevel.Abort:
-        """Trio asks whether a task that waits may be cancelled."""
+        """Allow Trio to cancel a waiting task."""
         self._stale += 1
         return trio.lowlevel.Abort.SUCCEEDED

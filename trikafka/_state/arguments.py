@@ -1,4 +1,4 @@
-"""What a caller may give as a partition, or as the parts of a record. No I/O."""
+"""The checks of partitions, records, offsets and groups that callers pass. No I/O."""
 
 from __future__ import annotations
 
@@ -8,45 +8,73 @@ from dataclasses import replace
 from typing import Any
 
 from .._wire import _format
+from .._wire.columns import RecordBatch
 from ..config.topics import check_topic_name
 from ..errors import ConfigurationError
-from ..types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from ..types import GroupMetadata, OffsetAndMetadata, Record, TopicPartition
 
-#: The most bytes that a text in a request may have.
+#: The largest number of bytes that a string in a request may have.
 _LONGEST_NOTE = 2**15 - 1
-#: Headers as they are given: pairs of a name and a value.
+#: Headers as callers pass them: pairs of a name and a value.
 HeaderPairs = Sequence[tuple[str, bytes | None]]
+#: What can be committed: offsets of the next records to process, or processed records.
+ToCommit = (
+    Mapping[TopicPartition, OffsetAndMetadata | int]
+    | Record
+    | RecordBatch
+    | Iterable[Record | RecordBatch]
+)
 
 
 def checked_partition(given: Any) -> TopicPartition:
-    """A partition that a user named, checked. Raises :exc:`ConfigurationError` that shows what is wrong."""
+    """Return the partition that a caller named, checked.
+
+    Raises:
+        ConfigurationError: ``given`` is not a partition; the message shows what is wrong.
+    """
     try:
         topic, number = given
     except (TypeError, ValueError):
-        raise ConfigurationError(f"a partition is a TopicPartition(topic, number), not {given!r}") from None
+        raise ConfigurationError(
+            f"a partition is a TopicPartition(topic, number), not {given!r}"
+        ) from None
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"a partition's topic must be a name, not {topic!r}")
     check_topic_name(topic)
     if not _is_number(number, _format.MAX_INT32):
-        raise ConfigurationError(f"a partition's number must be a whole number from 0{_most(number)}, not {number!r}")
+        raise ConfigurationError(
+            f"a partition's number must be a whole number from 0{_most(number)}, not {number!r}"
+        )
     return TopicPartition(topic, number)
 
 
 def check_target(topic: object, partition: object) -> str:
-    """The topic's name, as a plain text: the member of an enum is one, too, but not what names are looked up by.
+    """Return the topic's name as a plain string, after checking topic and partition.
 
-    Raises :exc:`ConfigurationError` for what cannot be a topic's name, or a partition (``None``: not given).
+    A member of a string enum is a string, too, but not a key by which names are looked up.
+
+    Args:
+        topic: the topic's name.
+        partition: its number; ``None``: not given.
+
+    Raises:
+        ConfigurationError: one of them cannot be a topic's name or a partition's number.
     """
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"topic must be a name, not {topic!r}")
     check_topic_name(topic)
     if partition is not None and not _is_number(partition, _format.MAX_INT32):
-        raise ConfigurationError(f"partition must be a whole number from 0{_most(partition)}, not {partition!r}")
+        raise ConfigurationError(
+            f"partition must be a whole number from 0{_most(partition)}, not {partition!r}"
+        )
     return plain(topic)
 
 
 def plain(name: str) -> str:
-    """The text of a name that is perhaps the member of an enum, which is written, and shown, by its own name."""
+    """Return ``name`` as a plain string, also if it is a member of a string enum.
+
+    A member is formatted by its own name otherwise.
+    """
     return str.__str__(name)
 
 
@@ -59,7 +87,11 @@ def _most(given: object, most: int = _format.MAX_INT32) -> str:
 
 
 def as_bytes(what: str, data: object) -> bytes | None:
-    """``data`` as bytes; ``None`` of an Arrow scalar that is null. Raises :exc:`TypeError` for what is not bytes-like."""
+    """Return ``data`` as bytes; ``None`` for an Arrow scalar that is null.
+
+    Raises:
+        TypeError: ``data`` is not bytes-like.
+    """
     if isinstance(data, str):
         raise TypeError(f"{what} must be bytes, not str; encode it first: {what}={what}.encode()")
     try:
@@ -67,31 +99,54 @@ def as_bytes(what: str, data: object) -> bytes | None:
             data = data.as_buffer()
             return None if data is None else bytes(memoryview(data))  # type: ignore[arg-type]
         return bytes(memoryview(data))  # type: ignore[arg-type]
-    except (TypeError, ValueError):  # the second: a view that was released
-        raise TypeError(f"{what} must be bytes-like or None, not {type(data).__name__}{_cure(what, data)}") from None
+    except (TypeError, ValueError):  # ValueError: a memoryview that was released
+        raise TypeError(
+            f"{what} must be bytes-like or None, not {type(data).__name__}{_cure(what, data)}"
+        ) from None
 
 
 def _cure(what: str, data: object) -> str:
     name, to = (what, f"{what}=") if what.isidentifier() else ("value", "")  # of a header
     if isinstance(data, dict | list | tuple):
         return f"; encode it first, such as {to}json.dumps({name}).encode()"
-    return f"; encode it first, such as {to}str({name}).encode()" if type(data) in (int, float) else ""
+    return (
+        f"; encode it first, such as {to}str({name}).encode()" if type(data) in (int, float) else ""
+    )
 
 
 def check_headers(headers: HeaderPairs) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
-    """Return the headers with their values as bytes, and the most that they take in a batch."""
+    """Return the headers with their values as bytes, and the most bytes they take in a batch.
+
+    Raises:
+        TypeError: ``headers`` are not pairs of a name and a value.
+    """
     checked = []
     size = 0
-    if isinstance(headers, Mapping):  # a name may stand there twice, and their order counts
-        raise TypeError("headers must be pairs of a name and a value, not a dict: write headers=list(headers.items())")
-    if isinstance(headers, Iterator) or not isinstance(headers, Iterable):  # an iterator would be empty when it is read again
-        raise TypeError(f"headers must be a list of pairs of a name and a value, not {type(headers).__name__}")
+    if isinstance(headers, Mapping):  # a name may occur twice, and the order counts
+        raise TypeError(
+            "headers must be pairs of a name and a value, not a dict: write "
+            "headers=list(headers.items())"
+        )
+    # An iterator would be empty when it is read again.
+    if isinstance(headers, Iterator) or not isinstance(headers, Iterable):
+        raise TypeError(
+            f"headers must be a list of pairs of a name and a value, not {type(headers).__name__}"
+        )
     for header in headers:
-        if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
-            raise TypeError(f"headers must be pairs of a name (str) and a value (bytes or None), not {header!r}")
+        if (
+            not isinstance(header, tuple | list)
+            or len(header) != 2
+            or not isinstance(header[0], str)
+        ):
+            raise TypeError(
+                f"headers must be pairs of a name (str) and a value (bytes or None), not {header!r}"
+            )
         name, value = header
         if isinstance(value, str):
-            raise TypeError(f"header value must be bytes, not str; encode it first: ({name!r}, {value!r}.encode())")
+            raise TypeError(
+                f"header value must be bytes, not str; encode it first: ({name!r}, "
+                f"{value!r}.encode())"
+            )
         value = None if value is None else as_bytes("header value", value)
         size += _format.HEADER_OVERHEAD + len(_encoded(name)) + (0 if value is None else len(value))
         checked.append((name, value))
@@ -102,20 +157,34 @@ def _encoded(name: str) -> bytes:
     try:
         return name.encode()
     except UnicodeEncodeError:
-        raise TypeError(f"a header's name must be text that can be written as UTF-8, not {name!r}") from None
+        raise TypeError(
+            f"a header's name must be text that can be written as UTF-8, not {name!r}"
+        ) from None
 
 
 def check_timestamp(timestamp: object) -> int:
-    """``timestamp``, if it is one."""
+    """Return ``timestamp`` if it is valid.
+
+    Raises:
+        ConfigurationError: it is not.
+    """
     if type(timestamp) is not int or not 0 <= timestamp <= _format.MAX_TIMESTAMP:
-        raise ConfigurationError(f"timestamp must be milliseconds since the epoch, at least 0, not {timestamp!r}")
+        raise ConfigurationError(
+            f"timestamp must be milliseconds since the epoch, at least 0, not {timestamp!r}"
+        )
     return timestamp
 
 
 def topic_names(topics: Iterable[str]) -> list[str]:
-    """The names of topics that a user gave, checked. Raises :exc:`ConfigurationError`."""
+    """Return the names of topics that a caller passed, checked.
+
+    Raises:
+        ConfigurationError: ``topics`` is one string, or has something else than names.
+    """
     if isinstance(topics, str):
-        raise ConfigurationError(f"topics must be a collection of names, not the text {topics!r}; write [{topics!r}]")
+        raise ConfigurationError(
+            f"topics must be a collection of names, not the text {topics!r}; write [{topics!r}]"
+        )
     names = list(topics)
     if wrong := [name for name in names if not isinstance(name, str) or not name]:
         raise ConfigurationError(f"a topic must be a name, not {wrong[0]!r}")
@@ -123,33 +192,88 @@ def topic_names(topics: Iterable[str]) -> list[str]:
 
 
 def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:
-    """What a user gave to be committed for ``tp``, checked. Raises :exc:`ConfigurationError`."""
-    position = OffsetAndMetadata(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    """Return what a caller passed to be committed for ``tp``, checked.
+
+    Raises:
+        ConfigurationError: offset, leader epoch or note cannot be committed.
+    """
+    position = (
+        OffsetAndMetadata(value)
+        if isinstance(value, int) and not isinstance(value, bool)
+        else value
+    )
     if isinstance(position, OffsetAndMetadata) and type(position.offset) not in (int, bool):
         position = replace(position, offset=_whole(position.offset))
-    if not isinstance(position, OffsetAndMetadata) or not _is_number(position.offset, _format.MAX_INT64):
+    if not isinstance(position, OffsetAndMetadata) or not _is_number(
+        position.offset, _format.MAX_INT64
+    ):
         raise ConfigurationError(
-            f"the offset to commit for {tp} must be a whole number from 0 or an OffsetAndMetadata, not {value!r}"
+            f"the offset to commit for {tp} must be a whole number from 0 or an "
+            f"OffsetAndMetadata, not {value!r}"
         )
     epoch, note = position.leader_epoch, position.metadata
     if not isinstance(note, str) or not (epoch is None or _is_number(epoch, _format.MAX_INT32)):
-        raise ConfigurationError(f"what is noted beside the offset to commit for {tp} must be text, and a leader epoch: {value!r}")
-    if (size := len(note.encode(errors="replace"))) > _LONGEST_NOTE:  # a broker hangs up on it, and says nothing
-        raise ConfigurationError(f"the note beside the offset for {tp} has {size} bytes, and at most {_LONGEST_NOTE} can be sent")
+        raise ConfigurationError(
+            f"what is noted beside the offset to commit for {tp} must be text, and a leader "
+            f"epoch: {value!r}"
+        )
+    # A broker closes the connection on a longer note, without a response.
+    if (size := len(note.encode(errors="replace"))) > _LONGEST_NOTE:
+        raise ConfigurationError(
+            f"the note beside the offset for {tp} has {size} bytes, and at most {_LONGEST_NOTE} "
+            "can be sent"
+        )
     return position
 
 
 def _whole(number: object) -> Any:
-    """``number`` as Python's own, if it is a whole one of another kind, such as numpy's."""
+    """Return ``number`` as an ``int``, if it is an integer of another kind, such as numpy's."""
     return operator.index(number) if hasattr(number, "__index__") else number
 
 
 def check_group(group: GroupMetadata) -> GroupMetadata:
-    """``group``, if it names a group and a member of it. Raises :exc:`ConfigurationError`."""
+    """Return ``group`` if it names a group and a member of it.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
     texts = (group.group_id, group.member_id, group.group_instance_id or "")
     generation = group.generation
     if not all(isinstance(text, str) for text in texts) or not group.group_id:
         raise ConfigurationError(f"group must name a group, and a member of it, not {group!r}")
     if generation != -1 and not _is_number(generation, _format.MAX_INT32):
-        raise ConfigurationError(f"group: the generation must be a whole number from 0, or -1, not {generation!r}")
+        raise ConfigurationError(
+            f"group: the generation must be a whole number from 0, or -1, not {generation!r}"
+        )
     return group
+
+
+def offsets_to_commit(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the offsets that the argument of a commit stands for.
+
+    Raises:
+        TypeError: An item is neither a mapping, a record nor a batch.
+    """
+    if isinstance(given, Mapping):
+        return {
+            checked_partition(tp): offset_and_metadata(tp, value) for tp, value in given.items()
+        }
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
+    items = (
+        given
+        if isinstance(given, Iterable) and not isinstance(given, Record | RecordBatch)
+        else [given]
+    )
+    for item in items:
+        if not isinstance(item, Record | RecordBatch):
+            raise TypeError(
+                "what to commit must be a mapping of partitions to offsets, records or batches, "
+                f"not {item!r}"
+            )
+        tp, after = (
+            TopicPartition(item.topic, item.partition),
+            item.offset + 1 if isinstance(item, Record) else item.next_offset,
+        )
+        if item and (tp not in found or found[tp].offset < after):
+            found[tp] = OffsetAndMetadata(after)
+    return found

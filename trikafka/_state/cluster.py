@@ -1,4 +1,7 @@
-"""What the client knows of the cluster: see :mod:`trikafka.interfaces.cluster`, where plugins find it too."""
+"""The client's knowledge of the cluster, defined in :mod:`trikafka.interfaces.cluster`.
+
+It is defined there since plugins use it too.
+"""
 
 from ..interfaces.cluster import ClusterSnapshot, TopicInfo
 

@@ -1,3 +1,4 @@
-"""What trikafka reads and writes: messages, record batches, columns. No I/O."""
+"""The bytes that trikafka reads and writes: messages, record batches, columns. No I/O."""
 
-from .. import _kafka_python as _kafka_python  # before anything in here imports a module of kafka-python
+# Before anything in this package imports a module of kafka-python.
+from .. import _kafka_python as _kafka_python

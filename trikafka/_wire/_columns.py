@@ -1,6 +1,7 @@
-"""Columns of records in Arrow's layout: what the decoders fill, the encoders read, and a ``RecordBatch`` shows.
+"""Columns of records in Arrow's layout: filled by the decoders, read by the encoders.
 
-Nobody writes to a ``Columns`` after it was made; slices share the bytes of keys and values. Imports nothing of this package.
+A ``RecordBatch`` is a view of them. A ``Columns`` is not written to after it was made; slices share
+the bytes of keys and values. Imports nothing of this package but ``_format``.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from trikafka._wire._format import Buffer
 
 
 class Columns:
-    """``count`` records, column by column. Offsets have one entry more than there are records, and start anywhere.
+    """``count`` records, column by column.
 
-    A validity is a bitmap (least significant bit first, 1 = not null) or ``None`` where nothing is null. The header
-    columns are ``None`` when no record has headers; else ``header_offsets`` tells which of the headers are a record's.
-    A timestamp of -1 is none.
+    Offsets have one entry more than there are records, and start anywhere.
+
+    A validity is a bitmap (least significant bit first, 1 = not null), or ``None`` where nothing is
+    null. The header columns are ``None`` when no record has headers; otherwise ``header_offsets``
+    says which of the headers belong to a record. A timestamp of -1 means none.
     """
 
     __slots__ = (
@@ -55,16 +58,27 @@ class Columns:
         header_value_validity: Buffer | None = None,
     ) -> None:
         self.count = count
-        self.offsets, self.timestamps, self.timestamp_types = offsets, timestamps, timestamp_types
-        self.key_offsets, self.key_data, self.key_validity = key_offsets, key_data, key_validity
-        self.value_offsets, self.value_data, self.value_validity = value_offsets, value_data, value_validity
+        self.offsets = offsets
+        self.timestamps = timestamps
+        self.timestamp_types = timestamp_types
+        self.key_offsets = key_offsets
+        self.key_data = key_data
+        self.key_validity = key_validity
+        self.value_offsets = value_offsets
+        self.value_data = value_data
+        self.value_validity = value_validity
         self.header_offsets = header_offsets
-        self.header_name_offsets, self.header_name_data = header_name_offsets, header_name_data
-        self.header_value_offsets, self.header_value_data = header_value_offsets, header_value_data
+        self.header_name_offsets = header_name_offsets
+        self.header_name_data = header_name_data
+        self.header_value_offsets = header_value_offsets
+        self.header_value_data = header_value_data
         self.header_value_validity = header_value_validity
 
     def slice(self, start: int, stop: int) -> Columns:
-        """The records from ``start`` to ``stop`` (``0 <= start <= stop <= count``); copies only the validity bits."""
+        """Return the records from ``start`` to ``stop`` (``0 <= start <= stop <= count``).
+
+        Only the validity bits are copied.
+        """
         headers = self.header_offsets
         return Columns(
             stop - start,
@@ -87,7 +101,7 @@ class Columns:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of these records' keys, values and headers, and of their entries in the columns."""
+        """The bytes of these records' keys, values, headers, and their entries in the columns."""
         size = 25 * self.count
         size += self.key_offsets[self.count] - self.key_offsets[0]
         size += self.value_offsets[self.count] - self.value_offsets[0]
@@ -101,19 +115,34 @@ class Columns:
         return size
 
     def rename_headers(self, offsets: memoryview, data: Buffer) -> None:
-        """Take other names for the headers, as many as there are."""
-        self.header_name_offsets, self.header_name_data = offsets, data
+        """Replace the names of the headers by as many others."""
+        self.header_name_offsets = offsets
+        self.header_name_data = data
 
     @classmethod
     def empty(cls) -> Columns:
-        """No records."""
+        """Return columns without records."""
         none = memoryview(b"")
         offsets = memoryview(bytes(4)).cast("i")
-        return cls(0, none.cast("q"), none.cast("q"), none.cast("b"), offsets, b"", None, offsets, b"", None)
+        return cls(
+            0,
+            none.cast("q"),
+            none.cast("q"),
+            none.cast("b"),
+            offsets,
+            b"",
+            None,
+            offsets,
+            b"",
+            None,
+        )
 
 
 def slice_bits(bits: Buffer | None, start: int, stop: int) -> Buffer | None:
-    """The bitmap of the entries from ``start`` to ``stop``; shared where it begins at a byte."""
+    """Return the bitmap of the entries from ``start`` to ``stop``.
+
+    The bitmap is shared if it begins at a whole byte, and copied otherwise.
+    """
     if bits is None:
         return None
     if start % 8 == 0:

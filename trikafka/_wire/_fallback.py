@@ -1,4 +1,4 @@
-"""The record path in pure Python: what ``_native.pyx`` does, with the same bytes, values and errors, only slower.
+"""The record path in pure Python: the bytes, values and errors of ``_native.pyx``, only slower.
 
 Input is hostile. Every number read is checked against the end of its record before it is used.
 """
@@ -37,6 +37,7 @@ __all__ = [
     "DeliveryHandle",
     "OpenBatches",
     "RecordIterator",
+    "end_of_batches",
     "fill",
     "find_unfit",
     "free_memory",
@@ -51,17 +52,20 @@ __all__ = [
 ]
 
 _BATCH_HEAD = struct.Struct(">qiibIhi")
-#: Records that iteration makes at a time: enough to hide the call, few enough to stay lazy.
+#: The records that iteration makes at a time: enough to hide the call, few enough to stay lazy.
 _CHUNK = 128
 _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 
 
 class _Bad(Exception):
-    """A section is corrupt; the argument is its number in ``REASONS``."""
+    """The error for a corrupt section; its argument is the reason's number in ``REASONS``."""
 
 
 def _read_varint(data: memoryview, pos: int, end: int, width: int = 5) -> tuple[int, int]:
-    """The zigzag number at ``pos`` and where it ends; at most ``width`` bytes (5: 32 bits, 10: 64 bits)."""
+    """Return the zigzag number at ``pos`` and its end.
+
+    ``width``: the most bytes that the number may have (5: 32 bits, 10: 64 bits).
+    """
     number = shift = 0
     for index in range(width):
         if pos >= end:
@@ -130,7 +134,11 @@ def _read_section(section: Section) -> list[_Row]:
         headers, pos = _read_headers(data, pos, stop)
         if pos != stop:
             raise _Bad(f.BAD_LENGTH)
-        timestamp = section.append_timestamp if section.timestamp_type else section.base_timestamp + time_delta
+        timestamp = (
+            section.append_timestamp
+            if section.timestamp_type
+            else section.base_timestamp + time_delta
+        )
         if not -f.MAX_INT64 - 1 <= timestamp <= f.MAX_INT64:
             raise _Bad(f.BAD_TIMESTAMP)
         offset = section.base_offset + delta
@@ -145,7 +153,9 @@ class _Binary:
     """A binary column that grows."""
 
     def __init__(self) -> None:
-        self.offsets, self.data, self.valid = array("i", [0]), bytearray(), bytearray()
+        self.offsets = array("i", [0])
+        self.data = bytearray()
+        self.valid = bytearray()
         self.nulls = 0
 
     def add(self, value: Buffer | None) -> None:
@@ -174,23 +184,29 @@ def walk(
     first_abort: int | None,
     aborting: Collection[int],
 ) -> tuple[int, int, int, int, Any]:
-    """Goes over batches from ``start`` on as long as they are plain: small, not compressed, without fault or need of a decision.
+    """Walk over batches from ``start`` on as long as they are plain.
 
-    Ends, at the latest after ``most`` of them, before one that is not, or that may begin an aborted transaction (it reaches
-    ``first_abort``) or end one of the producers who are ``aborting``. ``position`` is the offset from which on records are
-    wanted; with ``committed``, control batches below it count too.
+    A batch is plain if it is small, not compressed, without a fault, and needs no decision. The
+    walk ends after ``most`` batches, before a batch that is not plain, and before one that may
+    begin an aborted transaction (it reaches ``first_abort``) or end one (its producer is in
+    ``aborting``).
 
-    Returns how far it has come, the position there, the leader epoch (-1: none), how many batches it has gone over, and their
-    records for :func:`fill`, or ``None``. This implementation leaves every batch to its caller.
+    ``position`` is the offset from which records are wanted. With ``committed``, control batches
+    below it count too.
+
+    Returns the end of the walk, the position there, the leader epoch (-1: none), the number of
+    batches, and their records for :func:`fill`, or ``None``. This implementation leaves every batch
+    to its caller.
     """
     return start, position, -1, 0, None
 
 
 def fill(sections: Sequence[Section]) -> tuple[f.Fields, int, int]:
-    """Decodes the sections' records into the fields of ``Columns``.
+    """Decode the records of the sections into the fields of ``Columns``.
 
-    Returns them with the ``min_offset`` of the first section that is corrupt (else -1) and its reason's number in ``REASONS``;
-    the columns then hold what came before it. What :func:`walk` returned may stand among the sections.
+    Returns the fields, the ``min_offset`` of the first corrupt section (else -1), and the number of
+    its reason in ``REASONS``. The columns then hold the records before that section. ``sections``
+    may contain results of :func:`walk`.
     """
     rows: list[_Row] = []
     failed, reason, size = -1, f.OK, 0
@@ -220,24 +236,34 @@ def _columns(rows: list[_Row]) -> f.Fields:
             names.add(name)
             contents.add(content)
         starts.append(len(names.offsets) - 1)
-    head = (len(rows), frozen(offsets), frozen(timestamps), frozen(types), *keys.fields(), *values.fields())
+    head = (
+        len(rows),
+        frozen(offsets),
+        frozen(timestamps),
+        frozen(types),
+        *keys.fields(),
+        *values.fields(),
+    )
     if not starts[-1]:
         return (*head, None, None, None, None, None, None)
     return (*head, frozen(starts), *names.fields()[:2], *contents.fields())
 
 
 def writable_memory(size: int) -> memoryview:
-    """Memory to write to, not cleared. ``_native`` uses it again once no view of it lives, as it does that of the columns."""
+    """Return memory to write to, not cleared.
+
+    ``_native`` reuses it once no view of it lives, like the memory of columns.
+    """
     return memoryview(bytearray(size))
 
 
 def free_memory() -> int:
-    """Bytes that wait to be used again."""
+    """Return the number of bytes that wait to be reused."""
     return 0
 
 
 def trim_memory(at_once: bool = False) -> None:
-    """Let go the memory that nobody wanted for a second, or (``at_once``) since the last time."""
+    """Free the memory that was not reused for a second, or (``at_once``) since the last call."""
 
 
 def _value(offsets: memoryview, data: Buffer, validity: Buffer | None, index: int) -> bytes | None:
@@ -254,14 +280,21 @@ def _headers_of(columns: Any, index: int) -> Headers:
     return tuple(
         (
             str(name_data[names[at] : names[at + 1]], "utf-8"),
-            _value(columns.header_value_offsets, columns.header_value_data, columns.header_value_validity, at),
+            _value(
+                columns.header_value_offsets,
+                columns.header_value_data,
+                columns.header_value_validity,
+                at,
+            ),
         )
         for at in range(starts[index], starts[index + 1])
     )
 
 
-def make_records(columns: Columns, topic: str, partition: int, start: int, stop: int) -> list[Record]:
-    """``Record`` objects of the rows from ``start`` to ``stop``."""
+def make_records(
+    columns: Columns, topic: str, partition: int, start: int, stop: int
+) -> list[Record]:
+    """Return ``Record`` objects of the rows from ``start`` to ``stop``."""
     c = columns
     return [
         Record(
@@ -279,50 +312,70 @@ def make_records(columns: Columns, topic: str, partition: int, start: int, stop:
 
 
 def iterate(columns: Columns, topic: str, partition: int) -> Iterator[Record]:
-    """``Record`` objects of all rows, made when they are asked for."""
+    """Return an iterator over ``Record`` objects of all rows, made on demand."""
     for start in range(0, columns.count, _CHUNK):
-        yield from make_records(columns, topic, partition, start, min(start + _CHUNK, columns.count))
+        yield from make_records(
+            columns, topic, partition, start, min(start + _CHUNK, columns.count)
+        )
 
 
 class BatchEncoder:
-    """Records going into one batch (message format v2), in the order of :meth:`append`. Used by one task at a time.
+    """Records encoded into one batch (message format v2), in the order of :meth:`append`.
 
-    :meth:`close` compresses, once; :meth:`build` then puts a header in front, as often as the producer's ids change.
+    Used by one task at a time. :meth:`close` compresses, once. :meth:`build` then adds a header, as
+    often as the producer's ids change.
     """
 
-    __slots__ = ("_body", "_codec", "_first_timestamp", "_length", "_level", "_payload", "count", "max_timestamp", "owner")
+    __slots__ = (
+        "_body",
+        "_codec",
+        "_first_timestamp",
+        "_length",
+        "_level",
+        "_payload",
+        "count",
+        "max_timestamp",
+        "owner",
+    )
 
-    def __init__(self, compression: str = "none", level: int | None = None) -> None:
-        self._codec, self._level = codecs.codec_named(compression), level
+    def __init__(self, compression: str | codecs.Codec = "none", level: int | None = None) -> None:
+        self._codec = codecs.codec_named(compression)
+        self._level = level
         self._body = bytearray()
         self._length = 0
         self._payload: Buffer | None = None
         self._first_timestamp = -1
         self.count = 0
         self.max_timestamp = -1
-        #: Whose encoder it is; for the one who made it.
+        #: The batch of this encoder, set by the code that made the encoder.
         self.owner: Any = None
 
     def belong_to(self, owner: object) -> None:
-        """``owner`` is whose encoder it is."""
+        """Set the owner of the encoder."""
         self.owner = owner
 
     @property
     def size(self) -> int:
-        """Bytes of the batch, not compressed, as it stands."""
+        """The bytes of the batch so far, not compressed."""
         return f.HEADER_SIZE + (len(self._body) if self._payload is None else self._length)
 
     def size_after(self, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
-        """An upper bound of :attr:`size` after this record."""
+        """Return an upper bound of :attr:`size` after this record."""
         size = f.HEADER_SIZE + len(self._body) + f.RECORD_OVERHEAD
         size += (0 if key is None else len(key)) + (0 if value is None else len(value))
         for name, content in headers or ():
-            size += f.HEADER_OVERHEAD + len(name.encode()) + (0 if content is None else len(content))
+            size += (
+                f.HEADER_OVERHEAD + len(name.encode()) + (0 if content is None else len(content))
+            )
         return size
 
-    def append(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
-        """Adds a record (timestamp -1: none) and returns its index in the batch."""
-        encoded = [(name.encode(), _contents(content)) for name, content in headers] if headers else []
+    def append(
+        self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()
+    ) -> int:
+        """Add a record (timestamp -1: none) and return its index in the batch."""
+        encoded = (
+            [(name.encode(), _contents(content)) for name, content in headers] if headers else []
+        )
         return self._add(timestamp_ms, _contents(key), _contents(value), encoded)
 
     def _add(
@@ -356,10 +409,11 @@ class BatchEncoder:
         stop: int | None = None,
         max_size: int = f.MAX_INT32,
     ) -> int:
-        """Adds the rows ``rows[start:stop]`` (32-bit row numbers; without ``rows``, ``start`` to ``stop`` themselves).
+        """Add the rows ``rows[start:stop]``, or without ``rows`` those from ``start`` to ``stop``.
 
-        Ends before the row whose upper bound would take :attr:`size` over ``max_size``.
-        Returns the position to go on from. Raises ``ValueError`` where the columns are not consistent.
+        ``rows`` are 32-bit row numbers. The last row added is the one before the row whose upper
+        bound would take :attr:`size` over ``max_size``. Returns the position from which to
+        continue. Raises ``ValueError`` where the columns are not consistent.
         """
         c: Any = columns
         table = None if rows is None else memoryview(rows).cast("B").cast("i")
@@ -375,22 +429,37 @@ class BatchEncoder:
             value = checked(c.value_offsets, c.value_data, c.value_validity, row)
             headers = checked_headers(c, row)
             size = self.size + f.RECORD_OVERHEAD + len(key or b"") + len(value or b"")
-            size += sum(f.HEADER_OVERHEAD + len(name) + len(content or b"") for name, content in headers)
+            size += sum(
+                f.HEADER_OVERHEAD + len(name) + len(content or b"") for name, content in headers
+            )
             if size > max_size:
                 return position
             self._add(c.timestamps[row], key, value, headers)
         return stop
 
     def close(self) -> Buffer:
-        """Compresses the records and returns them; a second call returns the same. May run in a thread."""
+        """Compress the records and return them; a second call returns the same.
+
+        May run in a thread.
+        """
         if self._payload is None:
             self._length = len(self._body)
             self._payload = self._codec.compress(self._body, self._level)
             self._body = bytearray()
         return self._payload
 
-    def head(self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False) -> bytes:
-        """What stands before the records in the finished batch: :meth:`close` returns those. ``ValueError`` without records."""
+    def head(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        transactional: bool = False,
+    ) -> bytes:
+        """Return the finished batch's header; :meth:`close` returns the records behind it.
+
+        Raises ``ValueError`` if there are no records.
+        """
         return f.batch_head(
             self.close(),
             codec_id=self._codec.id,
@@ -403,8 +472,15 @@ class BatchEncoder:
             transactional=transactional,
         )
 
-    def build(self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False) -> bytes:
-        """The finished batch under these ids. Raises ``ValueError`` if it has no records."""
+    def build(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        base_sequence: int,
+        *,
+        transactional: bool = False,
+    ) -> bytes:
+        """Return the finished batch under these ids. Raises ``ValueError`` if it has no records."""
         head = self.head(producer_id, producer_epoch, base_sequence, transactional=transactional)
         return b"".join((head, self.close()))
 
@@ -416,16 +492,21 @@ def _contents(data: Buffer | None) -> Buffer | None:
 
 
 def end_of_batches(records: Buffer, start: int) -> int | None:
-    """The offset after the last complete batch in ``records``, or ``start``; ``None`` where an old format is met.
+    """Return the offset after the last complete batch in ``records``, or ``start``.
 
-    A batch that is cut off, or whose length or offsets cannot be, ends the walk.
+    ``None``: a batch is in an old format. A batch that is cut off, or whose length or offsets are
+    impossible, ends the walk.
     """
     position, end = 0, start
     while position + f.HEADER_SIZE <= len(records):
         base, size, _, magic, _, _, last_delta = _BATCH_HEAD.unpack_from(records, position)
         if magic < 2:
             return None
-        if size < f.HEADER_SIZE - 12 or position + 12 + size > len(records) or base + last_delta >= f.MAX_INT64:
+        if (
+            size < f.HEADER_SIZE - 12
+            or position + 12 + size > len(records)
+            or base + last_delta >= f.MAX_INT64
+        ):
             break
         end = max(end, base + last_delta + 1)
         position += 12 + size

@@ -1,4 +1,7 @@
-"""Records handed out one by one, in pure Python: the interface of ``_native_iterating.pxi``, with the same outcome."""
+"""The delivery of records one by one, in pure Python.
+
+The interface of ``_native_iterating.pxi``, with the same outcome.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +10,36 @@ from typing import Any, Self
 
 from trikafka.types import Record
 
-RecordBatch = Any  #: of ``columns``, which is made by what imports this module
+RecordBatch = Any  #: of ``columns``, which imports this module indirectly
 
 
 class Cursor:
-    """A batch that is being delivered record by record. While there is one, the partition's position is the cursor's.
+    """A batch that is being delivered record by record.
 
-    ``live`` is false once something has overtaken it (a seek, a pause, a revocation ...): then nothing more may be taken.
+    While there is a cursor, the partition's position is the cursor's. ``live`` becomes false when
+    an event overtakes the cursor (a seek, a pause, a revocation ...): no more records may be taken
+    then.
     """
 
     __slots__ = ("_batch", "_count", "_index", "_records", "live", "position", "processed")
 
     def __init__(self, batch: RecordBatch, position: int, processed: int | None) -> None:
-        self._batch, self._index, self._count = batch, 0, len(batch)
+        self._batch = batch
+        self._index = 0
+        self._count = len(batch)
         self._records: Iterator[Record] = iter(batch)
-        self.position, self.processed = position, processed
+        self.position = position
+        self.processed = processed
         self.live = True
 
     def take(self) -> Record:
-        """The next record: the user came back for it, so what was delivered before is processed. Written for speed."""
+        """Return the next record, and count the ones before it as processed.
+
+        The user asked for more, so the delivered records are done. Written for speed.
+        """
         self.processed = self.position
-        record = next(self._records)  # may raise, where a record cannot be deserialized: it stays the next one then
+        # A record that cannot be deserialized raises here, and stays the next one.
+        record = next(self._records)
         self._index = index = self._index + 1
         if index == self._count:
             self.position = self._batch.next_offset
@@ -37,26 +49,28 @@ class Cursor:
         return record
 
     def end(self) -> None:
-        """Something has overtaken it."""
+        """End the cursor: an event has overtaken it."""
         self.live = False
 
     def processed_upto(self, offset: int) -> None:
-        """Everything before ``offset`` is processed."""
+        """Mark everything before ``offset`` as processed."""
         self.processed = offset
 
     @property
     def rest(self) -> RecordBatch:
-        """What was not taken."""
+        """The records that were not taken."""
         return self._batch[self._index :]
 
 
 class RecordIterator:
-    """Hands out a cursor's records to a task of Trio's.
+    """The asynchronous iterator that gives a task of Trio's the records of a cursor.
 
-    ``wait()`` is the whole way to the next record. The short one is gone while the cursor is live, the task is not cancelled
-    (nor Ctrl-C pending), and the others had their turn less than ``turn`` seconds ago; the pure one knows only the whole one.
-    ``context`` has the task that runs, as ``task``, where Trio is as it is known (else ``None``, and there is no short way), and
-    ``now`` tells the time where that is not the system's.
+    ``wait()`` is the complete way to the next record. The fast way is taken while the cursor is
+    live, the task is not cancelled, Ctrl-C is not pending, and the last checkpoint was less than
+    ``turn`` seconds ago. The pure implementation always takes the complete way.
+
+    ``context`` has the running task as ``task``, or is ``None`` where Trio's internals are not the
+    known ones: there is no fast way then. ``now`` gives the time if the clock is not the system's.
     """
 
     __slots__ = ("_wait",)
@@ -77,7 +91,10 @@ class RecordIterator:
         return self._wait()
 
     def follow(self, cursor: Cursor | None) -> None:
-        """Hand out what is in ``cursor``, from where it is; ``None``: nothing before ``wait()`` was called."""
+        """Deliver the records of ``cursor`` from its position.
+
+        ``None``: none before ``wait()`` was called.
+        """
 
     def turn_begun(self) -> None:
-        """The others had their turn."""
+        """Begin a turn: other tasks have just run."""

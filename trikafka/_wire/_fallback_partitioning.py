@@ -1,4 +1,4 @@
-"""The record path in pure Python: columns as a producer is given them, checked, and which row goes to which partition."""
+"""The record path in pure Python: columns from a producer, checked, and their rows' partitions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ if TYPE_CHECKING:
 
 
 def frozen(numbers: array[int]) -> memoryview:
-    """Native numbers as bytes that nobody writes to, of the type that they were."""
+    """Return native numbers as a read-only view of the same type."""
     view: Any = memoryview(numbers.tobytes())
     return view.cast(numbers.typecode)  # type: ignore[no-any-return]
 
 
 def checked(offsets: memoryview, data: Buffer, validity: Buffer | None, index: int) -> bytes | None:
-    """Row ``index`` of an Arrow binary column that a caller made. Raises ``ValueError`` where it is not consistent."""
+    """Return row ``index`` of an Arrow binary column that a caller made.
+
+    Raises ``ValueError`` where the column is not consistent.
+    """
     if not 0 <= index < len(offsets) - 1 or (validity is not None and index >> 3 >= len(validity)):
         raise ValueError("the columns are not consistent")
     if validity is not None and not validity[index >> 3] >> (index & 7) & 1:
@@ -31,7 +34,7 @@ def checked(offsets: memoryview, data: Buffer, validity: Buffer | None, index: i
 
 
 def checked_headers(columns: Any, row: int) -> list[tuple[Buffer, Buffer | None]]:
-    """The headers of a row, as :func:`checked`."""
+    """Return the headers of a row, checked as by :func:`checked`."""
     starts = columns.header_offsets
     if starts is None:
         return []
@@ -48,7 +51,7 @@ def checked_headers(columns: Any, row: int) -> list[tuple[Buffer, Buffer | None]
 
 
 def murmur2(data: Buffer) -> int:
-    """Kafka's murmur2 as a signed 32-bit integer."""
+    """Return Kafka's murmur2 as a signed 32-bit integer."""
     data = bytes(data)
     length, mask, m = len(data), 0xFFFFFFFF, 0x5BD1E995
     state = 0x9747B28C ^ length
@@ -72,9 +75,10 @@ def partition_columns(
     explicit: Buffer | None = None,
     keyless: int = -1,
 ) -> memoryview:
-    """The partition of each row, from an Arrow binary column of keys; ``keyless`` where the key is null.
+    """Return the partition of each row, from an Arrow binary column of keys.
 
-    ``explicit`` are 32-bit numbers, which go before the key's where they are not -1.
+    ``keyless`` is used where the key is null. ``explicit`` are 32-bit numbers that take precedence
+    over the key where they are not -1.
     """
     if n_partitions < 1:
         raise ValueError("no partitions")
@@ -96,24 +100,30 @@ def partition_columns(
 
 
 def find_unfit(columns: Columns, largest: int) -> tuple[int, int] | None:
-    """The first row that no batch may take, and its upper bound, which is over ``largest``, or -1: its timestamp is no such.
+    """Return the first row that no batch can take, with its upper bound in bytes.
 
-    Raises ``ValueError`` where the columns are not consistent.
+    The bound is over ``largest``, or -1 if the timestamp is invalid. Raises ``ValueError`` where
+    the columns are not consistent.
     """
     c: Any = columns
     for row in range(c.count):
         if not 0 <= c.timestamps[row] <= f.MAX_TIMESTAMP:
             return row, -1
-        size = f.RECORD_OVERHEAD + len(checked(c.key_offsets, c.key_data, c.key_validity, row) or b"")
+        size = f.RECORD_OVERHEAD + len(
+            checked(c.key_offsets, c.key_data, c.key_validity, row) or b""
+        )
         size += len(checked(c.value_offsets, c.value_data, c.value_validity, row) or b"")
-        size += sum(f.HEADER_OVERHEAD + len(name) + len(content or b"") for name, content in checked_headers(c, row))
+        size += sum(
+            f.HEADER_OVERHEAD + len(name) + len(content or b"")
+            for name, content in checked_headers(c, row)
+        )
         if size > largest:
             return row, size
     return None
 
 
 def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]:
-    """Row numbers sorted by partition (stable), and where each partition's begin and end."""
+    """Return the row numbers sorted by partition (stable), and the bounds of each partition."""
     wanted = memoryview(partitions).cast("B").cast("i")
     groups: list[array[int]] = [array("i") for _ in range(n_partitions)]
     for row, partition in enumerate(wanted):

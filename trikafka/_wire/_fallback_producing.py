@@ -1,4 +1,7 @@
-"""What a producer does with each record, in pure Python: the interface of ``_native_producing.pxi``, with the same outcome."""
+"""The work of a producer for each record, in pure Python.
+
+The interface of ``_native_producing.pxi``, with the same outcome.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ BatchEncoder = Any  #: of ``_fallback``, which imports this module
 
 
 class DeliveryHandle:
-    """Where an accepted record is: a batch, the index in it, and the timestamp. Made by :meth:`Appender.make` alone."""
+    """The place of an accepted record: a batch, the index in the batch, and the timestamp.
+
+    Made by :meth:`Appender.make` alone.
+    """
 
     __slots__ = ("_batch", "_index", "_timestamp")
 
@@ -19,10 +25,11 @@ class DeliveryHandle:
 
 
 class BufferMemory:
-    """The bytes of ``buffer_memory``: how many there are, how many are free, and who waits for them (in order).
+    """The bytes of ``buffer_memory``: capacity, free bytes, and the callers that wait, in order.
 
-    The one place where they are counted. :class:`Appender` takes for the records that it puts into open batches; all else goes
-    through ``_state/buffer_pool.py``. While somebody waits newcomers get nothing.
+    This is the one place where they are counted. :class:`Appender` takes bytes for the records that
+    it puts into open batches; everything else goes through ``_state/producer/buffer_pool.py``. While any
+    caller waits, new calls get nothing.
     """
 
     __slots__ = ("capacity", "free", "waiters")
@@ -32,18 +39,19 @@ class BufferMemory:
         self.waiters: list[Any] = []
 
     def take(self, size: int) -> None:
-        """``size`` bytes are in use."""
+        """Take ``size`` bytes."""
         self.free -= size
 
     def give(self, size: int) -> None:
-        """``size`` bytes are free again."""
+        """Free ``size`` bytes."""
         self.free += size
 
 
 class OpenBatches:
-    """The one place that says which batches of a topic take records: for each partition the encoder of its open batch.
+    """The open batches of a topic: for each partition, the encoder that takes records.
 
-    ``sticky`` is the partition that records without a key go to, -1 where one has to be chosen.
+    This is the one place that says so. ``sticky`` is the partition for records without a key, -1
+    where it has to be chosen.
     """
 
     __slots__ = ("encoders", "sticky")
@@ -53,31 +61,33 @@ class OpenBatches:
         self.sticky = -1
 
     def resize(self, count: int) -> None:
-        """The topic has ``count`` partitions. What is open beyond that must have been closed."""
+        """Set the number of partitions. Open batches beyond it must have been closed."""
         del self.encoders[count:]
         self.encoders.extend([None] * (count - len(self.encoders)))
         self.sticky = -1
 
     def open(self, partition: int, encoder: BatchEncoder) -> None:
-        """The batch of this encoder takes the partition's records from now on."""
+        """Make this encoder's batch the open one of the partition."""
         self.encoders[partition] = encoder
 
     def close(self, partition: int) -> None:
-        """No batch of the partition takes records now."""
+        """Leave the partition without an open batch."""
         self.encoders[partition] = None
 
     def stick(self, partition: int) -> None:
-        """Records without a key go to ``partition`` from now on; -1: to one that is still to be chosen."""
+        """Send records without a key to ``partition`` from now on; -1: to be chosen."""
         if not -1 <= partition < len(self.encoders):
             raise IndexError(f"partition {partition} of {len(self.encoders)}")
         self.sticky = partition
 
 
 class Appender:
-    """The way of a common record into an open batch: plain bytes, no headers, with room, in a batch that goes on.
+    """The fast path of a common record into an open batch.
 
-    All other records go the way of ``carefully``, which takes and returns the same; with ``careful`` every record does. Who owns
-    the appender keeps ``topics``, the open batches of each topic that is known. The pure one knows no other way than ``carefully``.
+    A common record has plain bytes and no headers, and its partition has an open batch with room.
+    All other records go to ``carefully``, which takes and returns the same; with ``careful`` every
+    record does. The appender's owner keeps ``topics``, the open batches of each known topic. The
+    pure implementation always calls ``carefully``.
     """
 
     __slots__ = ("_handle", "append", "topics")
@@ -98,7 +108,9 @@ class Appender:
         self.topics: dict[str, OpenBatches] = {}
 
     def make(self, batch: object, index: int, timestamp: int) -> Any:
-        """A delivery handle."""
+        """Return a delivery handle."""
         made = self._handle()
-        made._batch, made._index, made._timestamp = batch, index, timestamp
+        made._batch = batch
+        made._index = index
+        made._timestamp = timestamp
         return made

@@ -1,6 +1,41 @@
-"""What both implementations of the record path share: the layout of record batches (message format v2), and its words.
+"""The layout of record batches (message format v2) and the terms that both record paths share.
 
-A change here that moves a byte or a reason must be made in ``_native.pyx`` too; one suite of tests holds the two together.
+A change here that moves a byte or a reason must be made in ``_native.pyx`` too. One test suite
+compares the two.
+
+Record batch
+------------
+
+======  =====  ====================  ============================================================
+offset  bytes  field                 meaning
+======  =====  ====================  ============================================================
+0       8      base offset           of the first record; a producer sends 0, the broker sets it
+8       4      length                of everything that follows this field
+12      4      leader epoch          set by the broker; a producer sends -1
+16      1      magic                 2
+17      4      CRC                   CRC-32C of everything from byte 21 on
+21      2      attributes            codec (3 bits), log append time, transactional, control
+23      4      last offset delta     offset of the last record minus the base offset
+27      8      first timestamp       ms; the records' timestamps are deltas to it
+35      8      max timestamp         ms; with log append time, the time of all records
+43      8      producer id           -1 without idempotence
+51      2      producer epoch        -1 without idempotence
+53      4      base sequence         number of the first record; -1 without idempotence
+57      4      count                 records
+61             records               compressed as one block
+======  =====  ====================  ============================================================
+
+The CRC leaves out what comes before the attributes, so a broker sets base offset and leader epoch
+without computing it again. Everything in the header is big-endian with a fixed width.
+
+A record
+-------
+
+Length, attributes (a byte, unused), timestamp delta, offset delta, key, value, number of headers,
+headers. A key, a value or a header's value is its length and its bytes; length -1 is null. All
+numbers are varints: zigzag (0, -1, 1, -2 become 0, 1, 2, 3), then seven bits a byte, the lowest
+first, the highest bit of a byte set if another follows. Lengths and offsets have 32 bits (at most 5
+bytes), timestamps 64 (at most 10).
 """
 
 from __future__ import annotations
@@ -13,8 +48,8 @@ from trikafka._checksum import crc32c
 
 Buffer = bytes | bytearray | memoryview
 
-#: base offset, length (of what follows it), leader epoch, magic, crc, attributes, last offset delta, first timestamp,
-#: max timestamp, producer id, producer epoch, base sequence, count.
+#: The header: base offset, length (of what follows it), leader epoch, magic, crc, attributes, last
+#: offset delta, first timestamp, max timestamp, producer id, producer epoch, base sequence, count.
 HEADER = struct.Struct(">qiibIhiqqqhii")
 HEADER_SIZE = HEADER.size
 _BEFORE_CRC = struct.Struct(">qiibI")
@@ -25,12 +60,13 @@ LENGTH_END = 12
 CODEC_MASK, LOG_APPEND, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 
 MIN_RECORD = 7  #: bytes of the smallest record
-#: Bytes that a record can need beside its key, value and headers; and a header beside its name and value.
+#: The most bytes that a record needs besides its key, value and headers; and a header besides its
+#: name and value.
 RECORD_OVERHEAD, HEADER_OVERHEAD = 36, 10
 MAX_INT32, MAX_INT64 = 2**31 - 1, 2**63 - 1
 MAX_TIMESTAMP = 2**62
 
-#: Why records were refused; the position in this tuple is the error number of ``_native``.
+#: The reasons to refuse records; the index in this tuple is the error number of ``_native``.
 REASONS = (
     "",
     "a variable-length number is too long",
@@ -60,12 +96,12 @@ REASONS = (
 
 
 class Section(NamedTuple):
-    """The records of one batch, decompressed, and what its header says of them: the input of ``fill``."""
+    """The decompressed records of one batch and its header's fields: the input of ``fill``."""
 
     data: Buffer
     start: int
     end: int
-    records: int  #: how many, as the header claims
+    records: int  #: their number, as the header claims
     base_offset: int
     last_offset_delta: int
     base_timestamp: int
@@ -96,7 +132,7 @@ Fields = tuple[
 
 
 def varint(number: int) -> bytes:
-    """A zigzag variable-length number (both of Kafka's widths)."""
+    """Return a zigzag variable-length number (both of Kafka's widths)."""
     number = number << 1 if number >= 0 else ~(number << 1)
     if number < 0x80:
         return bytes((number,))
@@ -112,7 +148,7 @@ _NULL = varint(-1)
 
 
 def encode_field(data: Buffer | None) -> bytes:
-    """A nullable field: its length, then its bytes."""
+    """Return a nullable field: its length, then its bytes."""
     return _NULL if data is None else varint(len(data)) + data
 
 
@@ -123,7 +159,7 @@ def encode_record(
     value: Buffer | None,
     headers: Iterable[tuple[Buffer, Buffer | None]] = (),
 ) -> bytes:
-    """One record with its length in front. Header names are UTF-8 bytes here."""
+    """Return one record with its length in front. Header names are UTF-8 bytes here."""
     parts: list[Buffer] = [b"\x00", varint(timestamp_delta), varint(offset_delta)]
     for field in (key, value):
         parts += (_NULL,) if field is None else (varint(len(field)), field)
@@ -148,7 +184,10 @@ def batch_head(
     base_sequence: int,
     transactional: bool,
 ) -> bytes:
-    """Header and checksum of the batch with this (compressed) payload; base offset 0, as a producer sends it."""
+    """Return the header, with the checksum, of a batch with this (compressed) payload.
+
+    The base offset is 0, as a producer sends it.
+    """
     if not count:
         raise ValueError("a record batch needs a record")
     tail = _AFTER_CRC.pack(
@@ -161,5 +200,7 @@ def batch_head(
         base_sequence,
         count,
     )
+    # The checksum is computed in two parts, first over the header's end, then over the payload, so
+    # that header and payload need not be joined for it. See ``ProducerBatch.pieces``.
     length = HEADER_SIZE - LENGTH_END + len(payload)
     return _BEFORE_CRC.pack(0, length, -1, 2, crc32c(payload, crc32c(tail))) + tail

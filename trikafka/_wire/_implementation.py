@@ -1,6 +1,13 @@
-"""Chooses who does the work on bytes: the compiled ``_native`` if it was built, else ``_fallback``.
+"""The choice of the record path: the compiled ``_native`` if it was built, else ``_fallback``.
 
-``TRIKAFKA_PURE=1`` in the environment forces the fallback. Only the tests of the record path call :func:`use`.
+``TRIKAFKA_PURE=1`` in the environment forces the fallback. Only the tests of the record path call
+:func:`use`.
+
+The compiled part does the work that is done for each record: reading and writing varints, filling
+columns, making ``Record`` objects, hashing keys. Everything that is decided once for a batch or a
+request stays in Python (``records.py``). Without the compiled part trikafka handles records at
+about a twentieth of the speed. Both parts give the same bytes, values and errors: the tests of the
+record path run on both, and ``_fallback`` documents what each function does.
 """
 
 from __future__ import annotations
@@ -20,11 +27,16 @@ if TYPE_CHECKING:
     from trikafka._wire._columns import Columns
     from trikafka._wire._fallback import BatchEncoder
     from trikafka._wire._fallback_iterating import Cursor, RecordIterator
-    from trikafka._wire._fallback_producing import Appender, BufferMemory, DeliveryHandle, OpenBatches
+    from trikafka._wire._fallback_producing import (
+        Appender,
+        BufferMemory,
+        DeliveryHandle,
+        OpenBatches,
+    )
 
 
 class Implementation(Protocol):
-    """What the two modules have in common. ``_fallback`` tells what each does."""
+    """The interface of both modules; ``_fallback`` documents it."""
 
     @property
     def BatchEncoder(self) -> type[BatchEncoder]: ...
@@ -42,7 +54,9 @@ class Implementation(Protocol):
     ) -> tuple[int, int, int, int, Any]: ...
     def fill(self, sections: Sequence[Section]) -> tuple[Fields, int, int]: ...
     def end_of_batches(self, records: Buffer, start: int) -> int | None: ...
-    def make_records(self, columns: Columns, topic: str, partition: int, start: int, stop: int) -> list[Record]: ...
+    def make_records(
+        self, columns: Columns, topic: str, partition: int, start: int, stop: int
+    ) -> list[Record]: ...
     def iterate(self, columns: Columns, topic: str, partition: int) -> Iterator[Record]: ...
     def writable_memory(self, size: int) -> memoryview: ...
     def free_memory(self) -> int: ...
@@ -57,7 +71,9 @@ class Implementation(Protocol):
         explicit: Buffer | None = None,
         keyless: int = -1,
     ) -> memoryview: ...
-    def group_rows(self, partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]: ...
+    def group_rows(
+        self, partitions: Buffer, n_partitions: int
+    ) -> tuple[memoryview, memoryview]: ...
     def find_unfit(self, columns: Columns, largest: int) -> tuple[int, int] | None: ...
     @property
     def Cursor(self) -> type[Cursor]: ...
@@ -79,7 +95,7 @@ def _load(name: str) -> Implementation:
 
 
 def available() -> tuple[str, ...]:
-    """The implementations that can be imported here."""
+    """Return the names of the implementations that can be imported here."""
     names = []
     for name in ("native", "pure"):
         try:
@@ -91,7 +107,7 @@ def available() -> tuple[str, ...]:
 
 
 def use(name: str) -> str:
-    """Switches to the implementation ``name`` and returns the name of the one before."""
+    """Switch to the implementation ``name`` and return the name of the one before."""
     global current, name_in_use
     before, current, name_in_use = name_in_use, _load(name), name
     return before
@@ -99,23 +115,36 @@ def use(name: str) -> str:
 
 def _why(error: ImportError) -> str:
     if isinstance(getattr(__spec__, "loader", None), zipimport.zipimporter):
-        return "it is in a zip archive, from which nothing compiled can be loaded; Spark ships an environment by --archives"
+        return (
+            "it is in a zip archive, from which nothing compiled can be loaded; ship an unpacked "
+            "environment instead"
+        )
     if isinstance(error, ModuleNotFoundError) and error.name == "trikafka._wire._native":
         return "it was not built: there was no Cython or no C compiler when trikafka was installed"
     return f"it cannot be loaded: {error}"
 
 
 def warn_if_missing(stacklevel: int) -> None:
-    """Warn once if the compiled part is not in use although nobody asked for that. ``stacklevel`` as for :func:`warnings.warn`."""
+    """Warn once if the compiled part is not in use and TRIKAFKA_PURE=1 did not ask for that.
+
+    ``stacklevel`` as for :func:`warnings.warn`.
+    """
     global _warned
     if missing is not None and not _warned:
         _warned = True
-        text = f"trikafka runs without its compiled part, at about a twentieth of the speed with records; {missing}"
-        warnings.warn(f"{text} (TRIKAFKA_PURE=1 says that it is meant)", CompiledPartWarning, stacklevel=stacklevel + 1)
+        text = (
+            "trikafka runs without its compiled part, at about a twentieth of the speed with "
+            f"records; {missing}"
+        )
+        warnings.warn(
+            f"{text} (TRIKAFKA_PURE=1 says that it is meant)",
+            CompiledPartWarning,
+            stacklevel=stacklevel + 1,
+        )
 
 
 _warned = False
-#: Why the compiled part is not in use; ``None``: it is.
+#: The reason why the compiled part is not in use; ``None``: it is in use.
 missing: str | None = None
 name_in_use = "pure"
 current: Implementation

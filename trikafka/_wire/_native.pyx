@@ -1,8 +1,22 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
 """The record path, compiled: the same interface, bytes, values and errors as ``_fallback.py``.
 
-Input is hostile. The rule of this file: a pointer moves only after a comparison with the end of its record, and buffers
-are sized from the bytes that are really there, never from a number in them. Decoding runs without the GIL.
+Input is hostile. The rules of this file: a pointer moves only after a comparison with the end of
+its record, and buffers are sized from the bytes that are really there, never from a number in them.
+Decoding runs without the GIL.
+
+The files that are included below, in order of use:
+
+- buffers, pool: memory to read from, and memory that is reused;
+- walking: over batch headers, with checksums, to sections of records;
+- reading, decoding: the fields of a record; sections to columns, in two passes;
+- records, iterating: ``Record`` objects from columns, all at once or one by one to a task;
+- encoding: records, single or from columns, into a batch;
+- partitioning, producing: murmur2; the fast path of a producer's record.
+
+What is compiled is the work for each record, where a Python call would cost more than the work.
+``Record`` objects and delivery handles are made without the garbage collector's attention: programs
+hold millions of them, they cannot be part of a cycle, and each collection would walk over them all.
 """
 
 cimport cython
@@ -26,7 +40,7 @@ from trikafka.types import Record, TimestampType
 
 cdef extern from *:
     """
-    /* An instance of a subclass of tuple with room for n items; the items must be set at once. */
+    /* Make an instance of a subclass of tuple with room for n items; set the items at once. */
     static PyObject *tuple_of(PyObject *type, Py_ssize_t n) {
         PyObject *made = ((PyTypeObject *)type)->tp_alloc((PyTypeObject *)type, n);
     #if PY_VERSION_HEX >= 0x030E0000

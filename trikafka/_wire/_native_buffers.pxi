@@ -1,7 +1,7 @@
 # Included by _native.pyx: buffers that are read from.
 
 cdef class _View:
-    """A contiguous buffer held open."""
+    """A contiguous buffer, held open while the view lives."""
 
     cdef Py_buffer buffer
     cdef bint held

@@ -1,4 +1,10 @@
 # Included by _native.pyx: sections of records into columns, without the GIL.
+#
+# Two passes. The first reads every record, checks it, fills the columns of fixed width, and sums up
+# the sizes of keys, values and headers. The second copies these into buffers of exactly that size.
+# With one pass the buffers would have to grow, and so be copied, or be as large as the whole input
+# for keys and values each. The places of each row's key and value are kept between the passes, so
+# only headers are parsed twice.
 
 cdef struct Mark:
     # How far the columns were filled.
@@ -13,15 +19,16 @@ cdef struct Mark:
 
 
 cdef struct Place:
-    # Where a row's key and value begin, from the start of its section. The headers follow the value.
+    # The begin of a row's key and value, from the start of its section. The headers follow the value.
     uint32_t key
     uint32_t value
 
 
 cdef class _Filler:
-    """The columns while they are filled: first all but the contents, which tells how large these are; then the contents.
+    """The columns while they are filled: first all but the contents, then the contents.
 
-    Room is for ``most_records``, which the input bounds, and for contents to the byte.
+    The first pass determines the contents' sizes. There is room for ``most_records``, which the
+    input bounds, and for exactly the bytes of the contents.
     """
 
     cdef Mark at
@@ -105,12 +112,15 @@ cdef class _Filler:
         return OK
 
     cdef void go_back(self) noexcept nogil:
-        """Forgets what a corrupt section has left behind: the bits, the other columns are only cut."""
+        """Clear the bits that a corrupt section has set; the other columns are only cut."""
         clear_after(<uint8_t *>self.key_bits.data, self.at.count, self.key_bits.size)
         clear_after(<uint8_t *>self.value_bits.data, self.at.count, self.value_bits.size)
 
     cdef int add_all(self, Section *sections, Py_ssize_t count, Py_ssize_t *failed) noexcept nogil:
-        """All but the contents. ``failed`` is the first section that is corrupt; it and those behind it are left out."""
+        """Fill everything but the contents.
+
+        ``failed`` is the first corrupt section, which is left out with all behind it.
+        """
         cdef Py_ssize_t index
         cdef int problem
         for index in range(count):
@@ -122,7 +132,7 @@ cdef class _Filler:
         return OK
 
     cdef int make_room(self) except -1:
-        """For the contents."""
+        """Allocate the memory for the contents."""
         self.key_data = memory_for(self.at.key_size, c"B", 1)
         self.value_data = memory_for(self.at.value_size, c"B", 1)
         if self.at.header_count:
@@ -135,7 +145,7 @@ cdef class _Filler:
         return 0
 
     cdef int copy_all(self, const Section *sections, Py_ssize_t count) noexcept nogil:
-        """The contents of ``count`` sections that :meth:`add_all` has checked."""
+        """Copy the contents of ``count`` sections that :meth:`add_all` has checked."""
         cdef Py_ssize_t index, last
         for index in range(count):
             last = sections[index + 1].first_row if index + 1 < count else self.at.count
@@ -199,14 +209,14 @@ cdef class _Filler:
 
 
 cdef Memory bitmap_for(Py_ssize_t count):
-    """Room for so many bits, all of them 0."""
+    """Return a bitmap with ``count`` bits, all of them 0."""
     cdef Memory made = memory_for((count + 7) // 8, c"B", 1)
     memset(made.data, 0, made.size)
     return made
 
 
 cdef void clear_after(uint8_t *bits, Py_ssize_t count, Py_ssize_t size) noexcept nogil:
-    """Zeroes the bits from ``count`` on in a bitmap of ``size`` bytes."""
+    """Clear the bits from ``count`` on in a bitmap of ``size`` bytes."""
     if count % 8:
         bits[count // 8] &= <uint8_t>((1 << (count % 8)) - 1)
     memset(bits + (count + 7) // 8, 0, size - (count + 7) // 8)
@@ -215,7 +225,7 @@ cdef void clear_after(uint8_t *bits, Py_ssize_t count, Py_ssize_t size) noexcept
 cdef inline void copy_fields(
     const Section *section, Py_ssize_t last, const Place *places, const int32_t *offsets, char *data, bint keys
 ) noexcept nogil:
-    """The keys, or the values, of a section's rows up to ``last``."""
+    """Copy the keys, or the values, of a section's rows up to ``last``."""
     cdef Py_ssize_t row
     cdef uint32_t place
     for row in range(section.first_row, last):
@@ -241,7 +251,10 @@ cdef struct Headers:
 
 
 cdef int copy_row_headers(Headers *at, const uint8_t *pos, const uint8_t *end) noexcept nogil:
-    """The headers of a row that ``skip_headers`` has checked; every step is checked again: others may write to the input."""
+    """Copy the headers of a row that ``skip_headers`` has checked.
+
+    Every step is checked again, since another thread may write to the input meanwhile.
+    """
     cdef int64_t count, length
     cdef int problem = read_varint(&pos, end, &count)
     if problem or count > at.most - at.count:
@@ -271,7 +284,7 @@ cdef int copy_row_headers(Headers *at, const uint8_t *pos, const uint8_t *end) n
 
 
 cdef struct Input:
-    # What is to be filled in, and what of it is not, and why.
+    # The sections to decode, and the first one that is refused, with the reason.
     Section *sections
     Py_ssize_t count
     Py_ssize_t records
@@ -281,7 +294,7 @@ cdef struct Input:
 
 
 cdef bint accept(Input *given, const Section *section) noexcept nogil:
-    """Whether the section is one more; else it and what follows are left out."""
+    """Return whether the section is accepted; otherwise it and all behind it are left out."""
     given.size += section.end - section.start
     if given.size > MAX_INT32:
         given.problem = TOO_LARGE
@@ -305,7 +318,7 @@ cdef bint accept_run(Input *given, Run run) noexcept nogil:
 
 
 cdef int accept_all(Input *given, sections, list held) except -1:
-    """The sections up to the first that is refused; ``held`` keeps their memory."""
+    """Accept the sections up to the first that is refused; ``held`` keeps their memory."""
     cdef Section section
     cdef Py_ssize_t start, end
     cdef _View view = None
@@ -335,7 +348,7 @@ cdef int accept_all(Input *given, sections, list held) except -1:
 
 
 def fill(sections):
-    """Decodes the sections' records into the fields of ``Columns``; see ``_fallback.fill``."""
+    """Decode the sections' records into the fields of ``Columns``; see ``_fallback.fill``."""
     cdef Py_ssize_t total = 0, failed = -1
     cdef int problem, changed
     cdef Input given

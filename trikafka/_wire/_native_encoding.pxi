@@ -20,7 +20,7 @@ cdef inline char *write_varint(char *at, int64_t number) noexcept nogil:
 
 
 cdef inline char *write_field(char *at, const char *data, Py_ssize_t length) noexcept nogil:
-    """A nullable field; length -1: null."""
+    """Write a nullable field; length -1: null."""
     at = write_varint(at, length)
     if length > 0:
         memcpy(at, data, length)
@@ -29,12 +29,12 @@ cdef inline char *write_field(char *at, const char *data, Py_ssize_t length) noe
 
 
 cdef inline object plain(object data):
-    """``None``, bytes, or a flat view of another bytes-like object."""
+    """Return ``None``, bytes, or a flat view of another bytes-like object."""
     return data if data is None or PyBytes_CheckExact(data) else memoryview(data).cast("B")
 
 
 cdef struct Plain:
-    # Rows of columns without headers: the row numbers (NULL: the positions themselves), how many rows there are, and their fields.
+    # Rows of columns without headers: row numbers (NULL: the positions), their count, their fields.
     const int32_t *rows
     Py_ssize_t count
     const int64_t *timestamps
@@ -43,7 +43,7 @@ cdef struct Plain:
 
 
 cdef class BatchEncoder:
-    """Records going into one batch; see ``_fallback.BatchEncoder``."""
+    """Records encoded into one batch; see ``_fallback.BatchEncoder``."""
 
     cdef Memory body  # of ``room`` bytes; the first ``length`` are written
     cdef Py_ssize_t length
@@ -67,16 +67,16 @@ cdef class BatchEncoder:
         self.count = 0
 
     def belong_to(self, owner):
-        """``owner`` is whose encoder it is."""
+        """Set the owner of the encoder."""
         self.owner = owner
 
     @property
     def size(self):
-        """Bytes of the batch, not compressed, as it stands."""
+        """The bytes of the batch so far, not compressed."""
         return HEADER_SIZE + self.length
 
     def size_after(self, key, value, headers=()):
-        """An upper bound of ``size`` after this record."""
+        """Return an upper bound of ``size`` after this record."""
         cdef Py_ssize_t size = HEADER_SIZE + self.length + RECORD_OVERHEAD
         size += (0 if key is None else len(key)) + (0 if value is None else len(value))
         if headers:
@@ -85,7 +85,7 @@ cdef class BatchEncoder:
         return size
 
     cdef char *begin(self, int64_t timestamp, Py_ssize_t extra) except NULL:
-        """Room for a record with ``extra`` bytes of fields; the place to write it to."""
+        """Make room for a record with ``extra`` bytes of fields; return where to write."""
         cdef Py_ssize_t wanted
         if self.payload is not None:
             raise ValueError("the batch is closed")
@@ -99,7 +99,7 @@ cdef class BatchEncoder:
         return self.body.data + self.length
 
     cdef int reserve(self, Py_ssize_t room) except -1:
-        """Have room for so many bytes of records. What is written so far moves."""
+        """Make room for ``room`` bytes of records. The records so far move."""
         cdef Memory larger = memory_for(room, c"B", 1)
         if self.length:
             memcpy(larger.data, self.body.data, self.length)
@@ -107,7 +107,7 @@ cdef class BatchEncoder:
         return 0
 
     cdef Py_ssize_t finish(self, int64_t timestamp, char *end) except -1:
-        """The record is written up to ``end``."""
+        """Complete the record that was written up to ``end``; return its index."""
         if not self.count:
             self.first_timestamp = timestamp
         if timestamp > self.max_timestamp:
@@ -120,7 +120,7 @@ cdef class BatchEncoder:
         self, char *at, int64_t timestamp, const char *key, Py_ssize_t key_size, const char *value,
         Py_ssize_t value_size, Py_ssize_t header_count, Py_ssize_t header_size,
     ) noexcept:
-        """All of a record but its headers, of which there are ``header_count`` in ``header_size`` bytes."""
+        """Write a record without its ``header_count`` headers of ``header_size`` bytes."""
         cdef int64_t delta = timestamp - self.first_timestamp if self.count else 0
         cdef Py_ssize_t size = 1 + varint_size(delta) + varint_size(self.count) + varint_size(key_size)
         size += varint_size(value_size) + varint_size(header_count) + header_size
@@ -134,13 +134,13 @@ cdef class BatchEncoder:
         return write_varint(at, header_count)
 
     def append(self, int64_t timestamp_ms, key, value, headers=()):
-        """Adds a record (timestamp -1: none) and returns its index in the batch."""
+        """Add a record (timestamp -1: none) and return its index in the batch."""
         if headers or not (key is None or PyBytes_CheckExact(key)) or not (value is None or PyBytes_CheckExact(value)):
             return self.append_any(timestamp_ms, plain(key), plain(value), headers or ())
         return self.append_plain(timestamp_ms, key, value)
 
     cdef Py_ssize_t append_plain(self, int64_t timestamp_ms, key, value) except -1:
-        """As ``append``, for a key and a value that are each ``None`` or exactly bytes."""
+        """Append a record whose key and value are each ``None`` or exactly bytes."""
         cdef char *at
         cdef Py_ssize_t key_size = -1 if key is None else PyBytes_GET_SIZE(key)
         cdef Py_ssize_t value_size = -1 if value is None else PyBytes_GET_SIZE(value)
@@ -152,7 +152,7 @@ cdef class BatchEncoder:
         return self.finish(timestamp_ms, at)
 
     cdef Py_ssize_t append_any(self, int64_t timestamp, key, value, headers) except -1:
-        """As ``append``, for bytes-like objects and headers."""
+        """Append a record with any bytes-like objects and headers."""
         cdef _View key_view = None if key is None else _View(key)
         cdef _View value_view = None if value is None else _View(value)
         cdef Py_ssize_t key_size = -1 if key is None else key_view.size
@@ -171,7 +171,10 @@ cdef class BatchEncoder:
         return self.finish(timestamp, at + header_size)
 
     def extend_columns(self, columns, *, rows=None, Py_ssize_t start=0, stop=None, Py_ssize_t max_size=MAX_INT32):
-        """Adds rows until ``size`` would exceed ``max_size``; see ``_fallback.BatchEncoder.extend_columns``."""
+        """Add rows until ``size`` would exceed ``max_size``.
+
+        See ``_fallback.BatchEncoder.extend_columns``.
+        """
         cdef _View table = None if rows is None else _View(rows)
         cdef _View timestamps = _View(columns.timestamps)
         cdef _BinaryView keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
@@ -196,7 +199,7 @@ cdef class BatchEncoder:
                 position = self.add_plain(&plain_rows, position, last, max_size)
                 if position == last:
                     break
-            # One that has headers, finds no room or is not right.
+            # A row that has headers, has no room or is invalid.
             row = position if rows is None else (<const int32_t *>table.data)[position]
             if not 0 <= row < count:
                 raise ValueError(f"row {row} of {count}")
@@ -206,7 +209,7 @@ cdef class BatchEncoder:
         return last
 
     cdef int expect(self, Py_ssize_t count, Py_ssize_t average, Py_ssize_t max_size) except -1:
-        """About so many records of so many bytes come: get room for them at once, if they are to fit."""
+        """Make room at once for about ``count`` records of ``average`` bytes, as far as they fit."""
         cdef Py_ssize_t most = min(max_size, <Py_ssize_t>MAX_INT32) - HEADER_SIZE
         cdef Py_ssize_t wanted = most
         if self.payload is None and count < (most - self.length) // (RECORD_OVERHEAD + average):
@@ -216,7 +219,7 @@ cdef class BatchEncoder:
         return 0
 
     cdef Py_ssize_t add_plain(self, const Plain *plain_rows, Py_ssize_t position, Py_ssize_t last, Py_ssize_t max_size) noexcept:
-        """Adds rows without headers as long as they are as they should be and find room that is there; returns the next one."""
+        """Add valid rows without headers as long as there is room; return the next position."""
         cdef Py_ssize_t most = min(self.room, min(max_size, <Py_ssize_t>MAX_INT32) - HEADER_SIZE) - RECORD_OVERHEAD
         cdef Py_ssize_t row, key_size, value_size, size, number = self.count
         cdef int64_t timestamp, delta, first = self.first_timestamp, highest = self.max_timestamp
@@ -261,7 +264,7 @@ cdef class BatchEncoder:
         self, Py_ssize_t row, int64_t timestamp, _BinaryView keys, _BinaryView values, _HeadersView headers,
         Py_ssize_t max_size,
     ) except -1:
-        """Adds a row of columns; false if it does not fit."""
+        """Add a row of columns; return false if it does not fit."""
         cdef Py_ssize_t key_size, value_size, name_size, content_size
         cdef const char *key = keys.find(row, &key_size)
         cdef const char *value = values.find(row, &value_size)
@@ -291,14 +294,17 @@ cdef class BatchEncoder:
         return True
 
     def close(self):
-        """Compresses the records and returns them; a second call returns the same. May run in a thread."""
+        """Compress the records and return them; a second call returns the same.
+
+        May run in a thread.
+        """
         if self.payload is None:
             self.payload = self.codec.compress(b"" if self.body is None else self.body.view(self.length), self.level)
             self.body = None
         return self.payload
 
     def head(self, producer_id, producer_epoch, base_sequence, *, transactional=False):
-        """What stands before the records in the finished batch; see ``_fallback.BatchEncoder.head``."""
+        """Return the finished batch's header; see ``_fallback.BatchEncoder.head``."""
         return _format.batch_head(
             self.close(),
             codec_id=self.codec.id,
@@ -312,6 +318,6 @@ cdef class BatchEncoder:
         )
 
     def build(self, producer_id, producer_epoch, base_sequence, *, transactional=False):
-        """The finished batch under these ids. Raises ``ValueError`` if it has no records."""
+        """Return the finished batch under these ids. Raises ``ValueError`` without records."""
         head = self.head(producer_id, producer_epoch, base_sequence, transactional=transactional)
         return b"".join((head, self.close()))

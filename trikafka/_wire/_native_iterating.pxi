@@ -1,4 +1,18 @@
-# Included by _native.pyx: records handed out one by one to a task of Trio's, without a Python frame for each.
+# Included by _native.pyx: the delivery of records one by one to a task of Trio's, without a Python
+# frame for each.
+#
+# Turn-taking: ``async for`` over a consumer must let other tasks run, and must notice a
+# cancellation. A checkpoint for each record does both, and cost 0.8 microseconds, several times the
+# record itself. So a record is delivered without a checkpoint while nothing can have happened that
+# it would notice:
+#
+# 1. the cursor is live: no seek, pause or revocation, no news of the whole consumer;
+# 2. the task is not cancelled, and Ctrl-C is not pending;
+# 3. the turn is not over: the last checkpoint was less than ``turn`` seconds (1 ms) ago.
+#
+# In every other case ``__anext__`` returns the coroutine of the complete way, which has a
+# checkpoint and begins the next turn. A record takes 0.2 microseconds here. The conditions are
+# tested when the awaitable runs, not when it is made: anything may have happened in between.
 
 cdef extern from "Python.h":
     ctypedef enum PySendResult:
@@ -9,7 +23,7 @@ cdef extern from "Python.h":
 
 cdef extern from *:
     """
-    /* A class that sends as a coroutine does: its result needs no exception around it. Cython has no name for that slot. */
+    /* Let a class send as a coroutine does, so that its result needs no StopIteration. Cython has no name for that slot. */
     static void set_send(PyObject *type, PySendResult (*send)(PyObject *, PyObject *, PyObject **)) {
         ((PyTypeObject *)type)->tp_as_async->am_send = send;
     }
@@ -120,7 +134,7 @@ cdef class RecordIterator:
             self.begun = self.now()
 
     cdef bint at_hand(self) except -1:
-        """Whether the next record may be handed out at once."""
+        """Return whether the next record may be delivered without a checkpoint."""
         if self.cursor is None or not self.cursor.live or not self.in_turn():
             return False
         task = self.context.task
@@ -135,9 +149,9 @@ cdef class RecordIterator:
 @cython.final
 @cython.freelist(8)
 cdef class _Next:
-    """Awaits one record: at once, if it is at hand by then, or else by the whole way."""
+    """The awaitable of one record: without a checkpoint if possible, else by the complete way."""
 
-    cdef RecordIterator source  # None: it was begun
+    cdef RecordIterator source  # None: the awaitable was begun
     cdef object way
 
     def __await__(self):
@@ -153,14 +167,14 @@ cdef class _Next:
         cdef PyObject *sent = NULL
         cdef PySendResult how = send_next(<PyObject *>self, <PyObject *>value, &sent)
         result = <object>sent
-        Py_DECREF(result)  # it was ours, and is held by the name now
+        Py_DECREF(result)  # the reference was ours; the name holds another
         if how == PYGEN_RETURN:
             raise StopIteration(result)
         return result
 
     def throw(self, *error):
         if self.source is not None:
-            self.way, self.source = self.source.wait(), None  # which ends before it begins, as any coroutine would
+            self.way, self.source = self.source.wait(), None  # ends before it begins, as any coroutine does
         if self.way is None:
             raise RuntimeError(REUSED)
         return self.way.throw(*error)
@@ -170,7 +184,7 @@ cdef class _Next:
         if self.way is not None:
             self.way.close()
 
-    # What Trio asks of a coroutine, to tell where a task stands.
+    # The attributes of a coroutine that Trio reads to show where a task is.
 
     @property
     def cr_frame(self):
@@ -188,7 +202,7 @@ cdef PySendResult send_next(PyObject *of, PyObject *value, PyObject **result) ex
     if source is not None:
         self.source = None
         if source.at_hand():
-            cursor = source.cursor  # held: what makes the record may be the user's, and do anything
+            cursor = source.cursor  # held: making the record may call the user's code
             record = cursor.next_record()
             Py_INCREF(record)  # for the caller
             result[0] = <PyObject *>record

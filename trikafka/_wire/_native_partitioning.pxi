@@ -26,13 +26,13 @@ cdef inline int32_t partition_of(const char *key, Py_ssize_t size, int32_t n_par
 
 
 def murmur2(data):
-    """Kafka's murmur2 as a signed 32-bit integer."""
+    """Return Kafka's murmur2 as a signed 32-bit integer."""
     cdef _View view = _View(data)
     return <int32_t>murmur2_of(view.data, view.size)
 
 
 def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions, explicit=None, int32_t keyless=-1):
-    """The partition of each row; see ``_fallback.partition_columns``."""
+    """Return the partition of each row; see ``_fallback.partition_columns``."""
     if n_partitions < 1:
         raise ValueError("no partitions")
     cdef _BinaryView keys = _BinaryView(key_offsets, key_data, key_validity)
@@ -62,7 +62,7 @@ def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions,
 
 
 def group_rows(partitions, int32_t n_partitions):
-    """Row numbers sorted by partition (stable), and where each partition's begin and end."""
+    """Return the row numbers sorted by partition (stable), and the bounds of each partition."""
     cdef _View wanted = _View(partitions)
     cdef const int32_t *given = <const int32_t *>wanted.data
     cdef Py_ssize_t count = wanted.size // 4

@@ -1,8 +1,10 @@
-# Included by _native.pyx: memory that is used again, for columns and for frames.
+# Included by _native.pyx: memory that is reused, for columns and for frames.
 #
-# Fresh memory costs the kernel more than the bytes that go into it, and the allocator gives large blocks back at once. So blocks
-# wait here for the next chunk, by size, at most MOST_FREE bytes of them. Those that nobody wanted for a second are let go: that is
-# looked after whenever a block comes back, and by trim_memory(). The GIL is the lock: nothing here is called without it.
+# Fresh memory costs the kernel more than the bytes that go into it, and the allocator returns large
+# blocks to the system at once. So freed blocks wait here for the next request, by size, at most
+# MOST_FREE bytes of them. Blocks that nothing has needed for a second are freed. That is checked
+# whenever a block is returned, and by trim_memory(). The GIL is the lock: nothing here is called
+# without it.
 
 cdef enum:
     SMALLEST = 16384  # a smaller block is the allocator's
@@ -18,7 +20,7 @@ cdef struct Free:
 cdef struct SizeClass:
     Free *first
     Py_ssize_t count
-    Py_ssize_t least  # the fewest that were free since the last look
+    Py_ssize_t least  # the fewest free blocks since the last look
 
 
 cdef SizeClass _classes[CLASSES]
@@ -38,12 +40,12 @@ cdef extern from *:
 
 
 cdef inline Py_ssize_t room_of(int index) noexcept:
-    """The size of a class: four between one power of two and the next."""
+    """Return the size of a class: four between one power of two and the next."""
     return <Py_ssize_t>(4 + (index & 3)) << (12 + (index >> 2))
 
 
 cdef char *take_block(Py_ssize_t size, Py_ssize_t *room) noexcept:
-    """A block of ``size`` bytes or a little more; NULL: there is no memory."""
+    """Return a block of ``size`` bytes or a little more; NULL: there is no memory."""
     cdef int index = 0, other
     cdef Free *block
     global _free_bytes
@@ -84,7 +86,7 @@ cdef void give_block(char *data, Py_ssize_t room) noexcept:
 
 
 cdef void look(int64_t now) noexcept:
-    """Let go what nobody wanted since the last look, which is a second ago at least."""
+    """Free the blocks that were not needed since the last look, at least a second ago."""
     cdef int index
     cdef Free *block
     global _free_bytes, _last_look
@@ -106,7 +108,10 @@ cdef void look(int64_t now) noexcept:
 @cython.no_gc
 @cython.freelist(32)
 cdef class Memory:
-    """A block, and what of it is to be seen, as numbers of one format. Goes back when the last view of it has gone."""
+    """A block, and its visible part as numbers of one format.
+
+    The block returns to the pool when the last view of it is gone.
+    """
 
     cdef char *data
     cdef Py_ssize_t room
@@ -139,14 +144,14 @@ cdef class Memory:
         buffer.obj = self
 
     cdef object view(self, Py_ssize_t count):
-        """The first ``count`` numbers, to read."""
+        """Return a read-only view of the first ``count`` numbers."""
         self.count = count
         self.size = count * self.width
         return PyMemoryView_FromObject(self)
 
 
 cdef Memory memory_for(Py_ssize_t count, char format, Py_ssize_t width):
-    """Room for so many numbers; what is in it is not defined."""
+    """Return room for ``count`` numbers; the content is undefined."""
     cdef Memory made = Memory.__new__(Memory)
     made.data = take_block(count * width, &made.room)
     if made.data == NULL:

@@ -1,11 +1,13 @@
-# Included by _native.pyx: what a producer does with each record, and what it looks at in a table before it sends any of it.
+# Included by _native.pyx: the work of a producer for each record, and the check of a table's rows
+# before the first is sent.
 
 @cython.no_gc
 cdef class DeliveryHandle:
-    """Where an accepted record is: a batch, the index in it, and the timestamp.
+    """The place of an accepted record: a batch, the index in the batch, and the timestamp.
 
-    Not watched by the garbage collector: programs hold millions of them, and they refer to nothing but a batch, which knows
-    of none of them. (Subclasses written in Python can be watched, so :meth:`Appender.make` takes each from the list.)
+    Not tracked by the garbage collector: programs hold millions of them, and they refer only to a
+    batch, which refers to none of them. (Subclasses written in Python may be tracked, so
+    :meth:`Appender.make` untracks each.)
     """
 
     cdef readonly object _batch
@@ -89,7 +91,7 @@ cdef class Appender:
         return made
 
     cdef BatchEncoder find(self, topic, key, partition):
-        """The open batch that a record goes to, or ``None``."""
+        """Return the encoder of the open batch for a record; ``None``: the fast path has none."""
         cdef OpenBatches batches = self.topics.get(topic) if type(topic) is str else None
         cdef Py_ssize_t count
         cdef int64_t number
@@ -109,6 +111,10 @@ cdef class Appender:
             return None
         return None if number < 0 else batches.encoders[number]
 
+    # The fast path only recognizes: nothing is decided here that ``RecordAppender.append`` does not
+    # decide, too. A record with anything unusual goes there (``carefully``): other types, headers,
+    # callers that wait for room, an unknown topic, no open batch with room, an invalid timestamp.
+    # Errors are raised there alone.
     def append(self, topic, value, key, headers, timestamp, partition):
         cdef BatchEncoder encoder
         cdef BufferMemory memory = self.memory
@@ -143,7 +149,7 @@ cdef class Appender:
 
 
 def find_unfit(columns, Py_ssize_t largest):
-    """The first row that no batch may take; see ``_fallback_producing.find_unfit``."""
+    """Return the first row that no batch can take; see ``_fallback_partitioning.find_unfit``."""
     cdef _View timestamps = _View(columns.timestamps)
     cdef _BinaryView keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
     cdef _BinaryView values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
@@ -167,7 +173,7 @@ def find_unfit(columns, Py_ssize_t largest):
 
 
 cdef Py_ssize_t first_odd(const Plain *plain_rows, Py_ssize_t row, Py_ssize_t largest) noexcept:
-    """The first row from ``row`` on, of those without headers, that is too large or not right."""
+    """Return the first row from ``row`` on, without headers, that is too large or invalid."""
     cdef Py_ssize_t key_size, value_size
     cdef const char *data
     while row < plain_rows.count:
@@ -182,7 +188,10 @@ cdef Py_ssize_t first_odd(const Plain *plain_rows, Py_ssize_t row, Py_ssize_t la
 
 
 cdef Py_ssize_t bound_of(Py_ssize_t row, _BinaryView keys, _BinaryView values, _HeadersView headers) except -1:
-    """The upper bound of a row's size. Raises ``ValueError`` where the columns are not consistent."""
+    """Return the upper bound of a row's size.
+
+    Raises ``ValueError`` where the columns are not consistent.
+    """
     cdef Py_ssize_t key_size, value_size, name_size, content_size
     cdef Py_ssize_t size = RECORD_OVERHEAD
     cdef int32_t first = 0, end = 0, index

@@ -1,7 +1,12 @@
 # Included by _native.pyx: the fields of one record, each checked against its end.
+#
+# Varints are the core of decoding: a record without headers has six. A number is zigzag encoded,
+# seven bits a byte, the lowest first. The last byte allowed may only have the bits that are left
+# (0x0F of the fifth byte for 32 bits, 0x01 of the tenth for 64): anything else is refused, as the
+# pure implementation refuses it, so that both read the same bytes as the same records.
 
 cdef inline int read_varint(const uint8_t **at, const uint8_t *end, int64_t *number) noexcept nogil:
-    """A zigzag number of 32 bits."""
+    """Read a zigzag number of 32 bits."""
     cdef const uint8_t *pos = at[0]
     cdef uint64_t value = 0
     cdef int shift = 0
@@ -24,7 +29,7 @@ cdef inline int read_varint(const uint8_t **at, const uint8_t *end, int64_t *num
 
 
 cdef inline int read_varlong(const uint8_t **at, const uint8_t *end, int64_t *number) noexcept nogil:
-    """A zigzag number of 64 bits."""
+    """Read a zigzag number of 64 bits."""
     cdef const uint8_t *pos = at[0]
     cdef uint64_t value = 0
     cdef int shift = 0
@@ -47,7 +52,7 @@ cdef inline int read_varlong(const uint8_t **at, const uint8_t *end, int64_t *nu
 
 
 cdef inline int read_length(const uint8_t **at, const uint8_t *end, int64_t *length) noexcept nogil:
-    """The length of a field whose bytes follow; -1: null."""
+    """Read the length of a field whose bytes follow; -1: null."""
     cdef int problem = read_varint(at, end, length)
     if problem:
         return problem
@@ -71,7 +76,7 @@ cdef struct Row:
 
 
 cdef inline int skip_headers(const uint8_t **at, const uint8_t *end, Row *row) noexcept nogil:
-    """Checks the headers of a record and moves behind them."""
+    """Check the headers of a record and move behind them."""
     cdef int64_t length, index
     cdef int problem = read_varint(at, end, &row.headers)
     if problem:

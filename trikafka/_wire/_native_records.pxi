@@ -10,7 +10,7 @@ cdef struct Column:
 
 
 cdef inline Py_ssize_t field_of(const Column *column, Py_ssize_t index, const char **data) noexcept nogil:
-    """The bytes at ``index``, and how many; -1: it is null, -2: the column is not consistent."""
+    """Find the bytes at ``index``; return how many; -1: null, -2: the column is not consistent."""
     cdef int32_t start, end
     data[0] = NULL
     if not 0 <= index < column.count:
@@ -38,11 +38,11 @@ cdef class _BinaryView:
         self.validity = None if validity is None else _View(validity)
         self.count = self.offsets.size // 4 - 1
         if self.validity is not None and self.count > self.validity.size * 8:
-            # A longer column than its validity: what lies beyond is refused when it is asked for.
+            # The column is longer than its validity: rows beyond it are refused on access.
             self.count = self.validity.size * 8
 
     cdef Column column(self) noexcept:
-        """The same in plain C, as long as this lives."""
+        """Return the column as a C struct, valid as long as this view lives."""
         cdef Column made
         made.offsets, made.count = <const int32_t *>self.offsets.data, self.count
         made.data, made.size = <const char *>self.data.data, self.data.size
@@ -50,14 +50,14 @@ cdef class _BinaryView:
         return made
 
     cdef Py_ssize_t average(self, Py_ssize_t count) noexcept:
-        """About how many bytes each of the first ``count`` rows has; never more than are there."""
+        """Return about how many bytes each of the first ``count`` rows has, at most those there."""
         cdef const int32_t *offsets = <const int32_t *>self.offsets.data
         if not 0 < count <= self.count:
             return 0
         return min(max(<Py_ssize_t>offsets[count] - offsets[0], 0), self.data.size) // count
 
     cdef const char *find(self, Py_ssize_t index, Py_ssize_t *length) except? NULL:
-        """The bytes at ``index``; NULL with length -1 for a null."""
+        """Return the bytes at ``index``; NULL with length -1 for a null."""
         cdef Column column = self.column()
         cdef const char *data
         length[0] = field_of(&column, index, &data)
@@ -110,7 +110,7 @@ cdef class _HeadersView:
 
 @cython.final
 cdef class _Rows:
-    """``Record`` objects of rows, made one by one when they are asked for."""
+    """``Record`` objects of rows, made one by one on demand."""
 
     cdef _View offsets
     cdef _View timestamps
@@ -120,7 +120,7 @@ cdef class _Rows:
     cdef _HeadersView headers
     cdef object topic
     cdef object partition
-    cdef object timestamp  # the last one's, as Python has it: the next is often the same
+    cdef object timestamp  # the last row's, as a Python object: the next is often the same
     cdef int64_t last
     cdef Py_ssize_t row
     cdef Py_ssize_t stop
@@ -149,7 +149,7 @@ cdef class _Rows:
         return self.make()
 
     cdef object make(self):
-        """The next one. None is left to the garbage collector: it cannot be part of a cycle."""
+        """Return the next record, not tracked by the garbage collector: it has no cycles."""
         cdef Py_ssize_t row = self.row
         cdef int64_t timestamp = (<const int64_t *>self.timestamps.data)[row]
         self.row = row + 1
@@ -159,7 +159,7 @@ cdef class _Rows:
         headers = () if self.headers is None else self.headers.of(row)
         offset = (<const int64_t *>self.offsets.data)[row]
         record = tuple_of(Record, 8)
-        # All eight at once, before anything else can see the tuple; each item gets a reference of its own.
+        # All eight at once, before any other code can see the tuple; each item gets its own reference.
         set_item(record, 0, self.topic)
         set_item(record, 1, self.partition)
         set_item(record, 2, offset)
@@ -173,7 +173,7 @@ cdef class _Rows:
 
 
 def make_records(columns, topic, partition, Py_ssize_t start, Py_ssize_t stop):
-    """``Record`` objects of the rows from ``start`` to ``stop``."""
+    """Return ``Record`` objects of the rows from ``start`` to ``stop``."""
     cdef _Rows rows = _Rows(columns, topic, partition, start, stop)
     return [rows.make() for _ in range(stop - start)]
 
@@ -184,5 +184,5 @@ def iterate(columns, topic, partition):
 
 
 cdef inline void set_item(object record, Py_ssize_t index, object item) noexcept:
-    Py_INCREF(item)  # PyTuple_SET_ITEM takes it over
+    Py_INCREF(item)  # PyTuple_SET_ITEM takes over the reference
     PyTuple_SET_ITEM(record, index, item)

@@ -1,4 +1,9 @@
 # Included by _native.pyx: over the headers of record batches, without the GIL.
+#
+# Only plain batches are taken here: format v2, not compressed, small, and no decision about an
+# aborted transaction needed. A fetch may hold thousands of them, and for each a turn of
+# ``records._Scan`` in Python costs more than its content. Everything else ends the walk and is left
+# to ``_Scan``. So each decision about transactions and errors exists once, in Python.
 
 cdef extern from "../_checksum/crc32c.h":
     void crc32c_prepare()
@@ -7,7 +12,7 @@ cdef extern from "../_checksum/crc32c.h":
     uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *at, size_t size) nogil
 
 cdef enum:
-    # Larger ones go through Python, one by one, where the checksum is faster.
+    # Larger batches go through Python, one by one, where the checksum is faster.
     SMALL_BATCH = 16384
     CRC_START = 21
     MOST_ABORTING = 64
@@ -27,7 +32,7 @@ cdef inline uint32_t checksum(const uint8_t *at, Py_ssize_t size) noexcept nogil
 
 
 def checksums(data):
-    """The checksum by each way that there is here; for the tests."""
+    """Return the checksum by each implementation on this machine; for the tests."""
     cdef _View view = _View(data)
     return crc32c_by_tables(0, view.data, view.size), checksum(view.data, view.size)
 
@@ -46,7 +51,7 @@ cdef struct Section:
 
 
 cdef inline int64_t big_endian(const uint8_t *at, int size) noexcept nogil:
-    """A signed number of ``size`` bytes."""
+    """Return a signed number of ``size`` bytes."""
     cdef uint64_t number = 0
     cdef int index
     for index in range(size):
@@ -55,7 +60,7 @@ cdef inline int64_t big_endian(const uint8_t *at, int size) noexcept nogil:
 
 
 cdef struct Walk:
-    # Where a walk stands, and its rules; see _fallback.walk.
+    # The position of a walk, and its rules; see _fallback.walk.
     int64_t position
     int64_t leader_epoch
     int64_t first_abort
@@ -63,17 +68,17 @@ cdef struct Walk:
     Py_ssize_t most
     bint check_crcs
     bint committed
-    Py_ssize_t aborting  # so many producers
+    Py_ssize_t aborting  # the number of producers
     int64_t[MOST_ABORTING] producers
 
 
 cdef inline bint is_ours(const uint8_t *head) noexcept nogil:
-    """Whether a batch is of format v2, small and not compressed."""
+    """Return whether a batch is of format v2, small and not compressed."""
     return head[16] == 2 and not head[22] & CODEC_MASK and HEADER_SIZE - 12 <= big_endian(head + 8, 4) <= SMALL_BATCH - 12
 
 
 cdef bint is_aborting(const Walk *walk, int64_t producer) noexcept nogil:
-    """Whether a transaction of the producer's that was aborted is under way."""
+    """Return whether an aborted transaction of the producer is under way."""
     cdef Py_ssize_t index
     for index in range(walk.aborting):
         if walk.producers[index] == producer:
@@ -83,7 +88,7 @@ cdef bint is_aborting(const Walk *walk, int64_t producer) noexcept nogil:
 
 @cython.final
 cdef class Run:
-    """The batches that one walk has gone over, as sections over one piece of memory."""
+    """The batches of one walk, as sections over one piece of memory."""
 
     cdef _View view
     cdef Memory room
@@ -91,7 +96,7 @@ cdef class Run:
     cdef Py_ssize_t count
 
     cdef int make_room(self, Py_ssize_t most) except -1:
-        """For so many sections, with those that there are."""
+        """Make room for ``most`` sections, and keep the present ones."""
         cdef Memory room = memory_for(most * sizeof(Section), c"B", 1)
         if self.count:
             memcpy(room.data, self.sections, self.count * sizeof(Section))
@@ -99,7 +104,7 @@ cdef class Run:
         return 0
 
     cdef Py_ssize_t go(self, Py_ssize_t start, Walk *walk) noexcept nogil:
-        """From ``start`` to the first batch that is not for us; its place."""
+        """Walk from ``start`` to the first batch that is not plain; return its place."""
         cdef Py_ssize_t end
         while walk.walked < walk.most:
             end = self.step(start, walk)
@@ -110,7 +115,7 @@ cdef class Run:
         return start
 
     cdef Py_ssize_t step(self, Py_ssize_t start, Walk *walk) noexcept nogil:
-        """Over one batch, to its end; -1: it is not for us."""
+        """Walk over one batch; return its end, or -1 if it is not plain."""
         cdef const uint8_t *head = self.view.data + start
         cdef Section *section
         cdef int64_t size, attributes, base, last_delta, last, count, epoch

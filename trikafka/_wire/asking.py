@@ -1,13 +1,28 @@
-"""How many things a request asks for by name: what bounds the response to it. No I/O."""
+"""The names in a request, which bound its response in size and in content. No I/O.
+
+Brokers answer what they were asked. A response that names something else is damaged, belongs to
+another request, or comes from a peer that is not Kafka. Its reader would look up what it never
+requested. So :func:`keep_requested` is applied to each decoded response before anything reads it.
+Fetch and Produce have readers of their own, which look up each partition in what they sent.
+
+What a response leaves out stays the reader's matter, since the partitions that it does name are
+worth having. If the reader has no use for a part (:data:`_WHOLE`), a response that leaves something
+out is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+_log = logging.getLogger("trikafka.connection")
+#: The number of names that a line of the log or an error shows.
+_SHOWN = 5
 
 
 def _each(field: str) -> Callable[[Any], int | None]:
-    """So many as ``field`` has; ``None`` there asks for all that there are."""
+    """Return a function that counts a request's ``field``; ``None`` there means all."""
 
     def count(request: Any) -> int | None:
         names: Sequence[Any] | None = getattr(request, field)
@@ -21,8 +36,13 @@ def _partitions(topics: Any, field: str) -> int | None:
 
 
 def _committed(request: Any) -> int | None:
-    """The partitions of one group, which stand in one place before version 8 and in another from there on."""
-    asked = [_partitions(where.topics, "partition_indexes") for where in request.groups or [request]]
+    """Return the number of partitions in an OffsetFetch request.
+
+    They are in one place before version 8 and in another one from there on.
+    """
+    asked = [
+        _partitions(where.topics, "partition_indexes") for where in request.groups or [request]
+    ]
     return None if None in asked else sum(filter(None, asked))
 
 
@@ -32,13 +52,226 @@ _COUNTS: Mapping[str, Callable[[Any], int | None]] = {
     "DescribeGroupsRequest": _each("groups"),
     "ConsumerGroupDescribeRequest": _each("group_ids"),
     "DescribeConfigsRequest": _each("resources"),
-    "DescribeTopicPartitionsRequest": lambda request: 0,  # a page of as many partitions as it says, whatever it names
+    # Its response is a page with a limit of its own, independent of the names.
+    "DescribeTopicPartitionsRequest": lambda request: 0,
     "DescribeTransactionsRequest": _each("transactional_ids"),
     "DescribeProducersRequest": lambda request: _partitions(request.topics, "partition_indexes"),
 }
 
 
 def count_asked(request: Any) -> int | None:
-    """The topics, groups, partitions and the like that ``request`` names; ``None`` where it asks for all, or names none."""
+    """Return the number of topics, groups, partitions and the like that ``request`` names.
+
+    ``None``: the request asks for all, or has no names.
+    """
     count = _COUNTS.get(request.name)
     return None if count is None else count(request)
+
+
+class _Names(NamedTuple):
+    """A list of a request, and the list of the response that may name the same items and no others.
+
+    ``requested`` and ``responded`` are the names of the two lists. ``keys`` are the fields that
+    identify an item of the response, ``keys_requested`` those of the request: the same unless
+    given, and empty where its items are the names themselves.
+    """
+
+    requested: str
+    responded: str
+    keys: tuple[str, ...]
+    inside: _Names | None = None
+    keys_requested: tuple[str, ...] | None = None
+
+    def key_of_request(self, item: Any) -> Any:
+        """Return the key of an item of the request."""
+        fields = self.keys if self.keys_requested is None else self.keys_requested
+        return tuple(getattr(item, field) for field in fields) if fields else (item,)
+
+    def key_of_response(self, item: Any) -> Any:
+        """Return the key of an item of the response."""
+        return tuple(getattr(item, field) for field in self.keys)
+
+
+def _numbers(requested: str, responded: str = "partitions") -> _Names:
+    """Return the pair of lists for partitions that the request lists as plain numbers."""
+    return _Names(requested, responded, ("partition_index",), None, ())
+
+
+_PARTITIONS = _Names("partitions", "partitions", ("partition_index",))
+_LISTED = _numbers("partition_indexes")
+_BY_NAME, _BY_ID = ("name",), ("topic_id",)
+#: The names that the response to each kind of request may have, and from which version on.
+#:
+#: Not here are requests without names, Metadata requests (whose reader refuses a response with
+#: other topics, see the metadata manager), and LeaveGroup: any error in its response is about the
+#: one member that leaves.
+_NAMES: Mapping[str, Sequence[tuple[int, _Names]]] = {
+    "ListOffsetsRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
+    "OffsetForLeaderEpochRequest": [
+        (
+            0,
+            _Names(
+                "topics", "topics", ("topic",), _Names("partitions", "partitions", ("partition",))
+            ),
+        )
+    ],
+    "OffsetCommitRequest": [
+        (0, _Names("topics", "topics", _BY_NAME, _PARTITIONS)),
+        (10, _Names("topics", "topics", _BY_ID, _PARTITIONS)),
+    ],
+    "OffsetFetchRequest": [
+        (0, _Names("topics", "topics", _BY_NAME, _LISTED)),
+        (
+            8,
+            _Names(
+                "groups", "groups", ("group_id",), _Names("topics", "topics", _BY_NAME, _LISTED)
+            ),
+        ),
+        (
+            10,
+            _Names("groups", "groups", ("group_id",), _Names("topics", "topics", _BY_ID, _LISTED)),
+        ),
+    ],
+    "TxnOffsetCommitRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
+    "AddPartitionsToTxnRequest": [
+        (
+            0,
+            _Names(
+                "v3_and_below_topics",
+                "results_by_topic_v3_and_below",
+                _BY_NAME,
+                _numbers("partitions", "results_by_partition"),
+            ),
+        )
+    ],
+    "WriteTxnMarkersRequest": [
+        (
+            0,
+            _Names(
+                "markers",
+                "markers",
+                ("producer_id",),
+                _Names("topics", "topics", _BY_NAME, _LISTED),
+            ),
+        )
+    ],
+    "FindCoordinatorRequest": [(4, _Names("coordinator_keys", "coordinators", ("key",), None, ()))],
+    "CreateTopicsRequest": [(0, _Names("topics", "topics", _BY_NAME))],
+    "DeleteTopicsRequest": [
+        (0, _Names("topic_names", "responses", _BY_NAME, None, ())),
+        (6, _Names("topics", "responses", _BY_NAME)),
+    ],
+    "CreatePartitionsRequest": [(0, _Names("topics", "results", _BY_NAME))],
+    "DescribeConfigsRequest": [
+        (0, _Names("resources", "results", ("resource_type", "resource_name")))
+    ],
+    "DescribeGroupsRequest": [(0, _Names("groups", "groups", ("group_id",), None, ()))],
+    "ConsumerGroupDescribeRequest": [(0, _Names("group_ids", "groups", ("group_id",), None, ()))],
+    "DeleteGroupsRequest": [(0, _Names("groups_names", "results", ("group_id",), None, ()))],
+    "DescribeTransactionsRequest": [
+        (0, _Names("transactional_ids", "transaction_states", ("transactional_id",), None, ()))
+    ],
+    "DescribeProducersRequest": [(0, _Names("topics", "topics", _BY_NAME, _LISTED))],
+}
+#: The requests whose responses are useless unless they are complete.
+_WHOLE = {
+    "FindCoordinatorRequest",
+    "DescribeConfigsRequest",
+    "DescribeTransactionsRequest",
+    "WriteTxnMarkersRequest",
+}
+
+
+def names_something(request: Any) -> bool:
+    """Return whether the response to ``request`` has to be checked against it."""
+    return request.name in _NAMES
+
+
+def keep_requested(request: Any, response: Any, version: int) -> None:
+    """Remove from ``response`` the items that ``request`` did not name, and duplicates.
+
+    Of duplicates the first counts: it is as good as the other one, and the same at each attempt.
+    Raises :exc:`ValueError` for a response that leaves out what its reader needs.
+    """
+    if (names := _names_of(request, version)) is None:
+        return
+    if (left := _requested(names, request)) is None:
+        return
+    strange: list[str] = []
+    _keep(names, left, response, strange)
+    if strange:
+        _log.debug(
+            "a response to %s names what was not asked for, or says it twice: %s",
+            request.name,
+            _shown(strange),
+        )
+    if request.name in _WHOLE and (silent := list(_leaves(left))):
+        raise ValueError(f"it leaves out {_shown(silent)}, which was asked for")
+
+
+def _names_of(request: Any, version: int) -> _Names | None:
+    found = None
+    for since, names in _NAMES.get(request.name, ()):
+        if version >= since:
+            found = names
+    return found
+
+
+#: The requested items that were not found yet: by key, with the items inside of each.
+_Left = dict[tuple[Any, ...], Any]
+
+
+def _requested(names: _Names, request: Any) -> _Left | None:
+    """Return all items that ``request`` names; ``None``: it asks for all."""
+    if (asked := getattr(request, names.requested)) is None:
+        return None
+    inside = names.inside
+    return {
+        names.key_of_request(item): None if inside is None else _requested(inside, item)
+        for item in asked
+    }
+
+
+def _keep(names: _Names, left: _Left, response: Any, strange: list[str]) -> None:
+    """Keep the items that are in ``left``, and remove them from ``left``.
+
+    A topic may occur twice, with other partitions each time.
+    """
+    if (items := getattr(response, names.responded)) is None:
+        return
+    kept = []
+    for item in items:
+        key = names.key_of_response(item)
+        if key not in left:
+            strange.append(_text(key))
+        elif names.inside is None:
+            del left[key]
+            kept.append(item)
+        else:
+            kept.append(item)
+            if left[key] is not None:
+                _keep(names.inside, left[key], item, strange)
+    if len(kept) != len(items):
+        items[:] = kept  # the list that the response holds
+
+
+def _leaves(left: _Left) -> Iterator[str]:
+    for key, inside in left.items():
+        if inside is None:
+            yield _text(key)
+        else:
+            yield from (f"{_text(key)}-{each}" for each in _leaves(inside))
+
+
+def _text(key: tuple[Any, ...]) -> str:
+    return "-".join(map(str, key))
+
+
+def _shown(names: Iterable[str]) -> str:
+    """Return a few of the names for the log.
+
+    They are the peer's text, so control characters are escaped and long names cut.
+    """
+    names = list(names)
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(repr(name[:100]) for name in names[:_SHOWN]) + more

@@ -1,6 +1,6 @@
 """:class:`RecordBatch`, the public view of one partition's records over their columns.
 
-Nobody writes to a ``RecordBatch`` after it was made; slices share the bytes of keys and values.
+A ``RecordBatch`` is not written to after it was made; slices share the bytes of keys and values.
 """
 
 from __future__ import annotations
@@ -21,27 +21,42 @@ if TYPE_CHECKING:
 
 
 def arrow_is_loaded() -> bool:
-    """Whether what is behind :meth:`RecordBatch.to_arrow` and tables that are sent is there. Its import takes 30 ms and more."""
+    """Return whether the module behind :meth:`RecordBatch.to_arrow` and ``send_arrow`` is imported.
+
+    Its import takes 30 ms and more.
+    """
     return hasattr(sys.modules.get("trikafka._wire.arrow"), "LOADED")
 
 
 class RecordBatch(Sequence[Record]):
     """Records of one partition, in the order of their offsets.
 
-    ``next_offset`` is the offset after the last one that the batch covers: it may lie beyond the last record, since
-    compaction, transaction markers and aborted transactions leave gaps. :class:`Record` objects are made when they are
-    asked for; :meth:`to_arrow` makes none.
+    A sequence of :class:`Record` objects, which are made on demand; :meth:`to_arrow` makes none. A
+    slice with step 1 is a ``RecordBatch`` that shares the memory of keys and values.
     """
 
     __slots__ = ("_columns", "_leader_epoch", "_next_offset", "_partition", "_topic")
 
-    def __init__(self, topic: str, partition: int, columns: Columns, next_offset: int, leader_epoch: int | None = None) -> None:
-        self._topic, self._partition, self._columns = topic, partition, columns
-        self._next_offset, self._leader_epoch = next_offset, leader_epoch
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        columns: Columns,
+        next_offset: int,
+        leader_epoch: int | None = None,
+    ) -> None:
+        self._topic = topic
+        self._partition = partition
+        self._columns = columns
+        self._next_offset = next_offset
+        self._leader_epoch = leader_epoch
 
     @classmethod
     def empty(cls) -> RecordBatch:
-        """A batch without records, of no partition (topic ``""``, partition and next offset -1)."""
+        """Return a batch without records and partition.
+
+        Its topic is ``""``, its partition and its next offset are -1.
+        """
         return cls("", -1, Columns.empty(), -1)
 
     @property
@@ -61,12 +76,16 @@ class RecordBatch(Sequence[Record]):
 
     @property
     def next_offset(self) -> int:
-        """The offset at which to go on after this batch."""
+        """The offset from which to continue after this batch.
+
+        It may lie beyond the last record: compaction, transaction markers and aborted transactions
+        leave gaps.
+        """
         return self._next_offset
 
     @property
     def leader_epoch(self) -> int | None:
-        """The leader epoch of the last fetched record batch; ``None`` if the broker did not give one."""
+        """The leader epoch of the last fetched record batch; ``None``: the broker gave none."""
         return self._leader_epoch
 
     @property
@@ -76,12 +95,15 @@ class RecordBatch(Sequence[Record]):
 
     @property
     def timestamps(self) -> memoryview:
-        """The records' timestamps in ms since the epoch, as a view of 64-bit integers; -1 where there is none."""
+        """The records' timestamps, as a view of 64-bit integers.
+
+        They are in milliseconds since the epoch; -1 stands for none.
+        """
         return self._columns.timestamps
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the records take up, headers included."""
+        """The bytes that the records occupy, headers included."""
         return self._columns.nbytes
 
     def __len__(self) -> int:
@@ -110,31 +132,63 @@ class RecordBatch(Sequence[Record]):
         return _implementation.current.iterate(self._columns, self._topic, self._partition)
 
     def __repr__(self) -> str:
-        return f"<RecordBatch {self._topic}-{self._partition}: {self._columns.count} records, next offset {self._next_offset}>"
+        return (
+            f"<RecordBatch {self._topic}-{self._partition}: {self._columns.count} records, next "
+            f"offset {self._next_offset}>"
+        )
 
     def _make(self, start: int, stop: int) -> list[Record]:
-        return _implementation.current.make_records(self._columns, self._topic, self._partition, start, stop)
+        return _implementation.current.make_records(
+            self._columns, self._topic, self._partition, start, stop
+        )
 
     def _slice(self, start: int, stop: int) -> RecordBatch:
         columns = self._columns
         if start == 0 and stop == columns.count:
             return self
         next_offset = self._next_offset if stop >= columns.count else columns.offsets[stop]
-        return RecordBatch(self._topic, self._partition, columns.slice(start, stop), next_offset, self._leader_epoch)
+        return RecordBatch(
+            self._topic,
+            self._partition,
+            columns.slice(start, stop),
+            next_offset,
+            self._leader_epoch,
+        )
 
     def head(self, end_offset: int) -> RecordBatch:
-        """The part of the batch before ``end_offset``."""
+        """Return the part of the batch before an offset.
+
+        Args:
+            end_offset: the offset of the first record to leave out.
+
+        Returns:
+            A batch that shares this one's memory, with ``end_offset`` as its ``next_offset``; this
+            batch itself if it ends there or before.
+        """
         if end_offset >= self._next_offset:
             return self
         stop = bisect_left(self._columns.offsets, end_offset)
-        return RecordBatch(self._topic, self._partition, self._columns.slice(0, stop), end_offset, self._leader_epoch)
+        return RecordBatch(
+            self._topic,
+            self._partition,
+            self._columns.slice(0, stop),
+            end_offset,
+            self._leader_epoch,
+        )
 
     def to_arrow(self) -> pyarrow.RecordBatch:
-        """The records as a ``pyarrow.RecordBatch``; keys, values, headers and offsets share this batch's memory.
+        """Return the records as a ``pyarrow.RecordBatch``.
 
-        Columns: ``topic`` (dictionary of string), ``partition`` int32, ``offset`` int64, ``timestamp`` timestamp[ms, UTC]
-        (null where there is none), ``timestamp_type`` int8, ``key`` and ``value`` binary, ``headers`` list of (key, value).
-        Raises ``ImportError`` without pyarrow (the extra ``trikafka[arrow]``).
+        Keys, values, headers and offsets share this batch's memory.
+
+        Returns:
+            A record batch with the columns ``topic`` (dictionary of string), ``partition`` (int32),
+            ``offset`` (int64), ``timestamp`` (timestamp[ms, UTC], null where there is none),
+            ``timestamp_type`` (int8), ``key`` and ``value`` (binary), and ``headers`` (list of key
+            and value).
+
+        Raises:
+            ImportError: pyarrow is not installed (the extra ``trikafka[arrow]``).
         """
         try:
             from trikafka._wire import arrow
@@ -144,5 +198,12 @@ class RecordBatch(Sequence[Record]):
         return arrow.to_arrow(self._topic, self._partition, self._columns)
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
-        """The Arrow PyCapsule interface: lets Polars, DuckDB and others take the batch as it is."""
+        """Return the batch as Arrow PyCapsules, for Polars, DuckDB and others.
+
+        Args:
+            requested_schema: a PyCapsule with the schema that the caller prefers.
+
+        Returns:
+            The PyCapsules of the schema and of the array.
+        """
         return self.to_arrow().__arrow_c_array__(requested_schema)

@@ -1,15 +1,16 @@
-"""The compression codecs of record batches: one table over cramjam, with the framings that Kafka's other clients use.
+"""The compression codecs of record batches, in one table over cramjam.
 
-Owns nothing that lasts but a few :class:`Scratch`. Decompression takes hostile bytes: it never allocates more than ``limit``, nor
-more than the codec could make of so many input bytes, and raises ``ValueError`` (which :mod:`.records` turns into
+The framings are those of Kafka's other clients. Nothing lasts but a few :class:`Scratch`.
+Decompression takes hostile bytes. It never allocates more than ``limit``, nor more than the codec
+could make of the input, and raises ``ValueError`` (:mod:`.records` turns it into
 ``CorruptRecordError``).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import ClassVar, NamedTuple, Protocol
 
 import cramjam
 
@@ -17,7 +18,8 @@ from trikafka.errors import UnsupportedCompressionError
 
 Buffer = bytes | bytearray | memoryview
 
-#: Snappy's framing in Java (the xerial library): a 16-byte header, then blocks, each with its length in front.
+#: Snappy's framing in Java (the xerial library): a 16-byte header, then blocks, each with its
+#: length in front.
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK = 32 * 1024
@@ -25,8 +27,19 @@ _XERIAL_BLOCK = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
 
+# A decompressed batch lives only until its records are copied into columns, but the columns that
+# are allocated meanwhile live long. With fresh memory for each batch the allocator kept holes
+# between them, and a reader's memory grew far beyond its buffer. So one buffer of 2 MiB for each
+# decoder at work is borrowed and returned as a whole. What does not fit into it gets memory of its
+# own.
+#
+# At most two spare ones are kept. ``list.pop`` and ``append`` are atomic under the GIL, so threads
+# need no lock.
 class Scratch:
-    """Memory for what is decompressed only to be read once. Used again and again: the allocator would keep holes instead."""
+    """Reusable memory for decompressed bytes that are read only once.
+
+    With fresh memory for each batch the allocator would keep holes instead.
+    """
 
     __slots__ = ("_used", "_view")
     _SIZE = 2**21
@@ -38,35 +51,36 @@ class Scratch:
 
     @classmethod
     def borrow(cls) -> Scratch:
-        """An empty one. Threads may do so at the same time."""
+        """Return an empty one. Threads may call this at the same time."""
         try:
             return cls._spare.pop()
         except IndexError:
             return cls()
 
     def give_back(self) -> None:
-        """Nobody looks at what was taken any more."""
+        """Return the memory: no view of it is read any more."""
         self._used = 0
         if len(self._spare) < 2:
             self._spare.append(self)
 
     @property
     def room(self) -> memoryview:
-        """What is not taken yet."""
+        """The memory that is not taken yet."""
         return self._view[self._used :]
 
     def take(self, size: int) -> memoryview:
-        """The first ``size`` bytes of the room."""
+        """Return the first ``size`` bytes of the room."""
         taken = self._view[self._used : self._used + size]
         self._used += size
         return taken
 
 
 class Codec(NamedTuple):
-    """A codec: its id in the attributes of a batch, and its two directions.
+    """A codec: its name, its id in the attributes of a batch, and its two directions.
 
-    ``compress(data, level)`` gives bytes, or ``data`` itself; ``decompress(data, limit, scratch)`` gives at most ``limit`` bytes,
-    in the scratch if there is one with room, or raises ``ValueError``.
+    ``compress(data, level)`` returns bytes, or ``data`` itself. ``decompress(data, limit,
+    scratch)`` returns at most ``limit`` bytes, in the scratch if it has room, or raises
+    ``ValueError``.
     """
 
     name: str
@@ -75,12 +89,53 @@ class Codec(NamedTuple):
     decompress: Callable[[Buffer, int, Scratch | None], Buffer]
 
 
-def codec_named(name: str) -> Codec:
-    """The codec that a setting names. Raises :class:`UnsupportedCompressionError`."""
+#: The codecs of a client by id: those of :data:`BY_ID`, some perhaps replaced by a plugin's.
+Codecs = Mapping[int, Codec]
+
+
+class CodecImplementation(Protocol):
+    """An implementation of one codec that replaces the built-in functions."""
+
+    def compress(self, data: Buffer, level: int | None) -> Buffer:
+        """Return ``data`` compressed.
+
+        Args:
+            data: the records of one batch.
+            level: the compression level; ``None``: the implementation's default.
+        """
+
+    def decompress(self, data: Buffer, limit: int) -> Buffer:
+        """Return ``data`` decompressed.
+
+        Args:
+            data: the compressed records of one batch, which may be hostile.
+            limit: the most bytes to return.
+
+        Raises:
+            ValueError: ``data`` is corrupt, or has more than ``limit`` bytes.
+        """
+
+
+def replaced(name: str, by: CodecImplementation) -> Codec:
+    """Return the codec ``name`` with another implementation."""
+    return Codec(
+        name, BY_NAME[name].id, by.compress, lambda data, limit, scratch: by.decompress(data, limit)
+    )
+
+
+def codec_named(name: str | Codec) -> Codec:
+    """Return the codec that a setting names; a codec is returned as it is.
+
+    Raises :class:`UnsupportedCompressionError`.
+    """
+    if isinstance(name, Codec):
+        return name
     try:
         return BY_NAME[name]
     except KeyError:
-        raise UnsupportedCompressionError(f"compression_type must be one of {', '.join(BY_NAME)}, not {name!r}") from None
+        raise UnsupportedCompressionError(
+            f"compression_type must be one of {', '.join(BY_NAME)}, not {name!r}"
+        ) from None
 
 
 def _too_large(size: int, limit: int) -> ValueError:
@@ -88,20 +143,26 @@ def _too_large(size: int, limit: int) -> ValueError:
 
 
 class _Grower:
-    """Decompresses into a buffer of a guessed size and tries again with a larger one, up to the limit.
+    """Decompression into a buffer of a guessed size, then larger ones up to the limit.
 
-    cramjam has no bounded "decompress", only "into this buffer", and does not say apart "too small" from "corrupt";
-    so a failure is final once the buffer is as large as it may be. The guess learns from the last success.
+    cramjam has no bounded "decompress", only "into this buffer", and its error does not distinguish
+    "too small" from "corrupt". So a failure is final once the buffer is as large as allowed. The
+    guess learns from the last success.
     """
 
-    def __init__(self, into: Callable[[Buffer, bytearray | memoryview], int], most_per_byte: int) -> None:
-        self._into, self._most_per_byte = into, most_per_byte
+    def __init__(
+        self, into: Callable[[Buffer, bytearray | memoryview], int], most_per_byte: int
+    ) -> None:
+        self._into = into
+        self._most_per_byte = most_per_byte
         self._ratio = 4.0
 
-    def __call__(self, data: Buffer, limit: int, scratch: Scratch | None, known_size: int | None = None) -> Buffer:
+    def __call__(
+        self, data: Buffer, limit: int, scratch: Scratch | None, known_size: int | None = None
+    ) -> Buffer:
         if not len(data):
             raise ValueError("compressed data is empty")
-        # One byte over the limit, so that output of exactly ``limit`` bytes is told from a bomb.
+        # One byte over the limit distinguishes output of exactly ``limit`` bytes from a bomb.
         ceiling = min(limit + 1, len(data) * self._most_per_byte + 1024)
         size = (int(len(data) * self._ratio * 1.25) if known_size is None else known_size) + 1024
         size = min(size, ceiling)
@@ -110,7 +171,7 @@ class _Grower:
                 written = self._into(data, room)
                 return self._learned(scratch.take(written), data, limit)
             except cramjam.DecompressionError:
-                pass  # too small, or corrupt: the same attempt with memory of its own tells
+                pass  # too small, or corrupt: the attempt with memory of its own decides
         while True:
             out = bytearray(size)
             try:
@@ -118,7 +179,9 @@ class _Grower:
                 break
             except cramjam.DecompressionError as error:
                 if size > limit:
-                    raise ValueError(f"{error}, or decompresses to more than the limit of {limit} bytes") from None
+                    raise ValueError(
+                        f"{error}, or decompresses to more than the limit of {limit} bytes"
+                    ) from None
                 if size >= ceiling:
                     raise ValueError(str(error)) from None
                 size = min(size * 4, ceiling)
@@ -155,7 +218,8 @@ def _compress_zstd(data: Buffer, level: int | None) -> bytes:
 
 
 def _decompress_gzip(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
-    # The last four bytes are the size of what the (last) member holds; a lie only costs another attempt.
+    # The last four bytes are the size of the (last) member's content; a wrong one only costs
+    # another attempt.
     return _gunzip(data, limit, scratch, int.from_bytes(data[-4:], "little"))
 
 
@@ -164,7 +228,10 @@ def _decompress_zstd(data: Buffer, limit: int, scratch: Scratch | None) -> Buffe
 
 
 def _zstd_content_size(data: Buffer) -> int | None:
-    """The size that the header of the first frame promises, if it does; a lie only costs one more attempt."""
+    """Return the size that the first frame's header promises, if any.
+
+    A wrong size only costs another attempt.
+    """
     if len(data) < 6 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":
         return None
     descriptor = data[4]
@@ -176,16 +243,26 @@ def _zstd_content_size(data: Buffer) -> int | None:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    """Java reads independent blocks only; cramjam's one-shot function links them. Level 1 is the fast mode, as in Java.
+    """Compress into an LZ4 frame of independent blocks, the only kind that Java reads.
 
-    In that mode the frame is put together here: cramjam's own way to it takes half as long again, for copies.
+    Level 1 is the fast mode, as in Java.
     """
+    # cramjam's one-shot function links the blocks, so its compressor object is used for the slower
+    # levels. In the fast mode the frame is assembled here from single blocks: cramjam's own way
+    # takes half as long again, because of copies.
     if level is not None and level > 1:
         compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
         compressor.compress(bytes(data))
         return bytes(compressor.finish())
     view = memoryview(data)
-    most = len(_LZ4_HEAD) + sum(4 + _lz4_bound(min(_LZ4_BLOCK, len(view) - start)) for start in range(0, len(view), _LZ4_BLOCK)) + 4
+    most = (
+        len(_LZ4_HEAD)
+        + sum(
+            4 + _lz4_bound(min(_LZ4_BLOCK, len(view) - start))
+            for start in range(0, len(view), _LZ4_BLOCK)
+        )
+        + 4
+    )
     scratch = Scratch.borrow()
     try:
         out = scratch.room if most <= len(scratch.room) else memoryview(bytearray(most))
@@ -195,19 +272,21 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
 
 
 def _lz4_bound(size: int) -> int:
-    """The size that a compressed block may have at the most, as LZ4 says it."""
+    """Return the largest size of a compressed block, as LZ4 defines it."""
     return size + size // 255 + 16
 
 
 def _write_lz4(view: memoryview, out: memoryview) -> int:
-    """A frame of independent blocks; how many bytes it has."""
+    """Write a frame of independent blocks to ``out``; return its number of bytes."""
     end = len(_LZ4_HEAD)
     out[:end] = _LZ4_HEAD
     for start in range(0, len(view), _LZ4_BLOCK):
         block = view[start : start + _LZ4_BLOCK]
         begin, limit = end + 4, end + 4 + _lz4_bound(len(block))
-        size = cramjam.lz4.compress_block_into(block, out[begin:limit], mode="fast", store_size=False)
-        if size >= len(block):  # the highest bit says that it is as it was
+        size = cramjam.lz4.compress_block_into(
+            block, out[begin:limit], mode="fast", store_size=False
+        )
+        if size >= len(block):  # the highest bit marks a block that is not compressed
             size = len(block)
             out[begin : begin + size] = block
             out[end:begin] = (size | 1 << 31).to_bytes(4, "little")
@@ -223,7 +302,10 @@ def _decompress_lz4(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer
 
 
 def repair_lz4_header(data: Buffer) -> bytes:
-    """The same LZ4 frame with a right header checksum: message format v0 was written with a wrong one (KAFKA-3160)."""
+    """Return the LZ4 frame with a correct header checksum.
+
+    Message format v0 was written with a wrong one (KAFKA-3160).
+    """
     if len(data) < 7 or bytes(data[:4]) != _LZ4_MAGIC:
         raise ValueError("not an LZ4 frame")
     end = 4 + 2 + (8 if data[4] & 0x08 else 0)
@@ -234,9 +316,15 @@ def repair_lz4_header(data: Buffer) -> bytes:
 
 
 def _xxh32_short(data: bytes) -> int:
-    """xxHash32 (seed 0) of fewer than 16 bytes."""
+    """Return xxHash32 (seed 0) of fewer than 16 bytes."""
     mask = 0xFFFFFFFF
-    prime_1, prime_2, prime_3, prime_4, prime_5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    prime_1, prime_2, prime_3, prime_4, prime_5 = (
+        2654435761,
+        2246822519,
+        3266489917,
+        668265263,
+        374761393,
+    )
     state, pos = prime_5 + len(data), 0
     while pos + 4 <= len(data):
         state = state + int.from_bytes(data[pos : pos + 4], "little") * prime_3 & mask
@@ -250,7 +338,8 @@ def _xxh32_short(data: bytes) -> int:
     return state ^ state >> 16
 
 
-#: Format 1, independent blocks, no checksums but this head's own; the largest block has 64 KiB, as Java's client has them.
+#: Format 1, independent blocks, no checksum but the header's; blocks of at most 64 KiB, as in
+#: Java's client.
 _LZ4_DESCRIPTOR = bytes((0x60, 0x40))
 _LZ4_HEAD = _LZ4_MAGIC + _LZ4_DESCRIPTOR + bytes((_xxh32_short(_LZ4_DESCRIPTOR) >> 8 & 0xFF,))
 _LZ4_BLOCK = 65_536
@@ -265,7 +354,7 @@ def _compress_snappy(data: Buffer, level: int | None) -> bytes:
 
 
 def _decompress_snappy(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
-    """Both framings: raw (librdkafka and most others) and xerial blocks (Java)."""
+    """Decompress both framings: raw (librdkafka and most others) and xerial blocks (Java)."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_MAGIC:
         return _decompress_snappy_block(view, limit)
@@ -286,7 +375,7 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> Buffer:
         size = cramjam.snappy.decompress_raw_len(block)
         if size > limit:
             raise _too_large(size, limit)
-        if size > len(block) * 64:  # a copy element makes 64 bytes of 2 or 3
+        if size > len(block) * 64:  # a copy element of 2 or 3 bytes makes at most 64
             raise ValueError(f"snappy block of {len(block)} bytes claims {size}")
         out = bytearray(size)
         written = cramjam.snappy.decompress_raw_into(block, out)

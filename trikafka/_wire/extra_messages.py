@@ -1,6 +1,7 @@
-"""Messages that kafka-python lacks: made by its classes of schemas of ours, and used like any other. No I/O.
+"""Messages that kafka-python lacks, made by its classes from schemas of trikafka's. No I/O.
 
-ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848), GetTelemetrySubscriptions and PushTelemetry (KIP-714).
+They are used like any other message: ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848),
+GetTelemetrySubscriptions and PushTelemetry (KIP-714).
 """
 
 from __future__ import annotations
@@ -11,36 +12,49 @@ _OURS = "trikafka._wire.schemas"
 
 
 class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A member of a consumer group says that it lives, what it wants, and what it owns (KIP-848; v1: KIP-1082).
+    """The heartbeat of a consumer group's member, with its subscription and its partitions.
 
-    ``member_epoch`` is 0 to join, -1 to leave, -2 for a static member that will come back. ``None`` in the subscription, the
-    assignor, the partitions, and -1 in the rebalance timeout, mean: as I said before.
+    See KIP-848, and KIP-1082 for version 1. ``member_epoch`` is 0 to join, -1 to leave, -2 for a
+    static member that will return. ``None`` for the subscription, the assignor or the partitions,
+    and -1 for the rebalance timeout, mean "unchanged".
     """
 
 
 class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """What the coordinator tells the member: its epoch, when to send the next heartbeat, and, if it changed, its assignment."""
+    """The coordinator's answer: the member's epoch, the heartbeat interval, and a new assignment.
+
+    The assignment is present only if it changed.
+    """
 
 
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Asks for the state and the members of groups of the KIP-848 protocol."""
+    """A request for the state and the members of groups of the KIP-848 protocol."""
 
 
 class ConsumerGroupDescribeResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The state, epochs and members of each group, with what each has and what it is meant to have."""
+    """The state, epochs and members of each group.
+
+    Each member has its present assignment and its target.
+    """
 
 
 class GetTelemetrySubscriptionsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Asks which metrics the broker wants, and for the client's instance id where it has none: ``None`` (KIP-714)."""
+    """A request for the metrics that the broker wants (KIP-714).
+
+    A client without an instance id (``None``) gets one in the response.
+    """
 
 
 class GetTelemetrySubscriptionsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Which metrics the broker wants, how often (ms), and in which compressions (by their ids in record batches)."""
+    """The metrics that the broker wants, how often (ms), and the accepted compressions.
+
+    Compressions are the codecs' ids in record batches.
+    """
 
 
 class PushTelemetryRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Brings the broker metrics, in OTLP's encoding (KIP-714)."""
+    """Metrics for the broker, in OTLP's encoding (KIP-714)."""
 
 
 class PushTelemetryResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Whether the broker took the metrics."""
+    """The broker's answer to pushed metrics: an error code, or none."""

@@ -1,12 +1,12 @@
 """The Fetch request and its response (versions 4 to 17), written and read by hand. No I/O.
 
-kafka-python's decoder copies every ``records`` field. A fetch carries megabytes, so this one reads the few fields around
-them by hand and hands out slices of the frame. Only the fetch manager uses it.
+kafka-python's decoder copies every ``records`` field. A fetch carries megabytes, so this one reads
+the few fields around them by hand and returns slices of the frame. Only the fetch manager uses it.
 
-From version 13 on topics have ids instead of names (KIP-516), in requests and in responses. A :class:`FetchMessage` that knows
-the id of every topic it names may be sent in version 17; one that does not, in 12 at most. In a fetch session (KIP-227) that
-must not change: a session begun with names takes no ids, so the session's owner gives ``topic_ids`` for all its requests or
-for none.
+From version 13 on topics have ids instead of names (KIP-516), in requests and in responses. A
+:class:`FetchMessage` that knows the id of every topic it names may be sent in version 17, others in
+12 at most. In a fetch session (KIP-227) that must not change: a session that began with names takes
+no ids. So the session's owner gives ``topic_ids`` for all its requests or for none.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafka.protocol.api_key import ApiKey
 from ..errors import DamagedResponseError
 from . import _implementation
 from ._format import Buffer
-from .reading import LeaderIdAndEpoch, NodeEndpoint, Reader, read_endpoints, read_leader
+from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint, read_endpoints, read_leader
 from .writing import RawRequest
 
 _FLEXIBLE = 12
@@ -31,16 +31,20 @@ _MISSING = memoryview(b"")
 _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 _FRONT, _FRONT_V15 = struct.Struct(">iiiib"), struct.Struct(">iiib")
 _SESSION = struct.Struct(">ii")
-#: A session of which the broker is not to remember anything; one that it is to begin.
+#: The session fields of a request without a session, and of one that begins a session.
 NO_SESSION, NEW_SESSION = (0, -1), (0, 0)
 
-#: What to fetch of a partition: its number, its leader's epoch (-1: not known), the offset to begin at, and, so that the broker
-#: can tell whether the log was truncated (KIP-320, v12), the epoch of the record before that offset (-1 or left out: not known).
+#: The parameters for one partition: its number, its leader's epoch (-1: not known), the offset to
+#: begin at, and the epoch of the record before that offset (-1 or left out: not known). By the last
+#: one the broker detects a truncated log (KIP-320, v12).
 Wanted = tuple[int, int, int] | tuple[int, int, int, int]
 
 
 class EpochEndOffset(NamedTuple):
-    """The log agrees with what was read up to ``end_offset``, which is where ``epoch`` ends in it (KIP-320, KIP-595)."""
+    """The end of an epoch in the leader's log (KIP-320, KIP-595).
+
+    The log agrees with what was read up to ``end_offset``, where ``epoch`` ends.
+    """
 
     epoch: int
     end_offset: int
@@ -48,13 +52,14 @@ class EpochEndOffset(NamedTuple):
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """One partition of a Fetch response.
+    """A partition of a Fetch response.
 
-    ``topic`` is its name; "" where the response has an id for which the reader was given no name. ``records`` is a slice of the
-    frame. ``aborted`` is (producer id, first offset) of each aborted transaction, ``None`` for a read-uncommitted fetch.
-    ``preferred_replica`` is the broker to fetch from instead (KIP-392), -1 for none: then there are no records. ``diverging``
-    says that records that were read before are not in the log any more (KIP-320); ``current_leader`` comes with the errors of a
-    broker that is not the leader (KIP-951).
+    ``topic`` is its name; "" if the response has an id for which the reader was given no name.
+    ``records`` is a slice of the frame. ``aborted`` has (producer id, first offset) of each aborted
+    transaction; ``None`` for a read-uncommitted fetch. ``preferred_replica`` is the broker to fetch
+    from instead (KIP-392), -1 for none; with one there are no records. ``diverging``: records that
+    were read before are no longer in the log (KIP-320). ``current_leader`` comes with the errors of
+    a broker that is not the leader (KIP-951).
     """
 
     topic: str
@@ -73,11 +78,14 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class FetchResponse:
-    """One Fetch response: the error and session of the whole, and each partition's part. Read by :func:`read_fetch_response`.
+    """A Fetch response: the error and session of the whole, and each partition's part.
 
-    ``throttle_ms`` is how long (milliseconds) the broker wants no more of this connection, 0 if it does not care.
-    ``session_id`` is 0 where the broker has no session for the client. In a session only partitions with news are there.
-    ``node_endpoints`` are the addresses of the leaders that ``current_leader`` names (v16).
+    Read by :func:`read_fetch_response`.
+
+    ``throttle_ms`` is the time (milliseconds) for which the broker wants no requests of this
+    connection, 0 for none. ``session_id`` is 0 if the broker has no session for the client. In a
+    session only partitions with news are present. ``node_endpoints`` are the addresses of the
+    leaders that ``current_leader`` names (v16).
     """
 
     throttle_ms: int
@@ -90,26 +98,40 @@ class FetchResponse:
 
     @staticmethod
     def flexible_version_q(version: int) -> bool:
-        """Whether lengths are compact and tags follow in this version."""
+        """Return whether lengths are compact and tags follow in this version."""
         return version >= _FLEXIBLE
 
 
 class FetchMessage(RawRequest):
-    """A Fetch request: partitions by topic, ``partition_bytes`` at most of each, ``max_bytes`` of all, after ``max_wait_ms``.
+    """A Fetch request: partitions by topic, with limits in bytes and time.
 
-    ``session`` is (session id, session epoch): ``NO_SESSION`` (the default), ``NEW_SESSION``, or the id that the broker gave and
-    1, 2, … (KIP-227). In a session ``topics`` is what is new or has changed, ``forgotten`` the partitions that leave it. Brokers
-    that speak no version from 7 on have no sessions, and take every request for a whole one.
+    ``partition_bytes`` is the limit of each partition, ``max_bytes`` of all, ``max_wait_ms`` the
+    longest wait.
 
-    ``topic_ids`` has the id of every topic in ``topics`` and ``forgotten``; without it, or if one is missing, the request is
-    written in version 12 at most, with names. ``rack`` asks for a replica that is near (v11, KIP-392).
+    ``session`` is (session id, session epoch): ``NO_SESSION`` (the default), ``NEW_SESSION``, or
+    the id that the broker gave with 1, 2, … (KIP-227). In a session ``topics`` has what is new or
+    has changed, and ``forgotten`` the partitions that leave it. Brokers older than version 7 have
+    no sessions, and take every request for a whole one.
+
+    ``topic_ids`` has the id of every topic in ``topics`` and ``forgotten``. Without it, or if one
+    is missing, the request is written in version 12 at most, with names. ``rack`` requests a
+    replica that is near (v11, KIP-392).
     """
 
     API_KEY = ApiKey.Fetch
     name = "FetchRequest"
     flexible = _FLEXIBLE
     response = FetchResponse
-    __slots__ = ("_forgotten", "_front", "_partition_bytes", "_rack", "_session", "_topic_ids", "_topics", "max_version")
+    __slots__ = (
+        "_forgotten",
+        "_front",
+        "_partition_bytes",
+        "_rack",
+        "_session",
+        "_topic_ids",
+        "_topics",
+        "max_version",
+    )
 
     def __init__(
         self,
@@ -125,16 +147,29 @@ class FetchMessage(RawRequest):
         forgotten: Mapping[str, Sequence[int]] | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
     ) -> None:
-        self._topics, self._partition_bytes, self._rack = topics, partition_bytes, rack
+        self._topics = topics
+        self._partition_bytes = partition_bytes
+        self._rack = rack
         self._front = (max_wait_ms, min_bytes, max_bytes, isolation_level)
-        self._session, self._forgotten, self._topic_ids = session, forgotten or {}, topic_ids or {}
-        knows_all = topic_ids is not None and all(name in topic_ids for each in (topics, self._forgotten) for name in each)
+        self._session = session
+        self._forgotten = forgotten or {}
+        self._topic_ids = topic_ids or {}
+        knows_all = topic_ids is not None and all(
+            name in topic_ids for each in (topics, self._forgotten) for name in each
+        )
         self.max_version = 17 if knows_all else 12
 
     def _write(
-        self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
+        self,
+        pieces: list[Buffer],
+        version: int,
+        text: Callable[[str | None], bytes],
+        count: Callable[[int], bytes],
+        tags: bytes,
     ) -> None:
-        pieces.append(_FRONT_V15.pack(*self._front) if version >= 15 else _FRONT.pack(-1, *self._front))
+        pieces.append(
+            _FRONT_V15.pack(*self._front) if version >= 15 else _FRONT.pack(-1, *self._front)
+        )
         if version >= 7:
             pieces.append(_SESSION.pack(*self._session))
         pieces.append(count(len(self._topics)))
@@ -145,7 +180,12 @@ class FetchMessage(RawRequest):
         if version >= 7:
             pieces.append(count(len(self._forgotten)))
             for name, numbers in self._forgotten.items():
-                pieces += (self._topic(name, version, text), count(len(numbers)), *map(_INT32.pack, numbers), tags)
+                pieces += (
+                    self._topic(name, version, text),
+                    count(len(numbers)),
+                    *map(_INT32.pack, numbers),
+                    tags,
+                )
         if version >= 11:
             pieces.append(text(self._rack))
         pieces.append(tags)
@@ -153,8 +193,11 @@ class FetchMessage(RawRequest):
     def _topic(self, name: str, version: int, text: Callable[[str | None], bytes]) -> bytes:
         return self._topic_ids[name].bytes if version >= _WITH_IDS else text(name)
 
-    def _write_partitions(self, pieces: list[Buffer], parts: Sequence[Wanted], version: int) -> None:
-        size, none = self._partition_bytes, -1  # where our log begins: only a replica knows
+    def _write_partitions(
+        self, pieces: list[Buffer], parts: Sequence[Wanted], version: int
+    ) -> None:
+        # -1 is the log start offset: only replicas have one.
+        size, none = self._partition_bytes, -1
         if version >= 12:
             for part in parts:
                 partition, epoch, offset = part[:3]
@@ -175,27 +218,39 @@ _HEAD_V7, _PARTITION = struct.Struct(">hi"), struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
 _DIVERGING, _CURRENT_LEADER, _NODE_ENDPOINTS = 0, 1, 0  # tags
-#: An aborted transaction has one batch at least, its marker. So many elements are nothing yet.
+#: An aborted transaction has at least one batch, its marker. ``_SOME`` elements are always allowed.
 _LEAST_BATCH, _SOME = 61, 1_000
-#: No topic and no partition takes fewer bytes than these in a response.
+#: The fewest bytes of a topic and of a partition in a response.
 _LEAST_TOPIC, _LEAST_PARTITION = 3, _PARTITION.size + 2
 
 
 class TooManyBytesError(DamagedResponseError):
-    """A response brings far more records than were asked for."""
+    """A response brings far more bytes of records than were requested."""
 
 
 def read_fetch_response(
-    body: memoryview, version: int, names: Mapping[UUID, str] | None = None, asked: int | None = None, most: int | None = None
+    body: memoryview,
+    version: int,
+    names: Mapping[UUID, str] | None = None,
+    asked: int | None = None,
+    most: int | None = None,
 ) -> FetchResponse:
-    """Read the body of a Fetch response in ``version`` (4 to 17). Raises :exc:`DamagedResponseError` for any other bytes.
+    """Read the body of a Fetch response in ``version`` (4 to 17).
 
-    ``names`` are those of the topics that were asked for, by their ids: from version 13 on a response has only the ids.
-    ``asked`` is how many partitions were asked for: a response with many more, or with more aborted transactions than it can
-    hold records of, is damaged, too. ``most`` is how many bytes of records were asked for: a response with more than twice that,
-    besides the one batch that comes whole however large it is (KIP-74), is a :exc:`TooManyBytesError`.
+    Args:
+        body: the bytes after the response's header.
+        version: the version of the request.
+        names: the names of the requested topics by id. From version 13 on a response has only ids.
+        asked: the number of partitions requested. A response with many more, or with more aborted
+            transactions than it can hold records of, is damaged.
+        most: the bytes of records requested. Twice that is allowed, besides one batch, which comes
+            whole at any size (KIP-74).
+
+    Raises:
+        DamagedResponseError: the bytes are not such a response.
+        TooManyBytesError: there are more bytes of records than allowed.
     """
-    reader = Reader(body, version >= _FLEXIBLE, "Fetch")
+    reader = FieldReader(body, version >= _FLEXIBLE, "Fetch")
     reader.allow(_SOME + (len(body) if asked is None else 4 * asked) + len(body) // _LEAST_BATCH)
     (throttle,) = reader.unpack(_INT32)
     error_code, session_id = reader.unpack(_HEAD_V7) if version >= 7 else (0, 0)
@@ -222,17 +277,22 @@ def read_fetch_response(
         largest = max(_first_batch(part.records) for part in partitions)
         if count - largest > 2 * most:
             raise TooManyBytesError(
-                f"the response to Fetch brings {count:,} bytes of records, and was asked for {most:,}: more than was asked for"
+                f"the response to Fetch brings {count:,} bytes of records, and was asked for "
+                f"{most:,}: more than was asked for"
             )
     return response
 
 
 def _first_batch(records: memoryview) -> int:
-    """How many bytes the first batch has, or what is there of it."""
-    return min(len(records), 12 + max(0, _INT32.unpack_from(records, 8)[0])) if len(records) >= 12 else len(records)
+    """Return the number of bytes of the first batch, as far as they are here."""
+    return (
+        min(len(records), 12 + max(0, _INT32.unpack_from(records, 8)[0]))
+        if len(records) >= 12
+        else len(records)
+    )
 
 
-def _read_partition(reader: Reader, topic: str, version: int) -> FetchedPartition:
+def _read_partition(reader: FieldReader, topic: str, version: int) -> FetchedPartition:
     partition, error_code, high_watermark, last_stable = reader.unpack(_PARTITION)
     log_start = reader.unpack(_INT64)[0] if version >= 5 else -1
     aborted: list[tuple[int, int]] | None = None
@@ -245,13 +305,23 @@ def _read_partition(reader: Reader, topic: str, version: int) -> FetchedPartitio
     preferred = reader.unpack(_INT32)[0] if version >= 11 else -1
     size = reader.length()
     records = reader.take(size) if size >= 0 else _MISSING
-    found = FetchedPartition(topic, partition, error_code, high_watermark, last_stable, log_start, aborted, preferred, records)
+    found = FetchedPartition(
+        topic,
+        partition,
+        error_code,
+        high_watermark,
+        last_stable,
+        log_start,
+        aborted,
+        preferred,
+        records,
+    )
     if version >= _FLEXIBLE and not reader.no_tags():
         _read_partition_tags(reader, found)
     return found
 
 
-def _read_partition_tags(reader: Reader, found: FetchedPartition) -> None:
+def _read_partition_tags(reader: FieldReader, found: FetchedPartition) -> None:
     for tag, field in reader.tagged():
         if tag == _DIVERGING:
             epoch, end_offset = field.unpack(_EPOCH_END)
@@ -263,7 +333,7 @@ def _read_partition_tags(reader: Reader, found: FetchedPartition) -> None:
 
 
 def is_damaged(records: memoryview) -> bool:
-    """Whether the first batch cannot be right, however much of it has come."""
+    """Return whether the first batch is invalid, no matter how much of it is here."""
     if len(records) < 17:
         return False
     size, magic = _INT32.unpack_from(records, 8)[0], records[16]
@@ -271,8 +341,9 @@ def is_damaged(records: memoryview) -> bool:
 
 
 def end_of_batches(records: memoryview, start: int) -> int | None:
-    """The offset after the last complete record batch in ``records``, read from the batches' headers alone.
+    """Return the offset after the last complete record batch in ``records``.
 
-    ``start`` when there is no complete batch; ``None`` for the old formats, whose offsets show only when they are decoded.
+    It is read from the batches' headers alone, and is ``start`` if there is no complete batch.
+    ``None`` for the old formats, whose offsets show only when they are decoded.
     """
     return _implementation.current.end_of_batches(records, start)

@@ -7,12 +7,12 @@ from trikafka._wire.columns import Buffer
 
 
 def murmur2(data: Buffer) -> int:
-    """Kafka's murmur2 hash as a signed 32-bit integer."""
+    """Return Kafka's murmur2 hash as a signed 32-bit integer."""
     return _implementation.current.murmur2(data)
 
 
 def partition_for_key(key: Buffer, n_partitions: int) -> int:
-    """The partition in which the Java client puts a record with this key."""
+    """Return the partition in which the Java client puts a record with this key."""
     return (murmur2(key) & 0x7FFFFFFF) % n_partitions
 
 
@@ -24,17 +24,21 @@ def partition_columns(
     explicit: Buffer | None = None,
     keyless: int = -1,
 ) -> memoryview:
-    """The partition of each row as a view of 32-bit integers: by its key, a column as in Arrow; ``keyless`` where that is null.
+    """Return the partition of each row as a view of 32-bit integers.
 
-    ``explicit`` are 32-bit numbers, which go before the key's where they are not -1. Raises ``ValueError`` if one of them is no
-    partition.
+    The keys are a binary column in Arrow's layout; ``keyless`` is used where the key is null.
+    ``explicit`` are 32-bit numbers that take precedence over the key where they are not -1. Raises
+    ``ValueError`` if one of them is not a partition.
     """
-    return _implementation.current.partition_columns(key_offsets, key_data, key_validity, n_partitions, explicit, keyless)
+    return _implementation.current.partition_columns(
+        key_offsets, key_data, key_validity, n_partitions, explicit, keyless
+    )
 
 
 def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]:
-    """Row numbers sorted by partition, in order within each, and the bounds: ``rows[bounds[p]:bounds[p + 1]]`` are p's.
+    """Return the row numbers sorted by partition, in order within each, and the bounds.
 
-    Raises ``ValueError`` if a partition is outside ``range(n_partitions)``.
+    The rows of partition p are ``rows[bounds[p]:bounds[p + 1]]``. Raises ``ValueError`` if a
+    partition is outside ``range(n_partitions)``.
     """
     return _implementation.current.group_rows(partitions, n_partitions)

@@ -1,8 +1,8 @@
 """The Produce request and its response (versions 3 to 12), written and read by hand. No I/O.
 
-kafka-python builds an object for every partition and copies the records several times on their way into the frame; here large
-batches are not copied at all. :class:`ProduceMessage` looks to ``_net`` like any other message. Only the produce
-manager uses it.
+kafka-python builds an object for every partition and copies the records several times on their way
+into the frame. Here large batches are not copied at all. :class:`ProduceMessage` looks to ``_net``
+like any other message. Only the produce manager uses it.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from kafka.protocol.api_key import ApiKey
 
 from ._format import Buffer
-from .reading import LeaderIdAndEpoch, NodeEndpoint, Reader, read_endpoints, read_leader
+from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint, read_endpoints, read_leader
 from .writing import RawRequest
 
 _FLEXIBLE = 9
 _INT32 = struct.Struct(">i")
 _FRONT, _OUTCOME = struct.Struct(">hi"), struct.Struct(">ihqq")
-#: The end of a response about one batch, and nothing special: the partition's outcome and the log's start, no records, no message,
-#: no tags of partition and topic; the throttle time, no tags.
+#: The end of a usual response about one batch: the partition's outcome and log start, no records,
+#: no message, no tags of partition and topic; the throttle time, no tags.
 _PLAIN = struct.Struct(">ihqqqBBBBiB")
 
 #: A batch for a partition: the partition, and the pieces of the batch.
@@ -28,37 +28,61 @@ Part = tuple[int, Sequence[Buffer]]
 
 
 class ProducedPartition:
-    """What the broker says of one batch. ``base_offset`` and ``append_time`` are ``None`` where it does not say."""
+    """The broker's answer about one batch.
 
-    __slots__ = ("append_time", "base_offset", "current_leader", "error_code", "message", "partition", "refused", "topic")
+    ``base_offset`` and ``append_time`` are ``None`` where the broker does not state them.
+    """
 
-    def __init__(self, topic: str, partition: int, error_code: int, base_offset: int, append_time: int) -> None:
-        self.topic, self.partition, self.error_code = topic, partition, error_code
+    __slots__ = (
+        "append_time",
+        "base_offset",
+        "current_leader",
+        "error_code",
+        "message",
+        "partition",
+        "refused",
+        "topic",
+    )
+
+    def __init__(
+        self, topic: str, partition: int, error_code: int, base_offset: int, append_time: int
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.error_code = error_code
         self.base_offset = None if base_offset < 0 else base_offset
         self.append_time = None if append_time < 0 else append_time
         self.message: str | None = None
-        #: The records because of which the batch was refused, by their index in it, and what is wrong with each (v8, KIP-467).
+        #: The records because of which the batch was refused, by their index in the batch, with the
+        #: message of each (v8, KIP-467).
         self.refused: dict[int, str | None] = {}
-        self.current_leader: LeaderIdAndEpoch | None = None  # with the errors of a broker that is not the leader (v10, KIP-951)
+        #: With the errors of a broker that is not the leader (v10, KIP-951).
+        self.current_leader: LeaderIdAndEpoch | None = None
 
 
 class ProduceResponse:
-    """The response to a Produce request: what became of each batch, and where the leaders are that it names (v10, KIP-951).
+    """The response to a Produce request: the answer about each batch, and named leaders' addresses.
 
-    ``throttle_ms`` is how long (milliseconds) the broker wants no more of this connection, 0 if it does not care.
+    The addresses are those of v10 (KIP-951). ``throttle_ms`` is the time (milliseconds) for which
+    the broker wants no requests of this connection, 0 for none.
     """
 
     API_KEY = ApiKey.Produce
     __slots__ = ("node_endpoints", "partitions", "throttle_ms")
 
     def __init__(
-        self, partitions: list[ProducedPartition], throttle_ms: int = 0, node_endpoints: tuple[NodeEndpoint, ...] = ()
+        self,
+        partitions: list[ProducedPartition],
+        throttle_ms: int = 0,
+        node_endpoints: tuple[NodeEndpoint, ...] = (),
     ) -> None:
-        self.partitions, self.throttle_ms, self.node_endpoints = partitions, throttle_ms, node_endpoints
+        self.partitions = partitions
+        self.throttle_ms = throttle_ms
+        self.node_endpoints = node_endpoints
 
     @staticmethod
     def flexible_version_q(version: int) -> bool:
-        """Whether lengths are compact and tags follow in this version."""
+        """Return whether lengths are compact and tags follow in this version."""
         return version >= _FLEXIBLE
 
     @classmethod
@@ -66,7 +90,7 @@ class ProduceResponse:
         """Read the body of a response. Raises :exc:`DamagedResponseError` for any other bytes."""
         if version >= _FLEXIBLE and (plain := _read_plain(body)) is not None:
             return cls([plain[0]], plain[1])
-        reader = Reader(memoryview(body), version >= _FLEXIBLE, "Produce")
+        reader = FieldReader(memoryview(body), version >= _FLEXIBLE, "Produce")
         partitions = []
         for _ in range(reader.count()):
             topic = reader.required_text()
@@ -83,7 +107,10 @@ class ProduceResponse:
 
 
 class ProduceMessage(RawRequest):
-    """A Produce request: batches by topic, which must not change until it is sent. ``records`` is how many they hold together."""
+    """A Produce request: batches by topic, which must not change until the request is sent.
+
+    ``records`` is the number of records in them.
+    """
 
     API_KEY = ApiKey.Produce
     name = "ProduceRequest"
@@ -93,19 +120,37 @@ class ProduceMessage(RawRequest):
     __slots__ = ("_acks", "_timeout_ms", "_topics", "_transactional_id", "records")
 
     def __init__(
-        self, topics: Mapping[str, Sequence[Part]], *, records: int, acks: int, timeout_ms: int, transactional_id: str | None = None
+        self,
+        topics: Mapping[str, Sequence[Part]],
+        *,
+        records: int,
+        acks: int,
+        timeout_ms: int,
+        transactional_id: str | None = None,
     ) -> None:
-        self._topics, self.records = topics, records
-        self._acks, self._timeout_ms, self._transactional_id = acks, timeout_ms, transactional_id
+        self._topics = topics
+        self.records = records
+        self._acks = acks
+        self._timeout_ms = timeout_ms
+        self._transactional_id = transactional_id
 
     def expect_response(self) -> bool:
-        """Whether the broker responds."""
+        """Return whether the broker responds: not with ``acks=0``."""
         return self._acks != 0
 
     def _write(
-        self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
+        self,
+        pieces: list[Buffer],
+        version: int,
+        text: Callable[[str | None], bytes],
+        count: Callable[[int], bytes],
+        tags: bytes,
     ) -> None:
-        pieces += (text(self._transactional_id), _FRONT.pack(self._acks, self._timeout_ms), count(len(self._topics)))
+        pieces += (
+            text(self._transactional_id),
+            _FRONT.pack(self._acks, self._timeout_ms),
+            count(len(self._topics)),
+        )
         for name, parts in self._topics.items():
             pieces += (text(name), count(len(parts)))
             for partition, batch in parts:
@@ -115,16 +160,20 @@ class ProduceMessage(RawRequest):
 
 
 class ProduceBeforeV2(ProduceMessage):
-    """A Produce request of a transaction in version 1: from 12 on it would tell the coordinator of its partitions (KIP-890)."""
+    """A Produce request of a transaction in version 1.
+
+    From version 12 on a request would itself add its partitions at the coordinator (KIP-890).
+    """
 
     max_version = 11
     __slots__ = ()
 
 
 def _read_plain(body: Buffer) -> tuple[ProducedPartition, int] | None:
-    """The partition and the throttle time of a response as it nearly always is; ``None``: it is to be read field by field.
+    """Return the partition and the throttle time of a usual response, read in one step.
 
-    It is about one batch, which was taken, and says no more than it has to: no record, no message, no tags.
+    A usual response is about one batch that was accepted, without records, message or tags.
+    ``None``: the response has to be read field by field.
     """
     end = len(body) - _PLAIN.size
     if end < 3 or body[0] != 2 or body[1] != end - 2 or body[1] > 0x7F or body[end - 1] != 2:
@@ -133,12 +182,14 @@ def _read_plain(body: Buffer) -> tuple[ProducedPartition, int] | None:
     if code or tags or rest != [1, 0, 0, 0]:
         return None
     try:
-        return ProducedPartition(str(body[2 : end - 1], "utf-8"), partition, code, base, append_time), throttle
+        return ProducedPartition(
+            str(body[2 : end - 1], "utf-8"), partition, code, base, append_time
+        ), throttle
     except UnicodeDecodeError:
         return None
 
 
-def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartition:
+def _read_partition(reader: FieldReader, topic: str, version: int) -> ProducedPartition:
     found = ProducedPartition(topic, *reader.unpack(_OUTCOME))
     if version >= 5:
         reader.take(8)  # where the log begins

@@ -1,4 +1,7 @@
-"""Responses read by hand, for the two that come with every record: what they share. No I/O."""
+"""The parts shared by the readers of Produce and Fetch responses, written by hand. No I/O.
+
+These two come with every record.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ _LEADER = struct.Struct(">ii")
 
 
 class LeaderIdAndEpoch(NamedTuple):
-    """Who leads a partition by now, and in which epoch (KIP-951)."""
+    """The present leader of a partition, and its epoch (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class NodeEndpoint(NamedTuple):
-    """Where a broker is that leads a partition by now (KIP-951)."""
+    """The address of a broker that leads a partition now (KIP-951)."""
 
     node_id: int
     host: str
@@ -29,24 +32,28 @@ class NodeEndpoint(NamedTuple):
     rack: str | None
 
 
-class Reader:
-    """A cursor over a response, in one of the two ways in which lengths are written.
+class FieldReader:
+    """A cursor over a response, with compact or fixed lengths.
 
-    Every step is checked against the end of the response. Raises :exc:`DamagedResponseError`; ``name`` says of what.
+    Every step is checked against the end of the response. Raises :exc:`DamagedResponseError`, with
+    ``name`` as the response's name.
     """
 
     __slots__ = ("_allowed", "compact", "data", "name", "position")
 
     def __init__(self, data: memoryview, compact: bool, name: str) -> None:
-        self.data, self.position, self.compact, self.name = data, 0, compact, name
+        self.data = data
+        self.position = 0
+        self.compact = compact
+        self.name = name
         self._allowed = len(data)
 
     def allow(self, elements: int) -> None:
-        """Refuse arrays that have more elements than this, all together."""
+        """Refuse arrays that have more elements than this in total."""
         self._allowed = elements
 
     def take(self, size: int) -> memoryview:
-        """The next ``size`` bytes, not copied."""
+        """Return the next ``size`` bytes, not copied."""
         end = self.position + size
         if size < 0 or end > len(self.data):
             raise self._ended()
@@ -55,7 +62,7 @@ class Reader:
         return part
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """The next fields."""
+        """Return the next fields."""
         try:
             fields = layout.unpack_from(self.data, self.position)
         except struct.error:
@@ -64,7 +71,7 @@ class Reader:
         return fields
 
     def uvarint(self) -> int:
-        """A number of up to five bytes, seven bits in each."""
+        """Return a number of up to five bytes, seven bits in each."""
         data, position, value = self.data, self.position, 0
         try:
             for shift in range(0, 35, 7):
@@ -79,10 +86,11 @@ class Reader:
         raise DamagedResponseError(f"a {self.name} response holds a malformed length")
 
     def length(self, wide: bool = True) -> int:
-        """The length of an array or of bytes (``wide``) or of a string; -1 for null."""
+        """Return the length of an array or of bytes (``wide``) or of a string; -1 for null."""
         if self.compact:
             position = self.position
-            if position < len(self.data) and (byte := self.data[position]) < 0x80:  # as it nearly always is
+            # One byte, as nearly always.
+            if position < len(self.data) and (byte := self.data[position]) < 0x80:
                 self.position = position + 1
                 return byte - 1
             return self.uvarint() - 1
@@ -92,9 +100,10 @@ class Reader:
         return size
 
     def count(self, least: int = 1) -> int:
-        """The length of an array, -1 for null, each of whose elements takes at least ``least`` bytes.
+        """Return the length of an array, -1 for null.
 
-        A count that the bytes that are there cannot hold is refused before anything loops over it.
+        ``least``: the fewest bytes of an element. A count that the remaining bytes cannot hold is
+        refused before any loop over it.
         """
         count = self.length()
         if count * least > len(self.data) - self.position:
@@ -105,26 +114,31 @@ class Reader:
         return count
 
     def text(self) -> str | None:
-        """A string, or null."""
+        """Return a string, or ``None`` for null."""
         size = self.length(wide=False)
         return None if size < 0 else self._text(size)
 
     def required_text(self) -> str:
-        """A string that is never null, such as a topic's name."""
+        """Return a string that is never null, such as a topic's name."""
         return self._text(self.length(wide=False))
 
     def topic_id(self) -> UUID:
-        """A topic's id."""
+        """Return a topic's id."""
         return UUID(bytes=bytes(self.take(16)))
 
     def _text(self, size: int) -> str:
         try:
             return str(self.take(size), "utf-8")
         except UnicodeDecodeError:
-            raise DamagedResponseError(f"a {self.name} response holds a text that is not UTF-8") from None
+            raise DamagedResponseError(
+                f"a {self.name} response holds a text that is not UTF-8"
+            ) from None
 
     def no_tags(self) -> bool:
-        """Whether there are no tagged fields, as it nearly always is; then they are behind the cursor."""
+        """Return whether there are no tagged fields, and move behind them if so.
+
+        There are nearly always none.
+        """
         position = self.position
         if position < len(self.data) and not self.data[position]:
             self.position = position + 1
@@ -137,31 +151,41 @@ class Reader:
             for _ in self.tagged():
                 pass
 
-    def tagged(self) -> Iterator[tuple[int, Reader]]:
-        """The tagged fields: the number of each, and a reader of its own bytes, which whoever reads it has to :meth:`end`."""
+    def tagged(self) -> Iterator[tuple[int, FieldReader]]:
+        """Yield the tagged fields: the number of each, and a reader of its bytes.
+
+        The caller has to :meth:`end` that reader.
+        """
         for _ in range(self.uvarint()):
             tag = self.uvarint()
-            yield tag, Reader(self.take(self.uvarint()), True, self.name)
+            yield tag, FieldReader(self.take(self.uvarint()), True, self.name)
 
     def end(self) -> None:
         """Check that nothing is left."""
         if self.position != len(self.data):
-            raise DamagedResponseError(f"a {self.name} response has {len(self.data) - self.position} bytes after its end")
+            raise DamagedResponseError(
+                f"a {self.name} response has {len(self.data) - self.position} bytes after its end"
+            )
 
     def _ended(self) -> DamagedResponseError:
-        return DamagedResponseError(f"a {self.name} response of {len(self.data)} bytes ends inside a field")
+        return DamagedResponseError(
+            f"a {self.name} response of {len(self.data)} bytes ends inside a field"
+        )
 
 
-def read_leader(field: Reader) -> LeaderIdAndEpoch | None:
-    """The value of a tagged field that tells a partition's leader; ``None`` if the broker does not know it."""
+def read_leader(field: FieldReader) -> LeaderIdAndEpoch | None:
+    """Return the value of a tagged field with a partition's leader.
+
+    ``None``: the broker does not know the leader.
+    """
     leader_id, epoch = field.unpack(_LEADER)
     field.tags()
     field.end()
     return LeaderIdAndEpoch(leader_id, epoch) if leader_id >= 0 and epoch >= 0 else None
 
 
-def read_endpoints(field: Reader) -> tuple[NodeEndpoint, ...]:
-    """The value of a tagged field that tells where leaders are."""
+def read_endpoints(field: FieldReader) -> tuple[NodeEndpoint, ...]:
+    """Return the value of a tagged field with the leaders' addresses."""
     endpoints = []
     for _ in range(field.count(11)):  # the bytes of the shortest one
         (node_id,) = field.unpack(_INT32)

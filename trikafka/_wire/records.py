@@ -1,7 +1,8 @@
-"""From the bytes of a fetch response to columns, and from records to the bytes of a produce request.
+"""Fetch responses to columns, and records to the bytes of Produce requests.
 
-This module walks over the batches and decides which count: checksum, compression, control batches, aborted transactions,
-what lies below the fetch position. The work on single records is done by :mod:`._native` or :mod:`._fallback`.
+This module walks over the batches and decides which count: checksum, compression, control batches,
+aborted transactions, offsets below the fetch position. The work on single records is done by
+:mod:`._native` or :mod:`._fallback`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from trikafka._wire import _format as f
 from trikafka._wire import _implementation, compression, legacy
 from trikafka._wire._format import Buffer, Section
 from trikafka._wire.columns import Columns, RecordBatch
-from trikafka.errors import CorruptRecordError
+from trikafka.errors import CorruptRecordError, PluginError
 
 if TYPE_CHECKING:
     from trikafka._wire._fallback import BatchEncoder
@@ -29,17 +30,22 @@ IMPLEMENTATION: str = _implementation.name_in_use
 
 _MAX_OFFSET = f.MAX_INT64 - 2**31
 _ABORT = 0
-#: So much is walked over in about 3 ms: a batch that is left to this module counts as many of those that are not.
+#: The effort of a step, counted in plain batches: about 3 ms. A batch that is decided in this
+#: module counts as ``_EFFORT`` of them.
 _MOST_EFFORT, _EFFORT = 20_000, 40
-#: So many messages of the old formats are read in a step, where one compressed message holds them.
+#: The messages of the old formats that are read in a step, if one compressed message holds them.
 _MOST_MESSAGES = 2_000
 _CONTROL_KEY = struct.Struct(">hh")
 
+#: The place of the last offset delta in a batch header (format 2).
+_LAST_DELTA = slice(23, 27)
+
 
 class Decoded(NamedTuple):
-    """What was decoded; what was not looked at: its bytes (none: all was), and the aborted transactions for these.
+    """The records decoded, and the bytes of the rest with their aborted transactions.
 
-    ``expansion`` is how many bytes came out of one compressed byte, at the most so far.
+    ``rest`` is empty if everything was decoded. ``expansion`` is the largest number of bytes so far
+    that came out of one compressed byte.
     """
 
     batch: RecordBatch
@@ -49,7 +55,7 @@ class Decoded(NamedTuple):
 
 
 def first_batch(data: memoryview) -> tuple[int, int, bool]:
-    """Of the first batch: its length in bytes, as far as it is there, the version of its format, and whether it is compressed."""
+    """Return the first batch's length as far as it is here, its format, and if it is compressed."""
     if len(data) < f.HEADER_SIZE:
         return len(data), 2, False
     size = f.LENGTH_END + int.from_bytes(data[8 : f.LENGTH_END], "big")
@@ -68,13 +74,16 @@ def decode_records(
     check_crcs: bool,
     max_bytes: int,
 ) -> RecordBatch:
-    """All of the records that ``data`` (the ``records`` field of a fetch response) holds from ``fetch_offset`` on.
+    """Return all records in ``data`` from ``fetch_offset`` on.
 
-    Leaves out control batches and, unless ``aborted`` is ``None``, the records of those aborted transactions, pairs of
-    (producer id, first offset). The last batch may be cut off. No more than ``max_bytes`` are decompressed at a time.
+    ``data`` is the ``records`` field of a Fetch response; its last batch may be cut off. Control
+    batches are left out. Unless ``aborted`` is ``None``, so are the records of these aborted
+    transactions, pairs of (producer id, first offset). At most ``max_bytes`` are decompressed at a
+    time.
 
-    What stands before a corrupt batch is returned; ``next_offset`` is then where the corrupt one begins. Raises
-    :class:`CorruptRecordError` if nothing stands before it, so also on data without one complete batch.
+    Records before a corrupt batch are returned; ``next_offset`` is then the begin of the corrupt
+    batch. Raises :class:`CorruptRecordError` if there are none, so also if ``data`` has no complete
+    batch.
     """
     return decode_some(
         data,
@@ -88,6 +97,16 @@ def decode_records(
     ).batch
 
 
+# Decoding in steps. A fetch may hold megabytes in a few kilobytes of compressed batches. Decoding
+# all of them at once would take long, and need memory for all of it. So a step ends after about
+# ``enough`` bytes or 3 ms, and the reader delivers its records before the next step.
+#
+# Decompressed bytes are read only once, to fill the columns. They go into a ``Scratch`` that is
+# reused: with fresh memory for each batch the allocator keeps holes, and a reader's memory grows
+# beyond its buffer.
+#
+# A fault in a later batch is not reported by this step: the records before it are valid, and are
+# delivered first. The step that begins with the faulty batch raises.
 def decode_some(
     data: Buffer,
     *,
@@ -98,17 +117,26 @@ def decode_some(
     check_crcs: bool,
     max_bytes: int,
     enough: int,
+    codecs: compression.Codecs = compression.BY_ID,
 ) -> Decoded:
-    """As :func:`decode_records`, but no further batch is begun once ``enough`` bytes have been decompressed or 500 batches walked
-    over (20,000 where the compiled part can, being small and plain), no compressed one of more than an eighth of ``enough`` unless
-    it can be expected to fit, and none that cannot be read or exceeds ``max_bytes``: whether it is corrupt shows when it is the
-    first.
+    """Return the first records in ``data``, as :func:`decode_records` does, and the rest.
 
-    What was not looked at can be given to this function again, from ``batch.next_offset`` on.
+    No further batch is begun in these cases:
+
+    - ``enough`` bytes were decompressed, or 500 batches walked over (20,000 if they are small and
+      plain, for the compiled part);
+    - the batch is compressed, has more than an eighth of ``enough`` bytes, and is not expected to
+      fit;
+    - the batch cannot be read, or exceeds ``max_bytes``: a corrupt one is reported when it is the
+      first.
+
+    The rest can be passed to this function again, from ``batch.next_offset`` on.
     """
-    scan = _Scan(memoryview(data).cast("B"), fetch_offset, aborted, check_crcs, max_bytes, enough)
+    scan = _Scan(
+        memoryview(data).cast("B"), fetch_offset, aborted, check_crcs, max_bytes, enough, codecs
+    )
     try:
-        scan.run()
+        scan.scan()
         fields, failed, reason = _implementation.current.fill(scan.sections)
     finally:
         scan.sections.clear()
@@ -118,19 +146,43 @@ def decode_some(
     if failed >= 0:
         position, problem = failed, f.REASONS[reason]
     if problem and position <= fetch_offset:
-        raise CorruptRecordError(problem, topic, partition, position)
+        raise CorruptRecordError(
+            problem, topic, partition, position, _batch_at(scan.view, fetch_offset)
+        )
     columns = Columns(*fields)
     if columns.header_name_data is not None:
         _repair_names(columns)
     batch = RecordBatch(topic, partition, columns, position, scan.leader_epoch)
     rest = scan.rest if scan.rest is not None else scan.view[scan.reached :]
-    return Decoded(batch, rest[len(rest) :] if problem else rest, scan.still_aborted(), scan.expansion)
+    return Decoded(
+        batch, rest[len(rest) :] if problem else rest, scan.still_aborted(), scan.expansion
+    )
+
+
+def _batch_at(view: memoryview, offset: int) -> memoryview:
+    """Return the bytes of the batch that holds ``offset``, by the batches' headers.
+
+    If the headers lead nowhere, return the rest.
+    """
+    at = 0
+    while len(view) - at > _LAST_DELTA.stop:
+        size = int.from_bytes(view[at + 8 : at + 12], "big", signed=True) + 12
+        base = int.from_bytes(view[at : at + 8], "big", signed=True)
+        last = base + int.from_bytes(
+            view[at + _LAST_DELTA.start : at + _LAST_DELTA.stop], "big", signed=True
+        )
+        if size <= _LAST_DELTA.stop or at + size > len(view):
+            break
+        if last >= offset or view[at + 16] < 2:  # the old formats have no such field
+            return view[at : at + size]
+        at += size
+    return view[at:]
 
 
 class _Scan:
-    """One walk over the batches. ``problem`` is why it ended early.
+    """A walk over the batches. ``problem`` is the reason if it ended early.
 
-    ``reached`` is how many bytes have been walked over; all of them, unless there was enough before.
+    ``reached`` is the number of bytes walked over: all of them, unless there was enough before.
     """
 
     __slots__ = (
@@ -138,6 +190,7 @@ class _Scan:
         "aborting",
         "budget",
         "check_crcs",
+        "codecs",
         "effort",
         "enough",
         "enough_for_all",
@@ -161,22 +214,32 @@ class _Scan:
         check_crcs: bool,
         max_bytes: int,
         enough: int,
+        codecs: compression.Codecs,
     ) -> None:
-        self.view, self.position, self.check_crcs = view, fetch_offset, check_crcs
+        self.codecs = codecs
+        self.view = view
+        self.position = fetch_offset
+        self.check_crcs = check_crcs
         self.budget, self.enough, self.large = max_bytes, enough, enough // 8
         self.enough_for_all = enough == f.MAX_INT64
-        self.reached, self.effort, self.expansion = 0, 0, 0.0
+        self.reached = 0
+        self.effort = 0
+        self.expansion = 0.0
         # Transactions not begun yet, the earliest last; None: read_uncommitted.
-        self.aborted = None if aborted is None else sorted(((first, pid) for pid, first in aborted), reverse=True)
+        self.aborted = (
+            None
+            if aborted is None
+            else sorted(((first, pid) for pid, first in aborted), reverse=True)
+        )
         self.aborting: set[int] = set()
         self.leader_epoch: int | None = None
         self.sections: list[Section] = []
         self.problem: str | None = None
         self.scratch: compression.Scratch | None = None
-        #: What is left, where that is not simply the end of the view.
+        #: The bytes left over, if they are not simply the end of the view.
         self.rest: memoryview | None = None
 
-    def run(self) -> None:
+    def scan(self) -> None:
         pos, total = 0, len(self.view)
         try:
             pos = self._go_on_within()
@@ -192,7 +255,7 @@ class _Scan:
                     return
                 try:
                     self._batch(pos, end)
-                except ValueError:
+                except (ValueError, PluginError):
                     if pos == 0 or self.enough_for_all:
                         raise
                     self.reached = pos
@@ -206,7 +269,7 @@ class _Scan:
         self.reached = total
 
     def _walk(self, start: int) -> int:
-        """Over what needs no decision, all at once; how far it has come."""
+        """Walk over batches that need no decision, all at once; return the end of the walk."""
         most = _MOST_EFFORT if self.enough_for_all else _MOST_EFFORT - self.effort
         if self.enough <= 0 or most <= 0:
             return start
@@ -228,7 +291,7 @@ class _Scan:
         return end
 
     def _is_enough(self, start: int, end: int) -> bool:
-        """Whether to leave the batch from ``start`` to ``end``, which is not the first, for another time."""
+        """Return whether to leave the batch from ``start`` to ``end`` for the next step."""
         if self.enough_for_all:
             return False
         if self.enough <= 0 or self.effort >= _MOST_EFFORT:
@@ -236,11 +299,11 @@ class _Scan:
         attributes = self.view[start + (22 if self.view[start + 16] >= 2 else 17)]
         if end - start <= self.large or attributes & f.CODEC_MASK == 0:
             return False
-        # What comes of it can be told by those before it, if there are any.
+        # The expansion of earlier batches is the best guess for this one, if there are any.
         return not self.expansion or (end - start) * max(1.0, self.expansion) > self.enough
 
     def still_aborted(self) -> list[tuple[int, int]] | None:
-        """The aborted transactions that go on, or begin, after what has been walked over."""
+        """Return the aborted transactions that continue, or begin, after the walk."""
         if self.aborted is None:
             return None
         return [(pid, 0) for pid in self.aborting] + [(pid, first) for first, pid in self.aborted]
@@ -258,7 +321,9 @@ class _Scan:
         view = self.view
         if end - start < f.HEADER_SIZE:
             raise ValueError("a batch is shorter than its header")
-        base, _, epoch, _, crc, attributes, last_delta, first_time, max_time, pid, _, _, count = f.HEADER.unpack_from(view, start)
+        base, _, epoch, _, crc, attributes, last_delta, first_time, max_time, pid, _, _, count = (
+            f.HEADER.unpack_from(view, start)
+        )
         if not 0 <= base <= _MAX_OFFSET or last_delta < 0:
             raise ValueError("a batch has impossible offsets")
         last = base + last_delta
@@ -287,10 +352,13 @@ class _Scan:
         self.position = max(self.position, last + 1)
 
     def _payload(self, codec_id: int, start: int, end: int) -> tuple[Buffer, int]:
-        """The bytes of the records and where they begin: in the view itself, or decompressed (then at 0)."""
+        """Return the bytes with the records and where those begin.
+
+        The bytes are the view itself, or decompressed ones (the records begin at 0 then).
+        """
         if codec_id == 0:
             return self.view, start + f.HEADER_SIZE
-        codec = compression.BY_ID.get(codec_id)
+        codec = self.codecs.get(codec_id)
         if codec is None:
             raise ValueError(f"unknown compression codec {codec_id}")
         if self.scratch is None and not self.enough_for_all:
@@ -301,8 +369,10 @@ class _Scan:
         self.expansion = max(self.expansion, len(data) / (end - start))
         return data, 0
 
-    def _hidden(self, base: int, last: int, attributes: int, pid: int, start: int, end: int, count: int) -> bool:
-        """Whether the batch is a control batch or of an aborted transaction."""
+    def _hidden(
+        self, base: int, last: int, attributes: int, pid: int, start: int, end: int, count: int
+    ) -> bool:
+        """Return whether the batch is a control batch or belongs to an aborted transaction."""
         if self.aborted is None:
             return bool(attributes & f.CONTROL)
         while self.aborted and self.aborted[-1][0] <= last:
@@ -327,8 +397,10 @@ class _Scan:
         return marker
 
     def _message(self, start: int, end: int) -> None:
-        """One entry of a message set of format v0 or v1."""
-        found = legacy.read_message(self.view[start:end], check_crcs=self.check_crcs, limit=self.budget)
+        """Read one entry of a message set of format v0 or v1."""
+        found = legacy.read_message(
+            self.view[start:end], check_crcs=self.check_crcs, limit=self.budget, codecs=self.codecs
+        )
         if not isinstance(found, legacy.Messages):
             self._add_rows([found])
             return
@@ -341,7 +413,7 @@ class _Scan:
             self.rest = memoryview(found.followed_by(self.view[end:]))[at:]
 
     def _part_of(self, messages: legacy.Messages, start: int) -> int:
-        """As many messages of a compressed one as fit into a step; where they end."""
+        """Read as many messages of a compressed one as fit into a step; return their end."""
         most = messages.total if self.enough_for_all else _MOST_MESSAGES
         rows, end = messages.rows(start, most, self.check_crcs)
         self._add_rows(rows)
@@ -353,9 +425,15 @@ class _Scan:
         self.position = max(self.position, rows[-1][0] + 1)
 
     def _go_on_within(self) -> int:
-        """Where a step before has left off within a compressed message of old: read on; how many bytes of the view that were."""
+        """Continue in a compressed message of the old formats where the last step ended.
+
+        Returns the number of bytes read; 0 if the last step did not end in one.
+        """
         messages = self.view.obj
-        if not isinstance(messages, legacy.Messages) or (start := len(messages) - len(self.view)) >= messages.inner_end:
+        if (
+            not isinstance(messages, legacy.Messages)
+            or (start := len(messages) - len(self.view)) >= messages.inner_end
+        ):
             return 0
         end = self._part_of(messages, start)
         if end < messages.inner_end:
@@ -364,7 +442,10 @@ class _Scan:
 
 
 def _are_whole(data: bytes, offsets: memoryview) -> bool:
-    """Whether the text is valid UTF-8, and no boundary stands inside a character: then so is each piece."""
+    """Return whether the names are valid UTF-8, as a whole and so each of them.
+
+    No boundary between names may be inside a character.
+    """
     try:
         data.decode()
     except UnicodeDecodeError:
@@ -374,13 +455,18 @@ def _are_whole(data: bytes, offsets: memoryview) -> bool:
 
 
 def _repair_names(columns: Columns) -> None:
-    """Makes every header name valid UTF-8, with U+FFFD for what is not, as the Java client reads them."""
+    """Make every header name valid UTF-8, with U+FFFD for invalid bytes, as in Java."""
     data, offsets = bytes(columns.header_name_data or b""), columns.header_name_offsets
     assert offsets is not None
     if data.isascii() or _are_whole(data, offsets):
         return
-    names = [data[offsets[i] : offsets[i + 1]].decode("utf-8", "replace").encode() for i in range(len(offsets) - 1)]
+    names = [
+        data[offsets[i] : offsets[i + 1]].decode("utf-8", "replace").encode()
+        for i in range(len(offsets) - 1)
+    ]
     bounds = [0]
     for name in names:
         bounds.append(bounds[-1] + len(name))
-    columns.rename_headers(memoryview(struct.pack(f"{len(bounds)}i", *bounds)).cast("i"), b"".join(names))
+    columns.rename_headers(
+        memoryview(struct.pack(f"{len(bounds)}i", *bounds)).cast("i"), b"".join(names)
+    )

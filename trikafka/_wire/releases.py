@@ -1,6 +1,6 @@
-"""Which release of Kafka brought what a broker may lack: so that an error says what is needed. No I/O.
+"""The releases of Kafka that introduced what a broker may lack, for errors that name the release.
 
-The oldest broker that trikafka is tested with is 3.3.2; what that one has is not listed.
+No I/O. The oldest broker that trikafka is tested with is 3.3.2; its features are not listed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from kafka.protocol.api_key import ApiKey
 _CONSUMER_GROUP_HEARTBEAT, _CONSUMER_GROUP_DESCRIBE = 68, 69
 _GET_TELEMETRY_SUBSCRIPTIONS, _PUSH_TELEMETRY = 71, 72
 
-#: (API, version) -> the first release in which brokers speak it without being told to try what is not finished.
+#: (API, version) -> the first release whose brokers support it without enabling unfinished
+#: features.
 _FIRST = {
     (_CONSUMER_GROUP_HEARTBEAT, 0): "4.0",
     (_CONSUMER_GROUP_DESCRIBE, 0): "4.0",
@@ -24,6 +25,13 @@ _FIRST = {
 
 
 def needed(api_key: int, version: int) -> str:
-    """What to add to an error about a request in ``version`` that a broker does not speak; empty if there is nothing to say."""
-    known = [(since, release) for (key, since), release in _FIRST.items() if key == api_key and since <= version]
+    """Return the addition to an error about a request in a version that a broker lacks.
+
+    It names the release that is needed; empty if that is not known.
+    """
+    known = [
+        (since, release)
+        for (key, since), release in _FIRST.items()
+        if key == api_key and since <= version
+    ]
     return f"; it needs Kafka {max(known)[1]} or newer" if known else ""

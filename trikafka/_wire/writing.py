@@ -1,4 +1,4 @@
-"""Requests written by hand, for the two that carry records: what they share. No I/O."""
+"""The parts shared by the Produce and Fetch requests, written by hand. No I/O."""
 
 from __future__ import annotations
 
@@ -10,31 +10,45 @@ from typing import Any
 from ._format import Buffer
 
 _HEADER = struct.Struct(">hhi")
-#: From this size on a copy costs more than a piece of its own.
+#: From this size (bytes) on, a copy costs more than a piece of its own.
 _LARGE = 16_384
 _SMALL = [bytes((count + 1,)) for count in range(0x7F)]
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
 class RawRequest:
-    """Looks to ``_net`` like a message of kafka-python, but gives its frame in pieces. Subclasses name what they are, and write
-    their bodies. ``max_version`` is the newest that this one request can be written in, which may depend on what it carries."""
+    """A request that returns its frame in pieces, and otherwise looks like kafka-python's.
+
+    Subclasses define the class attributes and write their bodies. ``max_version`` is the newest
+    version in which this request can be written, which may depend on its contents.
+    """
 
     API_KEY: int
     name: str
     max_version: int
     flexible: int  #: the first version with compact lengths and tags
-    response: Any  #: what responses are read as
-    records: int = 0  #: how many it carries
+    response: Any  #: the class of its responses
+    records: int = 0  #: the number of records in it
     __slots__ = ()
 
     def expect_response(self) -> bool:
-        """Whether the broker responds."""
+        """Return whether the broker responds."""
         return True
 
+    # A Produce request is mostly record batches, which exist already as bytes. Joining them would
+    # copy a megabyte for each request, and again for each attempt. So the frame is a list: header
+    # and field bytes are joined up to the next large part, and the transport writes the pieces one
+    # after the other. Below ``_LARGE`` a copy is cheaper than another piece to write.
     def pieces(self, version: int, correlation_id: int, client_id: str) -> list[Buffer]:
-        """The whole frame: what is small in one, what is large as it is, and not to be changed until it is sent."""
-        pieces: list[Buffer] = [b"", _HEADER.pack(self.API_KEY, version, correlation_id), text(client_id)]
+        """Return the whole frame: small parts joined, large ones as they are.
+
+        Large parts must not change until the request is sent.
+        """
+        pieces: list[Buffer] = [
+            b"",
+            _HEADER.pack(self.API_KEY, version, correlation_id),
+            text(client_id),
+        ]
         if version >= self.flexible:
             pieces.append(b"\x00")
             self._write(pieces, version, compact_text, compact_count, b"\x00")
@@ -45,9 +59,17 @@ class RawRequest:
         return [b"".join(pieces)] if max(sizes) < _LARGE else _joined(pieces)
 
     def _write(
-        self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
+        self,
+        pieces: list[Buffer],
+        version: int,
+        text: Callable[[str | None], bytes],
+        count: Callable[[int], bytes],
+        tags: bytes,
     ) -> None:
-        """Add the body: ``text`` and ``count`` write strings and lengths, ``tags`` ends a structure."""
+        """Add the body to ``pieces``.
+
+        ``text`` and ``count`` write strings and lengths, ``tags`` ends a structure.
+        """
         raise NotImplementedError
 
 
@@ -65,7 +87,10 @@ def _joined(pieces: list[Buffer]) -> list[Buffer]:
 
 @lru_cache(maxsize=1000)
 def text(value: str | None) -> bytes:
-    """A string with its length in 16 bits. It is the same few names, again and again."""
+    """Return a string with its length in 16 bits.
+
+    Cached: the same few names occur again and again.
+    """
     if value is None:
         return b"\xff\xff"
     data = value.encode()
@@ -74,7 +99,10 @@ def text(value: str | None) -> bytes:
 
 @lru_cache(maxsize=1000)
 def compact_text(value: str | None) -> bytes:
-    """A string with its length in the compact form. It is the same few names, again and again."""
+    """Return a string with its length in the compact form.
+
+    Cached: the same few names occur again and again.
+    """
     if value is None:
         return b"\x00"
     data = value.encode()
@@ -82,7 +110,7 @@ def compact_text(value: str | None) -> bytes:
 
 
 def compact_count(count: int) -> bytes:
-    """A count or length in the compact form: one more, seven bits a byte."""
+    """Return a count or length in the compact form: one more, seven bits a byte."""
     if count < len(_SMALL):
         return _SMALL[count]
     count += 1

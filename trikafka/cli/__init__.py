@@ -1,4 +1,9 @@
-"""The command ``trikafka``. One file a command; each is imported when it is used, for the command has to start fast."""
+"""The command ``trikafka``.
+
+Each command is a file of its own and is imported when it is used, so that the command starts
+quickly. Plugins add commands by the hook ``trikafka_command``. Their commands may use the modules
+``admin``, ``options``, ``progress``, ``running``, ``start`` and ``tables`` of this package.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +14,17 @@ from typing import NoReturn
 
 
 def main() -> NoReturn:
-    """The console script."""
-    # Python makes an exception of Ctrl-C, which is lost where it strikes in a destructor, as it does among the imports. Until Trio
-    # listens (cli/running.py) nothing is open that would have to be closed: so the signal simply ends the process till then.
+    """Run the console script and exit."""
+    # Python turns Ctrl-C into an exception. An exception in a destructor is only printed and the
+    # program continues. The imports run many destructors, so the first Ctrl-C could be lost there.
+    # Until Trio receives signals (cli/running.py) nothing is open that would have to be closed, so
+    # the default action of the signal ends the process.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if find_spec("click") is None:
         sys.exit(
-            "Error: the command trikafka needs the packages of the extra 'cli': pip install 'trikafka[cli]' "
+            "Error: the command trikafka needs the packages of the extra 'cli': pip install "
+            "'trikafka[cli]' "
             "(from a clone: pip install '.[cli]')"
         )
     try:

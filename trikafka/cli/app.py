@@ -1,7 +1,8 @@
-"""The command line's root: which commands there are, where they are found, and how each way of ending becomes an exit code.
+"""The root of the command line: the commands and the exit codes.
 
-Exit codes: 0 done, 1 it failed, 2 it was called wrongly, 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM, 141 nobody reads the
-output any more. Failures are one sentence on the standard error; ``--debug`` adds the traceback.
+Exit codes: 0 success; 1 failure; 2 wrong usage; 129, 130 and 143 ended by SIGHUP, SIGINT and
+SIGTERM; 141 the reader of the output has gone. A failure prints one sentence to the standard error.
+``--debug`` adds the traceback.
 """
 
 from __future__ import annotations
@@ -11,68 +12,93 @@ import os
 import traceback
 import warnings
 from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
+from functools import partial
+from importlib.metadata import entry_points
 from types import MappingProxyType
 from typing import Any
 
 import click
 
+from ..errors import PluginError
+from ..hooks import answers, load_plugins
+from ..interfaces import Subcommand
 from .options import COMMON_HELP, Common, common_options
+from .progress import warn
 from .running import NobodyReadsError, Signalled, sentence
 from .suggesting import Suggesting
 
-#: Commands of trikafka itself: name -> what the list of commands says of it. Each is ``trikafka.cli.<name>.command``.
+#: trikafka's own commands with their short help. Each is ``trikafka.cli.<name>.command``.
 _OWN = {
     "consume": "Print records of topics.",
-    "export": "Write all new records of topics to a destination.",
     "groups": "Show or delete consumer groups: members, offsets, lag.",
     "produce": "Write lines or JSON to a topic.",
     "topics": "List, create, delete, describe or grow topics.",
     "transactions": "List or describe transactions, find those that hang, or abort one.",
 }
-#: Commands that a package of its own brings: name -> (package, what the list of commands says of it).
-_PLUGINS = {"broker": ("trikafka-broker", "Run real Apache Kafka brokers on this machine.")}
+#: Commands of packages that may be missing: name -> (package, short help).
+_PLUGINS = {
+    "broker": ("trikafka-broker", "Run real Apache Kafka brokers on this machine."),
+    "export": ("trikafka-export", "Write all new records of topics to a destination."),
+}
+#: Plugins that only have commands: clients do not load them. Until the next release an entry point
+#: may also be a click command itself.
 _ENTRY_POINT_GROUP = "trikafka.commands"
 BROKEN_PIPE = 141
 _PLAIN = warnings.showwarning
 
 
 class Commands(Suggesting):
-    """Imports a command when it is used."""
+    """A group that imports a command when it is used."""
 
-    words = MappingProxyType({"read": "consume", "write": "produce", "send": "produce", "topic": "topics", "group": "groups"})
+    words = MappingProxyType(
+        {
+            "read": "consume",
+            "write": "produce",
+            "send": "produce",
+            "topic": "topics",
+            "group": "groups",
+        }
+    )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*_OWN, *_PLUGINS, *_found()})
+        return sorted({*_OWN, *_PLUGINS, *_offered()})
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] in _OWN:  # no plugin is loaded for it
+            return click.Group.resolve_command(self, ctx, args)
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in _OWN:
             command: click.Command = importlib.import_module(f"trikafka.cli.{name}").command
             return command
-        found = _found()
+        found = _offered()
         if name in found:
             return _load(found[name])
         return _missing(name, _PLUGINS[name][0]) if name in _PLUGINS else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = []
-        for name in self.list_commands(ctx):
-            known = _OWN.get(name) or (_PLUGINS[name][1] if name in _PLUGINS else "")
-            rows.append((name, known or self._help_of(ctx, name)))
+        known = {name: help for name, (_, help) in _PLUGINS.items()}
+        known |= {name: offer.help for name, offer in _offered().items()}
         with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-    def _help_of(self, ctx: click.Context, name: str) -> str:
-        try:
-            command = self.get_command(ctx, name)
-            return command.get_short_help_str() if command is not None else ""
-        except click.ClickException as error:
-            return error.message
+            formatter.write_dl(sorted((known | _OWN).items()))
 
 
-@click.group(cls=Commands, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}, epilog=COMMON_HELP)
+@click.group(
+    cls=Commands,
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog=COMMON_HELP,
+)
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=lambda c, p, v: _version(c, v), help="Show the version."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=lambda c, p, v: _version(c, v),
+    help="Show the version.",
 )
 @common_options
 def trikafka(common: Common) -> None:
@@ -80,7 +106,7 @@ def trikafka(common: Common) -> None:
 
 
 def run(args: Sequence[str]) -> int:
-    """Run the command line and return the exit code."""
+    """Run the command line; return the exit code."""
     debug = "--debug" in (args[: args.index("--")] if "--" in args else args)
     _hold_places()
     warnings.showwarning = _show_warning
@@ -113,25 +139,66 @@ def _version(ctx: click.Context, wanted: bool) -> None:
         ctx.exit()
 
 
-def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **named: Any) -> None:
-    """Where in the code a warning of ours arose says nothing to those who call the command."""
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    *more: Any,
+    **named: Any,
+) -> None:
+    """Print trikafka's own warnings without their place in the code."""
     if category.__module__.startswith("trikafka."):
         click.echo(f"Warning: {message}", err=True)
     else:
         _PLAIN(message, category, filename, lineno, *more, **named)
 
 
-def _found() -> dict[str, EntryPoint]:
-    return {point.name: point for point in entry_points(group=_ENTRY_POINT_GROUP)}
-
-
-def _load(point: EntryPoint) -> click.Command:
+def _offered() -> dict[str, Subcommand]:
+    """Return the commands of plugins (hook ``trikafka_command``), by their names."""
+    found: dict[str, Subcommand] = {}
+    plugins: list[object] = []
+    for point in entry_points(group=_ENTRY_POINT_GROUP):
+        try:
+            thing = point.load()
+        except Exception as error:
+            text = (
+                f"the plugin of the command {point.name!r} ({point.value}) does not load: {error}"
+            )
+            found[point.name] = Subcommand(point.name, text, partial(_refuse, text, error))
+            continue
+        if isinstance(thing, click.Command):
+            found[point.name] = _as_it_is(point.name, thing)
+        else:
+            plugins.append(thing)
     try:
-        command = point.load()
+        offers = answers(load_plugins(plugins), "trikafka_command", Subcommand)
+    except PluginError as error:
+        warn(f"commands of plugins are missing: {error}")
+        offers = []
+    return found | {offer.name: offer for _, offer in offers}
+
+
+def _as_it_is(name: str, command: click.Command) -> Subcommand:
+    return Subcommand(name, command.get_short_help_str(), lambda: command)
+
+
+def _refuse(text: str, cause: Exception) -> None:
+    raise click.ClickException(text) from cause
+
+
+def _load(offer: Subcommand) -> click.Command:
+    try:
+        command = offer.load()
+    except click.ClickException:
+        raise
     except Exception as error:
-        raise click.ClickException(f"the plugin of the command {point.name!r} ({point.value}) does not load: {error}") from error
+        raise click.ClickException(f"the command {offer.name!r} does not load: {error}") from error
     if not isinstance(command, click.Command):
-        raise click.ClickException(f"the plugin of the command {point.name!r} ({point.value}) is no click command")
+        raise click.ClickException(
+            f"the plugin of the command {offer.name!r} returned {type(command).__name__}, which is "
+            "no click command"
+        )
     return command
 
 
@@ -141,22 +208,28 @@ def _missing(name: str, package: str) -> click.Command:
     @click.command(name, context_settings={"ignore_unknown_options": True}, add_help_option=False)
     @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
     def missing(rest: tuple[str, ...]) -> None:
-        raise click.ClickException(f"the command {name!r} comes with the package {package}, which is not on PyPI yet; {install}")
+        raise click.ClickException(
+            f"the command {name!r} comes with the package {package}, which is not on PyPI yet; "
+            f"{install}"
+        )
 
     return missing
 
 
 def _hold_places() -> None:
-    """Where a standard stream is closed, hold its number, so that no socket gets it. Using it is an error, as before."""
+    """Occupy the numbers of closed standard streams, so that no socket gets them.
+
+    Using such a stream remains an error.
+    """
     for fd, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
         try:
             os.fstat(fd)
         except OSError:
-            os.open(os.devnull, mode)  # gets the lowest number that is free, which is this one
+            os.open(os.devnull, mode)  # gets the lowest free number, which is `fd`
 
 
 def _let_go_of_stdout() -> None:
-    """Nobody reads: what is still buffered goes nowhere, and the interpreter does not complain of it at its end."""
+    """Discard buffered output, so that the interpreter reports no error when it exits."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)

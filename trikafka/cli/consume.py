@@ -1,4 +1,4 @@
-"""``trikafka consume``: records to the standard output, as JSON lines, as they are, or in a format like kcat's."""
+"""``trikafka consume``: print records as JSON lines, raw, or in a format like kcat's."""
 
 from __future__ import annotations
 
@@ -12,21 +12,64 @@ from .running import run
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="TOPIC...")
-@click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="A topic, as the argument; repeatable.")
-@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition; repeatable.")
-@click.option("-G", "--group", metavar="ID", help="Read as a member of this group, and commit what was printed.")
 @click.option(
-    "-o", "--from", "start", metavar="WHERE",
-    help="beginning (default), end, stored, an offset, -N (the last N), or @TIME in ms or like 2026-01-31T12:00. With a group:"
+    "-t",
+    "--topic",
+    "more",
+    multiple=True,
+    metavar="NAME",
+    help="A topic, as the argument; repeatable.",
+)
+@click.option(
+    "-p",
+    "--partition",
+    "partitions",
+    type=click.IntRange(0),
+    multiple=True,
+    help="Only this partition; repeatable.",
+)
+@click.option(
+    "-G",
+    "--group",
+    metavar="ID",
+    help="Read as a member of this group, and commit what was printed.",
+)
+@click.option(
+    "-o",
+    "--from",
+    "start",
+    metavar="WHERE",
+    help="beginning (default), end, stored, an offset, -N (the last N), or @TIME in ms or like "
+    "2026-01-31T12:00. With a group:"
     " where to begin what it has not committed yet.",
-)  # fmt: skip
-@click.option("--from-beginning", is_flag=True, hidden=True, expose_value=False, callback=lambda c, p, v: _not_ours(c, v))
+)
+@click.option(
+    "--from-beginning",
+    is_flag=True,
+    hidden=True,
+    expose_value=False,
+    callback=lambda c, p, v: _not_ours(c, v),
+)
 @click.option("-e", "--until-end", is_flag=True, help="End after what is there at the start.")
 @click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N records.")
-@click.option("-f", "--format", "form", default="json", show_default=True, metavar="FORMAT",
-    help="json, raw (values, a line each), or a format: %t %p %o %k %s %T %h %K %S %R, as of kcat.")  # fmt: skip
-@click.option("-K", "--key-delimiter", metavar="TEXT", help="Print keys and values as they are, with TEXT between.")
-@click.option("-Z", "--null", is_flag=True, help="Print NULL where key or value is null (not in JSON).")
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    default="json",
+    show_default=True,
+    metavar="FORMAT",
+    help="json, raw (values, a line each), or a format: %t %p %o %k %s %T %h %K %S %R, as of kcat.",
+)
+@click.option(
+    "-K",
+    "--key-delimiter",
+    metavar="TEXT",
+    help="Print keys and values as they are, with TEXT between.",
+)
+@click.option(
+    "-Z", "--null", is_flag=True, help="Print NULL where key or value is null (not in JSON)."
+)
 @common_options
 def command(
     common: Common,
@@ -43,12 +86,12 @@ def command(
 ) -> None:
     """Print records of topics, as they come, or with -e those that are there.
 
-    A line of JSON has topic, partition, offset, timestamp, timestamp_type, key, value and headers; bytes that are not UTF-8 are
-    {"base64": "..."}. "trikafka produce" reads such lines.
+    A line of JSON has topic, partition, offset, timestamp, timestamp_type, key, value and headers;
+    bytes that are not UTF-8 are {"base64": "..."}. "trikafka produce" reads such lines.
     """
     from ..config import ConsumerConfig
     from .admin import chosen
-    from .consuming import Consuming, Plan
+    from .consuming import ConsumePlan, Consuming
     from .records import output_format
     from .start import At, parse
 
@@ -58,11 +101,18 @@ def command(
     ctx = click.get_current_context()
     if group is not None and partitions:
         raise click.UsageError("-p goes without a group: the group gives out partitions", ctx)
-    if group is not None and begin is not None and begin.at not in (At.BEGINNING, At.END, At.STORED):
-        raise click.UsageError("with a group --from is 'beginning', 'end' or 'stored': the group knows where it is", ctx)
+    if (
+        group is not None
+        and begin is not None
+        and begin.at not in (At.BEGINNING, At.END, At.STORED)
+    ):
+        raise click.UsageError(
+            "with a group --from is 'beginning', 'end' or 'stored': the group knows where it is",
+            ctx,
+        )
     if group is None and begin is not None and begin.at is At.STORED:
         raise click.UsageError("--from stored needs a group", ctx)
-    plan = Plan(
+    plan = ConsumePlan(
         topics=tuple(chosen("topic", names, more)),
         partitions=frozenset(partitions),
         group=group,
@@ -76,13 +126,19 @@ def command(
 
 def _not_ours(ctx: click.Context, given: bool) -> None:
     if given:
-        raise click.UsageError("there is no option --from-beginning; it is --from beginning, which is the default", ctx)
+        raise click.UsageError(
+            "there is no option --from-beginning; it is --from beginning, which is the default", ctx
+        )
 
 
 def _settings(given: dict[str, Any], group: str | None, start: str | None) -> dict[str, Any]:
-    """The consumer's settings: an explicit ``--from`` wins over ``-X auto.offset.reset``, and so does having no group.
+    """Return the consumer's settings.
 
-    Raises :exc:`~trikafka.errors.ConfigurationError` for a wrong value, also of one that does not count.
+    An explicit ``--from`` overrides ``-X auto.offset.reset``. Without a group that setting has no
+    effect either.
+
+    Raises:
+        ConfigurationError: A value is wrong, even one without an effect.
     """
     words = {"beginning": "earliest", "end": "latest", "stored": "none"}
     asked = given.get("auto_offset_reset")
@@ -102,4 +158,7 @@ def _check_reset(asked: str, group: str | None, start: str | None, words: dict[s
     if start is not None and words.get(start) != asked:
         warn(f"--from decides where it begins: auto.offset.reset={asked} does not count")
     elif start is None and group is None and asked != "earliest":
-        warn(f"auto.offset.reset={asked} does not count without a group: it begins at the beginning, or where --from says")
+        warn(
+            f"auto.offset.reset={asked} does not count without a group: it begins at the "
+            "beginning, or where --from says"
+        )

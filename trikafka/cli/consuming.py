@@ -1,4 +1,7 @@
-"""The work of ``trikafka consume``. What was not printed is not committed, however it ends."""
+"""The work of ``trikafka consume``.
+
+A record that was not printed is never committed, however the command ends.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from typing import Any
 import click
 import trio
 
-from .._api.consumer import Consumer
-from .._api.opening import open_consumer
+from .._api.consumer.consumer import Consumer
+from .._api.consumer.opening import open_consumer
 from .._net.gather import with_background
 from .._wire.columns import RecordBatch
 from ..errors import IllegalStateError
@@ -24,15 +27,17 @@ from .records import Format
 from .running import Stop
 from .start import At, Start, place
 
-#: How soon a member of a group notices that it has reached the end, where nothing arrives that tells it (seconds).
+#: Seconds after which a member of a group checks whether it has reached the end, if no record
+#: arrives.
 _LOOK = 0.2
-#: A member that has joined and has nothing may still be given something (seconds): the newer group protocol assigns after the join.
+#: Seconds to wait for partitions after joining. The consumer group protocol (KIP-848) assigns them
+#: after the join.
 _ASSIGNED_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to print."""
+class ConsumePlan:
+    """The records to print."""
 
     topics: tuple[str, ...]
     partitions: frozenset[int]
@@ -46,14 +51,15 @@ class Plan:
 class Consuming:
     """One run of the command."""
 
-    def __init__(self, settings: dict[str, Any], plan: Plan) -> None:
-        self._settings, self._plan = settings, plan
+    def __init__(self, settings: dict[str, Any], plan: ConsumePlan) -> None:
+        self._settings = settings
+        self._plan = plan
         self._output: Output
         self._printed = 0
         self._meter: Meter = lambda done, total=None, text=None: None
 
     async def main(self, stop: Stop) -> None:
-        """Print until the end, the count, a signal, or until nobody reads."""
+        """Print until the end, the count, a signal, or until the reader of the output has gone."""
         gone = False
         self._output = Output()
 
@@ -79,7 +85,11 @@ class Consuming:
                 await self._follow(consumer)
 
     async def _places(self, consumer: Consumer) -> list[TopicPartition]:
-        """The partitions to read. Raises if a topic or partition does not exist."""
+        """Return the partitions to read.
+
+        Raises:
+            click.ClickException: A topic or partition does not exist.
+        """
         places: list[TopicPartition] = []
         for topic in self._plan.topics:
             numbers = {info.partition for info in await consumer.partitions_for(topic)}
@@ -87,8 +97,13 @@ class Consuming:
                 raise await no_topic(self._settings, topic)
             missing = self._plan.partitions - numbers
             if missing:
-                raise click.ClickException(f"topic {topic!r} has {len(numbers)} partitions, and no partition {min(missing)}")
-            places += [TopicPartition(topic, number) for number in sorted(self._plan.partitions or numbers)]
+                raise click.ClickException(
+                    f"topic {topic!r} has {len(numbers)} partitions, and no partition "
+                    f"{min(missing)}"
+                )
+            places += [
+                TopicPartition(topic, number) for number in sorted(self._plan.partitions or numbers)
+            ]
         return places
 
     # Without a group.
@@ -96,7 +111,11 @@ class Consuming:
     async def _read(self, consumer: Consumer, places: list[TopicPartition]) -> None:
         start = self._plan.start or Start(At.BEGINNING)
         begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-        times = await consumer.offsets_for_times(dict.fromkeys(places, start.value)) if start.at is At.TIME else {}
+        times = (
+            await consumer.offsets_for_times(dict.fromkeys(places, start.value))
+            if start.at is At.TIME
+            else {}
+        )
         consumer.assign(places)
         total = 0
         for tp in places:
@@ -119,7 +138,9 @@ class Consuming:
             batch = await consumer.receive_batch(timeout=_LOOK if self._plan.until_end else None)
             if batch and await self._print(consumer, batch):
                 return
-            if consumer.assignment() or consumer.statistics().state != "stable":  # a busy coordinator may be slow to let it in
+            if (
+                consumer.assignment() or consumer.statistics().state != "stable"
+            ):  # a busy coordinator may admit the member late
                 hopes_until = trio.current_time() + _ASSIGNED_WITHIN
             elif trio.current_time() < hopes_until:
                 continue
@@ -127,7 +148,7 @@ class Consuming:
                 return
 
     async def _at_end(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
-        """Whether all that the group gave this member is read up to where it ended when it was given."""
+        """Return whether all assigned partitions are read up to their end at assignment."""
         seen = consumer.statistics()
         if seen.state != "stable":
             return False
@@ -135,13 +156,23 @@ class Consuming:
         if new:
             ends.update(await consumer.end_offsets(new))
         positions = ((position, ends.get(tp)) for tp, position in seen.positions.items())
-        return not new and all(position is not None and end is not None and position >= end for position, end in positions)
+        return not new and all(
+            position is not None and end is not None and position >= end
+            for position, end in positions
+        )
 
     # Printing.
 
     async def _print(self, consumer: Consumer, batch: RecordBatch) -> bool:
-        """Print a batch; return whether the wanted number is reached. Of what was not printed the consumer is taken back."""
-        count = len(batch) if self._plan.count is None else min(len(batch), self._plan.count - self._printed)
+        """Print a batch; return whether the requested count is reached.
+
+        The consumer seeks back to the first record that was not printed.
+        """
+        count = (
+            len(batch)
+            if self._plan.count is None
+            else min(len(batch), self._plan.count - self._printed)
+        )
         self._output.begin()
         try:
             await self._output.write(batch[:count], self._plan.form)
@@ -156,7 +187,9 @@ class Consuming:
 
     @contextmanager
     def _showing(self, total: int | None) -> Iterator[None]:
-        with meter(", ".join(self._plan.topics), "records", total, beside_output=True) as self._meter:
+        with meter(
+            ", ".join(self._plan.topics), "records", total, beside_output=True
+        ) as self._meter:
             yield
 
 

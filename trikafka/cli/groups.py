@@ -1,4 +1,4 @@
-"""``trikafka groups``: which groups there are, and of one: members, offsets and lag; and deleting one."""
+"""``trikafka groups``: list, describe and delete consumer groups."""
 
 from __future__ import annotations
 
@@ -11,34 +11,57 @@ from .options import Common, common_options, output_option
 from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
-    from .._api.admin import Admin
+    from .._api.admin.admin import Admin
     from ..types import TopicPartition
 
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
-@click.option("-G", "--group", "more", multiple=True, metavar="GROUP", help="A group, as the argument; repeatable.")
+@click.option(
+    "-G",
+    "--group",
+    "more",
+    multiple=True,
+    metavar="GROUP",
+    help="A group, as the argument; repeatable.",
+)
 @click.option("--list", "list_", is_flag=True, help="List the groups, as without an argument.")
 @click.option("--describe", is_flag=True, help="Describe the groups that are given, or all.")
-@click.option("--delete", is_flag=True, help="Delete the groups that are given, and their offsets. They must have no members.")
+@click.option(
+    "--delete",
+    is_flag=True,
+    help="Delete the groups that are given, and their offsets. They must have no members.",
+)
 @output_option
 @common_options
 def command(
-    common: Common, names: tuple[str, ...], more: tuple[str, ...], list_: bool, describe: bool, delete: bool, output: str
+    common: Common,
+    names: tuple[str, ...],
+    more: tuple[str, ...],
+    list_: bool,
+    describe: bool,
+    delete: bool,
+    output: str,
 ) -> None:
     """Show consumer groups: all of them, or the members, offsets and lag of those that are given.
 
-    Of each partition: what is committed (OFFSET), where the log ends (END), how many lie between (LAG), and who reads it (MEMBER,
-    CLIENT: the client_id of its program, HOST). A member without partitions has a line of its own.
+    Of each partition: what is committed (OFFSET), where the log ends (END), how many lie between
+    (LAG), and who reads it (MEMBER, CLIENT: the client_id of its program, HOST). A member without
+    partitions has a line of its own.
     """
     if list_ + describe + delete > 1:
-        raise click.UsageError("only one of --list, --describe and --delete", click.get_current_context())
+        raise click.UsageError(
+            "only one of --list, --describe and --delete", click.get_current_context()
+        )
     if delete:
         todo = chosen("group", names, more)
         ask(common, lambda admin: admin.delete_groups(todo))
         say_done(output, f"deleted: {', '.join(todo)}", {"deleted": todo})
     elif describe or ((names or more) and not list_):
-        found = ask(common, lambda admin: _describe(admin, chosen("group", names, more) if names or more else None))
+        found = ask(
+            common,
+            lambda admin: _describe(admin, chosen("group", names, more) if names or more else None),
+        )
         if output == "json":
             say_json(found)
         else:
@@ -51,7 +74,17 @@ def command(
 def _list(common: Common, output: str) -> None:
     groups = ask(common, lambda admin: admin.list_groups())
     if output == "json":
-        say_json([{"group": g.group_id, "state": g.state, "type": g.type, "protocol_type": g.protocol_type} for g in groups])
+        say_json(
+            [
+                {
+                    "group": g.group_id,
+                    "state": g.state,
+                    "type": g.type,
+                    "protocol_type": g.protocol_type,
+                }
+                for g in groups
+            ]
+        )
     elif groups:
         say(table(("GROUP", "STATE", "TYPE"), [(g.group_id, g.state, g.type) for g in groups]))
 
@@ -75,26 +108,38 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
                     "member_id": member.member_id,
                     "client_id": member.client_id,
                     "host": member.client_host,
-                    "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in member.assignment],
+                    "partitions": [
+                        {"topic": tp.topic, "partition": tp.partition} for tp in member.assignment
+                    ],
                 }
                 for member in described[name].members
             ],
             "partitions": await _partitions(
-                admin, name, {tp: member.member_id for member in described[name].members for tp in member.assignment}
+                admin,
+                name,
+                {
+                    tp: member.member_id
+                    for member in described[name].members
+                    for tp in member.assignment
+                },
             ),
         }
         for name in chosen
     ]
 
 
-async def _partitions(admin: Admin, group: str, owners: dict[TopicPartition, str]) -> list[dict[str, Any]]:
-    """Offset, end and lag of every partition that the group has committed or a member holds."""
+async def _partitions(
+    admin: Admin, group: str, owners: dict[TopicPartition, str]
+) -> list[dict[str, Any]]:
+    """Return offset, end and lag of every partition that is committed or assigned."""
     from ..types import OffsetSpec, TopicPartition
 
     committed = await admin.list_group_offsets(group)
     places = sorted({*committed, *owners})
     topics = await admin.list_topics(include_internal=True) if places else {}
-    leaders = {TopicPartition(i.topic, i.partition): i.leader for infos in topics.values() for i in infos}
+    leaders = {
+        TopicPartition(i.topic, i.partition): i.leader for infos in topics.values() for i in infos
+    }
     alive = [tp for tp in places if leaders.get(tp) is not None]
     ends = await admin.list_offsets(dict.fromkeys(alive, OffsetSpec.LATEST))
 
@@ -116,21 +161,43 @@ async def _partitions(admin: Admin, group: str, owners: dict[TopicPartition, str
 def _as_text(group: dict[str, Any]) -> str:
     members = {member["member_id"]: member for member in group["members"]}
     count = f"{len(members)} members" if len(members) != 1 else "1 member"
-    kind = ", ".join(dict.fromkeys(text for text in (group["state"], group["type"], group["protocol"], count) if text))
+    kind = ", ".join(
+        dict.fromkeys(
+            text for text in (group["state"], group["type"], group["protocol"], count) if text
+        )
+    )
     rows = [
-        (p["topic"], p["partition"], p["offset"], p["end"], p["lag"], *_who(members.get(p["member_id"]), p["member_id"]))
+        (
+            p["topic"],
+            p["partition"],
+            p["offset"],
+            p["end"],
+            p["lag"],
+            *_who(members.get(p["member_id"]), p["member_id"]),
+        )
         for p in group["partitions"]
     ]
     idle = [
-        ("", None, None, None, None, *_who(member, member["member_id"])) for member in group["members"] if not member["partitions"]
+        ("", None, None, None, None, *_who(member, member["member_id"]))
+        for member in group["members"]
+        if not member["partitions"]
     ]
     lags = [p["lag"] for p in group["partitions"] if p["lag"] is not None]
     head = f"{group['group']}  ({kind})" + (f"  lag {sum(lags)}" if lags else "")
     if not rows and not idle:
         return head
-    return head + "\n" + table(("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "CLIENT", "HOST"), [*rows, *idle])
+    return (
+        head
+        + "\n"
+        + table(
+            ("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "CLIENT", "HOST"),
+            [*rows, *idle],
+        )
+    )
 
 
-def _who(member: dict[str, Any] | None, member_id: str | None) -> tuple[str | None, str | None, str | None]:
-    """A member's id, the ``client_id`` of its program, and where that runs."""
+def _who(
+    member: dict[str, Any] | None, member_id: str | None
+) -> tuple[str | None, str | None, str | None]:
+    """Return a member's id, its program's ``client_id`` and its host."""
     return member_id, (member or {}).get("client_id"), (member or {}).get("host")

@@ -1,4 +1,4 @@
-"""The options that every command has, and how they become settings of a client."""
+"""The options of every command, and their translation into client settings."""
 
 from __future__ import annotations
 
@@ -16,14 +16,16 @@ COMMON_HELP = (
     "-b, -X, -F and --debug may stand before or after the command. "
     f"Without -b the brokers are those of {ENVIRONMENT}, or else {DEFAULT_SERVERS}."
 )
-_SETTING_HELP = "A setting of the client by Java's name or ours, such as fetch.min.bytes=1000; repeatable."
-#: Settings that are Python objects.
+_SETTING_HELP = (
+    "A setting of the client by Java's name or ours, such as fetch.min.bytes=1000; repeatable."
+)
+#: Settings whose values are Python objects.
 _NOT_TEXT = ("dial", "plugins")
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What was given for every command."""
+    """The options given to every command."""
 
     bootstrap_servers: str | None = None
     properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # passwords, too
@@ -31,13 +33,24 @@ class Common:
     from_file: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def settings(self, client: type, **more: Any) -> dict[str, Any]:
-        """Settings of a client: of a file those that ``client``, its class of settings, has, for others may share it; then those of
-        ``-X``, then ``more``. Raises :exc:`~trikafka.errors.ConfigurationError`.
+        """Return the settings of a client.
+
+        A file may be shared with other programs, so only the entries that ``client`` has are taken
+        from it. Settings of ``-X`` override the file, and ``more`` overrides both.
+
+        Raises:
+            ConfigurationError: A setting is wrong.
         """
         from ..config import settings_of
 
-        protocol = tuple(pair for pair in self.properties if pair[0].replace("_", ".") == "security.protocol")  # says what is used
-        shared = {name: value for name, value in _read(self.from_file + protocol).items() if name in settings_of(client)}
+        protocol = tuple(
+            pair for pair in self.properties if pair[0].replace("_", ".") == "security.protocol"
+        )  # decides which of the file's security settings apply
+        shared = {
+            name: value
+            for name, value in _read(self.from_file + protocol).items()
+            if name in settings_of(client)
+        }
         found = {**shared, **_read(self.properties)}
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
@@ -52,7 +65,9 @@ def _read(pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     from ..errors import ConfigurationError
 
     given = {name.replace("_", "."): value for name, value in pairs}  # the last one counts
-    given = {name: value for name, value in given.items() if name not in SERIALIZATION}  # of programs; here records are bytes
+    given = {
+        name: value for name, value in given.items() if name not in SERIALIZATION
+    }  # serializers concern programs; the commands use bytes
     for name in _NOT_TEXT:
         if name in given:
             raise ConfigurationError(f"the setting {name!r} cannot be given as text")
@@ -60,9 +75,18 @@ def _read(pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``-b``, ``-X`` and ``--debug``; it gets them as a :class:`Common`, together with those of its parents."""
+    """Add ``-b``, ``-F``, ``-X`` and ``--debug`` to a command.
 
-    @click.option("-b", "--bootstrap-servers", "--bootstrap-server", metavar="HOST:PORT[,...]", help="Brokers to begin with.")
+    The command receives them as a :class:`Common`, merged with those of its parents.
+    """
+
+    @click.option(
+        "-b",
+        "--bootstrap-servers",
+        "--bootstrap-server",
+        metavar="HOST:PORT[,...]",
+        help="Brokers to begin with.",
+    )
     @click.option(
         "-F",
         "--config-file",
@@ -71,7 +95,9 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_file_pairs,
         help="A file of settings, NAME=VALUE a line, named as by -X, Java or librdkafka.",
     )
-    @click.option("-X", "properties", multiple=True, metavar="NAME=VALUE", callback=_pairs, help=_SETTING_HELP)
+    @click.option(
+        "-X", "properties", multiple=True, metavar="NAME=VALUE", callback=_pairs, help=_SETTING_HELP
+    )
     @click.option("--debug", is_flag=True, help="Log what happens; show tracebacks.")
     @functools.wraps(command)
     def wrapped(
@@ -84,7 +110,12 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ctx = click.get_current_context()
         before = ctx.obj if isinstance(ctx.obj, Common) else Common()
         servers = before.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
-        common = Common(servers, before.properties + properties, before.debug or debug, before.from_file + from_file)
+        common = Common(
+            servers,
+            before.properties + properties,
+            before.debug or debug,
+            before.from_file + from_file,
+        )
         ctx.obj = common
         if debug:
             _log_everything()
@@ -94,9 +125,15 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--output``: tables for people, JSON for scripts (``--json`` for short)."""
+    """Add ``--output`` to a command: ``table`` or ``json`` (``--json`` for short)."""
 
-    @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print.")
+    @click.option(
+        "--output",
+        type=click.Choice(["table", "json"]),
+        default="table",
+        show_default=True,
+        help="How to print.",
+    )
     @click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
     @functools.wraps(command)
     def wrapped(output: str, as_json: bool, **others: Any) -> Any:
@@ -105,26 +142,32 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+def _pairs(
+    ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
+) -> tuple[tuple[str, str], ...]:
     return tuple(pair(text) for text in given)
 
 
-def _file_pairs(ctx: click.Context, param: click.Parameter, given: str | None) -> tuple[tuple[str, str], ...]:
-    from ..config.properties import read_properties
+def _file_pairs(
+    ctx: click.Context, param: click.Parameter, given: str | None
+) -> tuple[tuple[str, str], ...]:
+    from ..config.properties import read_properties_file
 
     if given is None:
         return ()
     try:
-        with open(given, encoding="utf-8") as file:
-            return tuple(read_properties(file.read()).items())
-    except (OSError, UnicodeDecodeError) as error:
-        raise click.BadParameter(f"cannot read {given!r}: {getattr(error, 'strerror', None) or 'it is no text in UTF-8'}") from None
+        return tuple(read_properties_file(given).items())
+    except OSError as error:
+        raise click.BadParameter(f"cannot read {given!r}: {error.strerror}") from None
     except ValueError as error:
         raise click.BadParameter(f"{given!r}, {error}") from None
 
 
 def pair(text: str) -> tuple[str, str]:
-    """Read ``NAME=VALUE``. The value may be a secret, so it is never part of an error."""
+    """Return the name and value of ``NAME=VALUE``.
+
+    The value may be a secret, so errors never show it.
+    """
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise click.BadParameter("it has to be NAME=VALUE")
@@ -132,9 +175,8 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def _log_everything() -> None:
-    """Ours alone: what other libraries log may hold secrets."""
+    """Log trikafka's own messages. Other libraries' messages may hold secrets."""
     import logging
 
     logging.basicConfig(format="%(relativeCreated)7d ms %(name)s: %(message)s")
-    for name in ("trikafka", "trikafka_spark"):
-        logging.getLogger(name).setLevel(logging.DEBUG)
+    logging.getLogger("trikafka").setLevel(logging.DEBUG)

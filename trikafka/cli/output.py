@@ -1,8 +1,4 @@
-"""Writing records to the standard output from a worker thread, whole lines at a time.
-
-A pipe takes up to ``PIPE_BUF`` bytes at once or not at all, so a process that is killed leaves no half line in it, and several
-writers do not mix theirs. Nothing is buffered between two calls.
-"""
+"""Output of records to the standard output from a worker thread, in whole lines."""
 
 from __future__ import annotations
 
@@ -20,37 +16,54 @@ from ..types import Record
 from .records import Format
 
 _FILE_WRITE = 262_144
-#: How long a cancelled write waits for the thread, which may hang on a reader that does not read (seconds).
+#: Seconds for which a cancelled write waits for the thread. The thread may be blocked by a reader
+#: that does not read.
 _PATIENCE = 0.5
-#: Records that are formatted and written between two looks at whether to stop.
+#: Records formatted and written between two checks for cancellation.
 _STRETCH = 2_000
 
 
+# A write of up to PIPE_BUF bytes to a pipe is atomic: all or nothing (POSIX). Writes are therefore
+# cut at line ends below that size. A killed process leaves no half line in the pipe, and several
+# writers to one pipe do not mix their lines. Nothing is buffered between two calls, so `written` is
+# exact, and the consumer commits only what was printed.
+#
+# The write happens in a thread, because a reader that stops reading blocks it without limit. A
+# cancelled call cannot interrupt the thread. It waits half a second for it, to learn how many
+# records are out, and then abandons it. The thread stops after the current write.
 class Output:
-    """The standard output. ``written`` counts the records of the last :meth:`write` that are out."""
+    """The standard output.
+
+    ``written`` is the number of records of the last :meth:`write` that were written.
+    """
 
     def __init__(self, fd: int = 1) -> None:
         self._fd = fd
         self._limiter = trio.CapacityLimiter(1)
         self._token = trio.lowlevel.current_trio_token()
-        self._idle = trio.Event()  # the thread has come to its end
+        self._idle = trio.Event()  # set when the thread has finished
         self._stopped = False
         self.written = 0
         try:
             self._pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
         except OSError as error:
-            raise click.ClickException(f"cannot write to the standard output: {error.strerror}") from error
+            raise click.ClickException(
+                f"cannot write to the standard output: {error.strerror}"
+            ) from error
         self._most = os.fpathconf(fd, "PC_PIPE_BUF") if self._pipe else _FILE_WRITE
 
     def begin(self) -> None:
-        """Nothing is out yet of what comes now, should it fail before the first :meth:`write`."""
+        """Reset ``written``, in case the next step fails before :meth:`write`."""
         self.written = 0
 
     async def write(self, records: Iterable[Record], form: Format) -> None:
-        """Write records. Raises :exc:`BrokenPipeError` when nobody reads any more.
+        """Write records.
 
-        Cancelled: returns within half a second, also when the reader does not read; ``written`` tells how far it came, and the
-        thread stops after what it is writing.
+        If cancelled, the call returns within half a second, even if the reader does not read.
+        ``written`` then shows the progress, and the thread stops after the current write.
+
+        Raises:
+            BrokenPipeError: The reader has gone.
         """
         self.written = 0
         todo = iter(records)
@@ -58,15 +71,20 @@ class Output:
             more = True
             while more:
                 self._idle = trio.Event()
-                more = await trio.to_thread.run_sync(self._stretch, todo, form, limiter=self._limiter, abandon_on_cancel=True)
+                more = await trio.to_thread.run_sync(
+                    self._stretch, todo, form, limiter=self._limiter, abandon_on_cancel=True
+                )
         except trio.Cancelled:
             self._stopped = True
-            with trio.move_on_after(_PATIENCE, shield=True):  # what is out has to be counted
+            with trio.move_on_after(_PATIENCE, shield=True):  # to learn the value of `written`
                 await self._idle.wait()
             raise
 
     async def broken(self) -> None:
-        """Wait until nobody reads any more; for ever if the output is no pipe. So that one who waits for records notices it."""
+        """Wait until the reader has gone; forever if the output is no pipe.
+
+        Without this, a command that waits for records would not notice.
+        """
         while self._pipe:
             await trio.lowlevel.wait_readable(self._fd)
             poll = select.poll()
@@ -77,7 +95,7 @@ class Output:
         await trio.sleep_forever()
 
     def _stretch(self, records: Iterable[Record], form: Format) -> bool:
-        """Format and write some records; return whether there were any. Runs in the thread."""
+        """Format and write some records in the thread; return whether there were any."""
         try:
             return self._format_and_write(records, form)
         finally:
@@ -103,11 +121,13 @@ class Output:
         while left and not self._stopped:
             try:
                 left = left[os.write(self._fd, left) :]
-            except BlockingIOError:  # somebody made the terminal or pipe non-blocking
+            except BlockingIOError:  # another program made the terminal or pipe non-blocking
                 select.select((), (self._fd,), ())
             except BrokenPipeError:
                 raise
             except OSError as error:
-                raise click.ClickException(f"cannot write to the standard output: {error.strerror}") from error
+                raise click.ClickException(
+                    f"cannot write to the standard output: {error.strerror}"
+                ) from error
         if not left:
             self.written += len(lines)

@@ -1,4 +1,4 @@
-"""The work of ``trikafka produce``. It ends well only if every record was acknowledged."""
+"""The work of ``trikafka produce``. It succeeds only if every record was acknowledged."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from .._api.ack import Ack
-from .._api.opening import open_producer
-from .._api.producer import Producer
+from .._api.producer.ack import Ack
+from .._api.producer.opening import open_producer
+from .._api.producer.producer import Producer
 from ..errors import TrikafkaError
 from .admin import no_topic
 from .progress import Meter, meter, note
@@ -23,8 +23,8 @@ from .source import Lines
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """What to write."""
+class ProducePlan:
+    """The lines to read and the records to write."""
 
     files: tuple[str, ...]
     topic: str | None
@@ -39,15 +39,19 @@ class Plan:
 class Producing:
     """One run of the command."""
 
-    def __init__(self, settings: dict[str, Any], plan: Plan) -> None:
-        self._settings, self._plan = settings, plan
+    def __init__(self, settings: dict[str, Any], plan: ProducePlan) -> None:
+        self._settings = settings
+        self._plan = plan
         self._acks: deque[tuple[str, Ack]] = deque()  # bounded by the producer's buffer_memory
         self._partitions: dict[str, int] = {}
         self._written = 0
         self._meter: Meter
 
     async def main(self, stop: Stop) -> None:
-        """Write all lines; at a signal what was read so far. Raises the first failure, after what was before it is settled."""
+        """Write all lines; after a signal, those read so far.
+
+        Raises the first failure, once the records before it are complete.
+        """
         failed: click.ClickException | None = None
         text = f"to {self._plan.topic}" if self._plan.topic else "writing"
         with meter(text, "records", beside_output=False) as self._meter:
@@ -61,12 +65,17 @@ class Producing:
                 except click.ClickException as error:
                     failed = error
                 try:
-                    await producer.flush(timeout=math.inf)  # each record has its own limit, delivery_timeout_ms
+                    await producer.flush(
+                        timeout=math.inf
+                    )  # each record has its own limit, delivery_timeout_ms
                     await self._settle(everything=True)
                 except click.ClickException as error:
                     failed = failed or error
         if failed is not None:
-            before = f"; {self._written} {'record was' if self._written == 1 else 'records were'} written"
+            before = (
+                f"; {self._written} {'record was' if self._written == 1 else 'records were'} "
+                "written"
+            )
             raise click.ClickException(failed.message + before) from failed
         note(f"{self._written} records written")
 
@@ -88,7 +97,9 @@ class Producing:
             if isinstance(error, TrikafkaError):
                 raise
             what = "the standard input" if path == "-" else path
-            raise click.ClickException(f"cannot read {what}: {error.strerror or os.strerror(error.errno or 5)}") from error
+            raise click.ClickException(
+                f"cannot read {what}: {error.strerror or os.strerror(error.errno or 5)}"
+            ) from error
 
     async def _send(self, producer: Producer, text: bytes, where: str) -> None:
         plan = self._plan
@@ -97,11 +108,19 @@ class Producing:
             topic = plan.topic or line.topic
             if topic is None:
                 raise BadLineError("it names no topic, and there is no --topic")
-            partition = plan.partition if plan.partition is not None else None if plan.any_partition else line.partition
+            partition = (
+                plan.partition
+                if plan.partition is not None
+                else None
+                if plan.any_partition
+                else line.partition
+            )
             count = self._partitions.get(topic) or await self._count_partitions(producer, topic)
             if partition is not None and partition >= count:
                 hint = "" if plan.partition is not None else "; with --any-partition keys decide"
-                raise BadLineError(f"topic {topic!r} has {count} partitions, and no partition {partition}{hint}")
+                raise BadLineError(
+                    f"topic {topic!r} has {count} partitions, and no partition {partition}{hint}"
+                )
             ack = await producer.enqueue(
                 topic,
                 line.value,
@@ -123,7 +142,7 @@ class Producing:
         return count
 
     async def _settle(self, *, everything: bool = False) -> None:
-        """Take the verdicts that are there, or wait for all. Raises the first failure."""
+        """Collect the known outcomes, or wait for all; raise the first failure."""
         failed: BadLineError | None = None
         while self._acks and (everything or self._acks[0][1].done):
             where, ack = self._acks.popleft()

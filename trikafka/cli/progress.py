@@ -1,4 +1,4 @@
-"""Progress on the standard error, when it is a terminal. rich is imported only then."""
+"""Progress on the standard error, if that is a terminal. Only then rich is imported."""
 
 from __future__ import annotations
 
@@ -10,18 +10,24 @@ from typing import Any, Protocol
 
 
 class Meter(Protocol):
-    """Where a command tells how far it is."""
+    """A function that reports a command's progress."""
 
     def __call__(self, done: int, total: int | None = None, text: str | None = None) -> None: ...
 
 
 def _silent(done: int, total: int | None = None, text: str | None = None) -> None:
-    """Tell nobody."""
+    """Report nothing."""
 
 
 @contextmanager
-def meter(text: str, unit: str, total: int | None = None, *, beside_output: bool = False) -> Iterator[Meter]:
-    """Show a bar (or a count, without ``total``). ``beside_output``: the command prints, so not if both are the same terminal."""
+def meter(
+    text: str, unit: str, total: int | None = None, *, beside_output: bool = False
+) -> Iterator[Meter]:
+    """Show a progress bar, or a count without ``total``.
+
+    With ``beside_output`` the command prints records; nothing is shown if both streams are the same
+    terminal.
+    """
     if not sys.stderr.isatty() or (beside_output and os.isatty(1)):
         yield _silent
         return
@@ -29,17 +35,22 @@ def meter(text: str, unit: str, total: int | None = None, *, beside_output: bool
         from rich.console import Console
         from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
         from rich.text import Text
-    except ModuleNotFoundError:  # click came with something else
+    except ModuleNotFoundError:  # click was installed without the extra 'cli'
         yield _silent
         return
 
-    class Count(ProgressColumn):
+    class ProgressCount(ProgressColumn):
         def render(self, task: Any) -> Text:
             of = f"/{int(task.total):,}" if task.total is not None else ""
             rate = f"  {task.speed:,.0f}/s" if task.speed else ""
             return Text(f"{int(task.completed):,}{of} {unit}{rate}", no_wrap=True)
 
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), Count(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(bar_width=20),
+        ProgressCount(),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
         task = progress.add_task(text, total=total)
 
@@ -50,11 +61,11 @@ def meter(text: str, unit: str, total: int | None = None, *, beside_output: bool
 
 
 def note(text: str) -> None:
-    """Say something that is not an error on the standard error, if somebody is there to read it."""
+    """Print a message to the standard error, if that is a terminal."""
     if sys.stderr.isatty():
         print(text, file=sys.stderr, flush=True)
 
 
 def warn(text: str) -> None:
-    """Say what the user has to know on the standard error."""
+    """Print a warning to the standard error."""
     print(f"Warning: {text}", file=sys.stderr, flush=True)

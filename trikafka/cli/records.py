@@ -1,8 +1,9 @@
-"""Records as lines of text and back. Pure.
+"""Conversion between records and lines of text. Pure functions.
 
-A line of JSON is an object. ``key``, ``value`` and the values of headers are ``null``, text where the bytes are valid UTF-8, and
-``{"base64": "..."}`` where they are not, so every record survives ``consume | produce``. ``headers`` are pairs of a name and a
-value, in order, since names may repeat. ``timestamp`` is in milliseconds since the epoch.
+A line of JSON is an object. ``key``, ``value`` and the values of headers are ``null``, or text
+where the bytes are valid UTF-8, or else ``{"base64": "..."}``. Every record therefore survives
+``consume | produce``. ``headers`` are pairs of name and value in order, since names may repeat.
+``timestamp`` is in milliseconds since the epoch.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ Format = Callable[[Record], bytes]
 
 _quote = json.JSONEncoder(ensure_ascii=False).encode
 _TYPES = {TimestampType.CREATE_TIME: '"create"', TimestampType.LOG_APPEND_TIME: '"append"'}
-#: What a line may hold. What produce does not use is there because consume prints it.
+#: The fields of a line. ``produce`` ignores some that ``consume`` prints.
 _FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 
 
 class Line(NamedTuple):
-    """What a line of input asks to be written."""
+    """The record that a line of input describes."""
 
     topic: str | None
     partition: int | None
@@ -39,14 +40,14 @@ class Line(NamedTuple):
 
 
 class BadLineError(click.ClickException):
-    """A line of input is not what it should be."""
+    """A line of input is malformed."""
 
 
-# --- JSON ------------------------------------------------------------------------------------------------------------
+# --- JSON -----------------------------------------------------------------------------------------
 
 
 def to_json(record: Record) -> bytes:
-    """The record as one line of JSON."""
+    """Return the record as one line of JSON."""
     headers = ",".join(f"[{_quote(name)},{_data(value)}]" for name, value in record.headers)
     timestamp = "null" if record.timestamp is None else record.timestamp
     return (
@@ -66,13 +67,21 @@ def _data(data: bytes | None) -> str:
 
 
 def from_json(text: bytes) -> Line:
-    """Read a line of JSON. Raises :exc:`BadLineError`."""
+    """Return the record that a line of JSON describes.
+
+    Raises:
+        BadLineError: The line is malformed.
+    """
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadLineError(f"this is not JSON ({_why(error)}); for lines as they are use --format raw") from None
+        raise BadLineError(
+            f"this is not JSON ({_why(error)}); for lines as they are use --format raw"
+        ) from None
     if not isinstance(found, dict):
-        raise BadLineError("this is JSON, but not an object; for lines as they are use --format raw")
+        raise BadLineError(
+            "this is JSON, but not an object; for lines as they are use --format raw"
+        )
     for name in found:
         if name not in _FIELDS:
             near = difflib.get_close_matches(name, _FIELDS, n=1)
@@ -93,7 +102,9 @@ def from_json(text: bytes) -> Line:
 
 def _whole(found: dict[str, Any], name: str) -> int | None:
     value = found.get(name)
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63):
+    if value is not None and (
+        isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63
+    ):
         raise BadLineError(f"{name} must be a whole number from 0, or null")
     return value
 
@@ -130,14 +141,18 @@ def _headers(value: object) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _why(error: Exception) -> str:
-    return f"{error.msg} at column {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error) or "too deeply nested"
+    return (
+        f"{error.msg} at column {error.colno}"
+        if isinstance(error, json.JSONDecodeError)
+        else str(error) or "too deeply nested"
+    )
 
 
-# --- raw lines -------------------------------------------------------------------------------------------------------
+# --- raw lines ------------------------------------------------------------------------------------
 
 
 def from_raw(key_delimiter: bytes | None, empty_is_null: bool) -> Callable[[bytes], Line]:
-    """A reader of lines that are values, or a key and a value with a delimiter between."""
+    """Return a reader of lines that are values, or keys and values with a delimiter between."""
 
     def part(data: bytes) -> bytes | None:
         return data if data or not empty_is_null else None
@@ -154,30 +169,38 @@ def from_raw(key_delimiter: bytes | None, empty_is_null: bool) -> Callable[[byte
 
 
 def unescaped(data: bytes) -> str:
-    """Bytes for an error message."""
+    """Return bytes as text for an error message."""
     return data.decode("utf-8", "backslashreplace")
 
 
-# --- formats of kcat -------------------------------------------------------------------------------------------------
+# --- formats of kcat ------------------------------------------------------------------------------
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.)|\\x([0-9A-Fa-f]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
 
 
 def literal(text: str) -> bytes:
-    """Text with backslash escapes as bytes."""
+    """Return a text with backslash escapes as bytes."""
     parts = (
-        bytes([int(m[2], 16)]) if m[2] else _ESCAPES.get(m[3], m[0].encode()) if m[3] else m[0].encode()
+        bytes([int(m[2], 16)])
+        if m[2]
+        else _ESCAPES.get(m[3], m[0].encode())
+        if m[3]
+        else m[0].encode()
         for m in _TOKEN.finditer(text)
     )
     return b"".join(parts)
 
 
 def from_template(template: str, null: bytes = b"") -> Format:
-    """A format like kcat's: ``%t`` topic, ``%p`` partition, ``%o`` offset, ``%k`` key, ``%s`` value, ``%T`` timestamp, ``%h``
-    headers, ``%K``, ``%S`` lengths (-1: null), ``%R`` the value's length as 4 bytes, ``%%``; ``\\n``, ``\\t``, ``\\x00`` ...
+    r"""Return the formatter for a format like kcat's.
 
-    Raises :exc:`click.BadParameter` for an unknown one.
+    ``%t`` topic, ``%p`` partition, ``%o`` offset, ``%k`` key, ``%s`` value, ``%T`` timestamp,
+    ``%h`` headers, ``%K`` and ``%S`` lengths of key and value (-1: null), ``%R`` the value's length
+    as 4 bytes, ``%%``; escapes such as ``\\n``, ``\\t``, ``\\x00``.
+
+    Raises:
+        click.BadParameter: The format has an unknown sign.
     """
     tokens: dict[str, Format] = {
         "t": lambda r: r.topic.encode(),
@@ -189,7 +212,9 @@ def from_template(template: str, null: bytes = b"") -> Format:
         "K": lambda r: b"%d" % (-1 if r.key is None else len(r.key)),
         "S": lambda r: b"%d" % (-1 if r.value is None else len(r.value)),
         "R": lambda r: (-1 if r.value is None else len(r.value)).to_bytes(4, "big", signed=True),
-        "h": lambda r: b",".join(n.encode() + b"=" + (b"NULL" if v is None else bytes(v)) for n, v in r.headers),
+        "h": lambda r: b",".join(
+            n.encode() + b"=" + (b"NULL" if v is None else bytes(v)) for n, v in r.headers
+        ),
     }
     parts: list[Format] = []
     for match in _TOKEN.finditer(template):
@@ -197,7 +222,9 @@ def from_template(template: str, null: bytes = b"") -> Format:
         if sign is not None and sign != "%":
             if sign not in tokens:
                 raise click.BadParameter(
-                    f"%{sign} in a format means nothing; there are {', '.join('%' + t for t in tokens)}, %%", param_hint="--format"
+                    f"%{sign} in a format means nothing; there are "
+                    f"{', '.join('%' + t for t in tokens)}, %%",
+                    param_hint="--format",
                 )
             parts.append(tokens[sign])
         else:
@@ -207,7 +234,7 @@ def from_template(template: str, null: bytes = b"") -> Format:
 
 
 def output_format(text: str, key_delimiter: str | None, null: bytes = b"") -> Format:
-    """The format of ``--format`` and ``--key-delimiter``."""
+    """Return the formatter for ``--format`` and ``--key-delimiter``."""
     if key_delimiter is not None:
         delimiter = literal(key_delimiter)
         value = from_template("%s\n", null)
@@ -217,6 +244,10 @@ def output_format(text: str, key_delimiter: str | None, null: bytes = b"") -> Fo
         return to_json
     if text != "raw" and "%" not in text:
         near = difflib.get_close_matches(text.lower(), ("json", "raw"), n=1)
-        hint = f"did you mean {near[0]!r}?" if near else r"it is 'json', 'raw', or such as '%k: %s\n'"
-        raise click.BadParameter(f"{text!r} prints the same for each record; {hint}", param_hint="--format")
+        hint = (
+            f"did you mean {near[0]!r}?" if near else r"it is 'json', 'raw', or such as '%k: %s\n'"
+        )
+        raise click.BadParameter(
+            f"{text!r} prints the same for each record; {hint}", param_hint="--format"
+        )
     return from_template("%s\n" if text == "raw" else text, null)

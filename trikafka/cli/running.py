@@ -1,4 +1,4 @@
-"""Running the asynchronous part of a command: signals end it in order, and errors become one sentence."""
+"""The asynchronous part of a command: orderly exits after signals, errors as one sentence."""
 
 from __future__ import annotations
 
@@ -8,12 +8,16 @@ from contextlib import contextmanager
 
 import click
 
-#: What leaving in order may take after a signal (seconds): last commit, leave the group, deliver what is on its way.
+#: Seconds for an orderly exit after a signal: last commit, leave the group, deliver records in
+#: flight.
 LEAVING_LIMIT = 5.0
 
 
 class Signalled(BaseException):
-    """The command was ended by a signal. Not an ``Exception``: no handler of errors is meant to stop it."""
+    """A signal ended the command.
+
+    This is no ``Exception``, so no error handler stops it.
+    """
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -21,11 +25,24 @@ class Signalled(BaseException):
 
 
 class NobodyReadsError(Exception):
-    """The reader of the standard output has gone. Not an ``OSError``: click would make an exit code of its own of it."""
+    """The reader of the standard output has gone.
+
+    This is no ``OSError``, which click would turn into an exit code of its own.
+    """
 
 
+# A signal must end a command quickly and still leave in order: commit what was printed, leave the
+# group, deliver what was accepted. Cancelling the whole command would cancel these steps, too.
+#
+# So a command marks the part that a signal may interrupt, by here(). The signal cancels that part
+# only. The code behind it runs under a deadline of LEAVING_LIMIT. Outside of such a part, before
+# anything is open, the whole command is cancelled. A second signal has its default action again and
+# ends the process at once.
 class Stop:
-    """Where a signal cuts in: into :meth:`here` if the command is there, else into the whole command."""
+    """The point at which a signal cancels the command.
+
+    A signal cancels the blocks of :meth:`here`, or else the whole command.
+    """
 
     def __init__(self) -> None:
         import trio
@@ -36,7 +53,10 @@ class Stop:
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """A signal (or :meth:`now`) ends this block; what follows it is still done, within :data:`LEAVING_LIMIT`."""
+        """Return a context whose block is cancelled by a signal or by :meth:`now`.
+
+        The code after the block still runs, within :data:`LEAVING_LIMIT`.
+        """
         import trio
 
         with trio.CancelScope() as scope:
@@ -49,7 +69,7 @@ class Stop:
                 self._here.remove(scope)
 
     def now(self, number: int) -> None:
-        """End the command as that signal does."""
+        """End the command as the signal ``number`` does."""
         import trio
 
         self.number = number
@@ -62,11 +82,21 @@ class Stop:
 
 
 def run(work: Callable[[Stop], Awaitable[None]]) -> None:
-    """Run ``work`` to its end. Raises :exc:`Signalled` after SIGINT, SIGTERM or SIGHUP; a second one ends the process at once."""
+    """Run ``work`` until it returns.
+
+    A second signal ends the process at once.
+
+    Raises:
+        Signalled: SIGINT, SIGTERM or SIGHUP arrived.
+    """
     import trio
 
-    # Who has it ignored (nohup) wants the command to outlive its terminal.
-    numbers = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else [])]
+    # If SIGHUP is ignored (nohup), the command is meant to outlive its terminal.
+    numbers = [
+        signal.SIGINT,
+        signal.SIGTERM,
+        *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []),
+    ]
 
     async def supervised() -> tuple[int | None, Exception | None]:
         stop, failed = Stop(), None
@@ -83,7 +113,7 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
                 with stop.scope:
                     try:
                         await work(stop)
-                    except Exception as error:  # comes out bare, not in a group
+                    except Exception as error:  # re-raised outside the nursery, not in a group
                         failed = error
                 nursery.cancel_scope.cancel()
         return stop.number, failed
@@ -98,9 +128,16 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
 
 
 def sentence(error: BaseException) -> tuple[str, int]:
-    """What went wrong, on one line, and the exit code."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
+    """Return the error on one line and the exit code; for a group, of all its members."""
+    from ..errors.groups import members
+
+    sentences = [_sentence(member) for member in members(error)]
+    return "; ".join(dict.fromkeys(text for text, _ in sentences)), max(
+        code for _, code in sentences
+    )
+
+
+def _sentence(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
         path = error.ctx.command_path if error.ctx is not None else "trikafka"
         return f"{_one_line(error.format_message()).rstrip('.')} (see {path} --help)", 2

@@ -1,4 +1,4 @@
-"""Reading lines from the standard input or a file, in a worker thread, in bounded pieces."""
+"""Lines of the standard input or a file, read by a worker thread in bounded pieces."""
 
 from __future__ import annotations
 
@@ -14,10 +14,17 @@ _LONGEST = 100_000_000
 
 
 class Lines:
-    """The lines of one input, without their ends. The last one may lack its own."""
+    """The lines of one input without their line ends.
+
+    The last line may lack its line end.
+    """
 
     def __init__(self, path: str) -> None:
-        """Open ``path`` (``-``: the standard input). Raises :exc:`OSError`."""
+        """Open ``path``; ``-`` is the standard input.
+
+        Raises:
+            OSError: The file cannot be opened.
+        """
         self._fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self._limiter = trio.CapacityLimiter(1)
         self._rest: list[bytes] = []
@@ -25,29 +32,35 @@ class Lines:
         self._ended = False
 
     def close(self) -> None:
-        """Close the file (the standard input stays open)."""
+        """Close the file; the standard input stays open."""
         if self._fd > 0:
             os.close(self._fd)
 
     async def read(self) -> Sequence[bytes] | None:
-        """The next lines, possibly none; ``None`` at the end. Cancelled: at once, even if nothing comes."""
+        """Return the next lines, possibly none; ``None`` at the end.
+
+        If cancelled, the call returns at once, even if no input arrives.
+        """
         if self._ended:
             await trio.lowlevel.checkpoint()
             return None
-        piece = await trio.to_thread.run_sync(os.read, self._fd, _PIECE, limiter=self._limiter, abandon_on_cancel=True)
+        piece = await trio.to_thread.run_sync(
+            os.read, self._fd, _PIECE, limiter=self._limiter, abandon_on_cancel=True
+        )
         if not piece:
             self._ended = True
             return [b"".join(self._rest)] if self._rest else None
         *whole, rest = piece.split(b"\n")
         if not whole:
-            self._keep(rest)
+            self._keep_rest(rest)
             return ()
         whole[0] = b"".join([*self._rest, whole[0]])
-        self._rest, self._size = [], 0
-        self._keep(rest)
+        self._rest = []
+        self._size = 0
+        self._keep_rest(rest)
         return whole
 
-    def _keep(self, rest: bytes) -> None:
+    def _keep_rest(self, rest: bytes) -> None:
         if rest:
             self._rest.append(rest)
             self._size += len(rest)

@@ -1,4 +1,4 @@
-"""Where reading begins: ``--from`` and kcat's ``-o``. Pure."""
+"""The start position: ``--from`` and kcat's ``-o``. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from enum import Enum
 
 import click
 
-_WORDS = {"beginning": "BEGINNING", "earliest": "BEGINNING", "end": "END", "latest": "END", "stored": "STORED"}
+_WORDS = {
+    "beginning": "BEGINNING",
+    "earliest": "BEGINNING",
+    "end": "END",
+    "latest": "END",
+    "stored": "STORED",
+}
 
 
 class At(Enum):
-    """How the place is given."""
+    """The kind of a start position."""
 
     BEGINNING = "beginning"
     END = "end"
@@ -25,14 +31,21 @@ class At(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A place in every partition. ``value``: an offset, a number of last records, or ms since the epoch."""
+    """A start position, the same for every partition.
+
+    ``value`` is an offset, a number of last records, or milliseconds since the epoch.
+    """
 
     at: At
     value: int = 0
 
 
 def parse(text: str) -> Start:
-    """Read ``beginning``, ``end``, ``stored``, an offset, ``-5`` (the last five) or ``@time``. Raises :exc:`click.BadParameter`."""
+    """Parse ``beginning``, ``end``, ``stored``, an offset, ``-5`` (the last five) or ``@time``.
+
+    Raises:
+        click.BadParameter: The text is none of these.
+    """
     if text in _WORDS:
         return Start(At[_WORDS[text]])
     if text.startswith(("@", "s@")):
@@ -41,20 +54,25 @@ def parse(text: str) -> Start:
     if number.isascii() and number.isdigit() and int(number) < 2**63:
         return Start(At.LAST if text.startswith("-") else At.OFFSET, int(number))
     raise click.BadParameter(
-        f"{text!r} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of each partition) nor @time",
+        f"{text!r} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of "
+        "each partition) nor @time",
         param_hint="--from",
     )
 
 
 def _time(text: str) -> int:
-    """Milliseconds since the epoch, given as such or as a date and time (UTC unless it says otherwise)."""
+    """Return milliseconds since the epoch, given as such or as a date and time.
+
+    The time zone is UTC if the text names none.
+    """
     if text.isascii() and text.isdigit():
         return int(text)
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"@{text}: this is neither milliseconds since the epoch nor a time like 2026-01-31T12:00"
+            f"@{text}: this is neither milliseconds since the epoch nor a time like "
+            "2026-01-31T12:00"
         ) from None
     when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
     if when.timestamp() < 0:
@@ -62,8 +80,13 @@ def _time(text: str) -> int:
     return round(when.timestamp() * 1000)
 
 
-def place(start: Start, begin: int, end: int, at_time: int | None, warn: Callable[[str], None]) -> int:
-    """The offset to begin at in a log from ``begin`` to ``end``; ``at_time`` is what the time was found to mean."""
+def place(
+    start: Start, begin: int, end: int, at_time: int | None, warn: Callable[[str], None]
+) -> int:
+    """Return the start offset in a log from ``begin`` to ``end``.
+
+    ``at_time`` is the offset found for a time, or ``None``.
+    """
     if start.at is At.END:
         return end
     if start.at is At.LAST:
@@ -72,6 +95,9 @@ def place(start: Start, begin: int, end: int, at_time: int | None, warn: Callabl
         return end if at_time is None else at_time
     if start.at is At.OFFSET:
         if not begin <= start.value <= end:
-            warn(f"has no offset {start.value}, only {begin} to {end}; it begins at {min(max(start.value, begin), end)}")
+            warn(
+                f"has no offset {start.value}, only {begin} to {end}; it begins at "
+                f"{min(max(start.value, begin), end)}"
+            )
         return min(max(start.value, begin), end)
     return begin

@@ -1,4 +1,4 @@
-"""Tables and JSON for people and scripts. Pure, but for the one function that prints."""
+"""Tables and JSON for the commands' output. Pure except for the printing functions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from .running import NobodyReadsError
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Columns padded to their widest cell; numbers to the right, ``None`` as ``-``."""
+    """Return columns padded to their widest cell; numbers to the right, ``None`` as ``-``."""
     body = list(rows)
-    numeric = [bool(body) and all(isinstance(row[at], int | None) for row in body) for at in range(len(header))]
+    numeric = [
+        bool(body) and all(isinstance(row[at], int | None) for row in body)
+        for at in range(len(header))
+    ]
     cells = [list(header), *([_text(cell) for cell in row] for row in body)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(header))]
     lines = (
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, numeric, strict=True)
+            cell.rjust(width) if right else cell.ljust(width)
+            for cell, width, right in zip(row, widths, numeric, strict=True)
         )
         for row in cells
     )
@@ -27,7 +31,11 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def say(text: str) -> None:
-    """Print to the standard output. Raises :exc:`NobodyReadsError` when its reader has gone."""
+    """Print to the standard output.
+
+    Raises:
+        NobodyReadsError: The reader has gone.
+    """
     if sys.stdout is None:
         raise click.ClickException("the standard output is closed")
     try:
@@ -42,7 +50,7 @@ def say_json(what: object) -> None:
 
 
 def say_done(output: str, line: str, what: Mapping[str, object]) -> None:
-    """Say what a command has done that is asked for no more: one line, or with ``json`` one object."""
+    """Print what a command has done: one line, or one object with ``json``."""
     if output == "json":
         say_json(what)
     else:

@@ -1,4 +1,7 @@
-"""``trikafka topics``: list, create, delete, describe and grow topics, with the habits of ``kafka-topics``."""
+"""``trikafka topics``: list, create, delete, describe and grow topics.
+
+The options of ``kafka-topics`` are accepted as well.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,27 @@ from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
-    from .._api.admin import Admin
+    from .._api.admin.admin import Admin
     from ..types import PartitionInfo
 
 _VERBS = ("list", "create", "delete", "describe", "alter")
-_topic_option = click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="A topic, as the argument; repeatable.")
+_topic_option = click.option(
+    "-t",
+    "--topic",
+    "more",
+    multiple=True,
+    metavar="NAME",
+    help="A topic, as the argument; repeatable.",
+)
 
 
 class _Verbs(Suggesting):
-    """Takes ``topics --create --topic x`` as ``topics create --topic x``."""
+    """A group that accepts ``topics --create --topic x`` for ``topics create --topic x``."""
 
-    words = MappingProxyType({"grow": "alter", "add": "create", "make": "create", "remove": "delete", "show": "describe"})
-    otherwise = "of a topic that is there, 'describe NAME' tells more"
+    words = MappingProxyType(
+        {"grow": "alter", "add": "create", "make": "create", "remove": "delete", "show": "describe"}
+    )
+    otherwise = "of a topic that is there, 'describe NAME' says more"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         verb = next((verb for verb in _VERBS if f"--{verb}" in args), None)
@@ -39,7 +51,8 @@ class _Verbs(Suggesting):
 def command(common: Common, output: str) -> None:
     """List, create, delete, describe or grow topics.
 
-    Without a subcommand the topics are listed. As with kafka-topics, "--create --topic NAME" means "create NAME", and so on.
+    Without a subcommand the topics are listed. As with kafka-topics, "--create --topic NAME" means
+    "create NAME", and so on.
     """
     if click.get_current_context().invoked_subcommand is None:
         _list(common, output, internal=False)
@@ -58,7 +71,10 @@ def _list(common: Common, output: str, internal: bool) -> None:
     topics = ask(common, lambda admin: admin.list_topics(include_internal=internal))
     if output == "json":
         say_json(
-            [{"topic": name, "partitions": len(found), "replication_factor": _replicas(found)} for name, found in topics.items()]
+            [
+                {"topic": name, "partitions": len(found), "replication_factor": _replicas(found)}
+                for name, found in topics.items()
+            ]
         )
     elif topics:
         rows = [(name, len(found), _replicas(found)) for name, found in topics.items()]
@@ -68,9 +84,18 @@ def _list(common: Common, output: str, internal: bool) -> None:
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
 @_topic_option
-@click.option("-p", "--partitions", type=click.IntRange(1), help="How many.  [default: the broker's]")
-@click.option("-r", "--replication-factor", type=click.IntRange(1), help="Copies of each.  [default: the broker's]")
-@click.option("--config", multiple=True, metavar="NAME=VALUE", help="A setting of the topic; repeatable.")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(1), help="How many.  [default: the broker's]"
+)
+@click.option(
+    "-r",
+    "--replication-factor",
+    type=click.IntRange(1),
+    help="Copies of each.  [default: the broker's]",
+)
+@click.option(
+    "--config", multiple=True, metavar="NAME=VALUE", help="A setting of the topic; repeatable."
+)
 @click.option("--if-not-exists", is_flag=True, help="It is fine if the topic exists.")
 @output_option
 @common_options
@@ -85,10 +110,12 @@ def create(
     output: str,
 ) -> None:
     """Create topics."""
-    from .._api.admin_types import NewTopic
+    from .._api.admin.types import NewTopic
     from ..errors import TopicAlreadyExistsError
 
-    topic = NewTopic(partitions or -1, replication_factor or -1, dict(pair(text) for text in config))
+    topic = NewTopic(
+        partitions or -1, replication_factor or -1, dict(pair(text) for text in config)
+    )
 
     async def work(admin: Admin) -> list[str]:
         todo = chosen("topic", names, more)
@@ -105,7 +132,11 @@ def create(
 
     chosen("topic", names, more)
     made = ask(common, work)
-    say_done(output, f"created: {', '.join(made)}" if made else "nothing to create: all are there", {"created": made})
+    say_done(
+        output,
+        f"created: {', '.join(made)}" if made else "nothing to create: all are there",
+        {"created": made},
+    )
 
 
 @command.command()
@@ -114,7 +145,9 @@ def create(
 @click.option("--if-exists", is_flag=True, help="It is fine if there is no such topic.")
 @output_option
 @common_options
-def delete(common: Common, names: tuple[str, ...], more: tuple[str, ...], if_exists: bool, output: str) -> None:
+def delete(
+    common: Common, names: tuple[str, ...], more: tuple[str, ...], if_exists: bool, output: str
+) -> None:
     """Delete topics and their records."""
     from ..errors import UnknownTopicOrPartitionError
 
@@ -132,16 +165,24 @@ def delete(common: Common, names: tuple[str, ...], more: tuple[str, ...], if_exi
         return there
 
     gone = ask(common, work)
-    say_done(output, f"deleted: {', '.join(gone)}" if gone else "nothing to delete: none is there", {"deleted": gone})
+    say_done(
+        output,
+        f"deleted: {', '.join(gone)}" if gone else "nothing to delete: none is there",
+        {"deleted": gone},
+    )
 
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
 @_topic_option
-@click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="How many it has afterwards.")
+@click.option(
+    "-p", "--partitions", type=click.IntRange(1), required=True, help="How many it has afterwards."
+)
 @output_option
 @common_options
-def alter(common: Common, names: tuple[str, ...], more: tuple[str, ...], partitions: int, output: str) -> None:
+def alter(
+    common: Common, names: tuple[str, ...], more: tuple[str, ...], partitions: int, output: str
+) -> None:
     """Give topics more partitions."""
     todo = chosen("topic", names, more)
     ask(common, lambda admin: admin.create_partitions(dict.fromkeys(todo, partitions)))
@@ -155,8 +196,14 @@ def alter(common: Common, names: tuple[str, ...], more: tuple[str, ...], partiti
 @output_option
 @common_options
 def describe(common: Common, names: tuple[str, ...], more: tuple[str, ...], output: str) -> None:
-    """Show partitions, where they are, their offsets, and the topic's settings. Without a name: of all topics."""
-    everything = ask(common, lambda admin: _describe(admin, chosen("topic", names, more) if names or more else None))
+    """Show partitions, where they are, their offsets, and the topic's settings.
+
+    Without a name: of all topics.
+    """
+    everything = ask(
+        common,
+        lambda admin: _describe(admin, chosen("topic", names, more) if names or more else None),
+    )
     if output == "json":
         say_json(everything)
         return
@@ -164,7 +211,14 @@ def describe(common: Common, names: tuple[str, ...], more: tuple[str, ...], outp
         settings = " ".join(f"{name}={value}" for name, value in topic["config"].items())
         say(("\n" if at else "") + f"{topic['topic']}" + (f"  ({settings})" if settings else ""))
         rows = [
-            (p["partition"], p["leader"], _join(p["replicas"]), _join(p["in_sync_replicas"]), p["begin"], p["end"])
+            (
+                p["partition"],
+                p["leader"],
+                _join(p["replicas"]),
+                _join(p["in_sync_replicas"]),
+                p["begin"],
+                p["end"],
+            )
             for p in topic["partitions"]
         ]
         say(table(("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "BEGIN", "END"), rows))
@@ -179,13 +233,20 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
         if name not in topics:
             raise click.ClickException(topic_missing(name, topics))
     wanted = list(topics) if names is None else names
-    places = [TopicPartition(name, info.partition) for name in wanted for info in topics[name] if info.leader is not None]
+    places = [
+        TopicPartition(name, info.partition)
+        for name in wanted
+        for info in topics[name]
+        if info.leader is not None
+    ]
     begins = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
     ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
     configs = await admin.topic_configs(wanted)
 
     def partition(info: PartitionInfo) -> dict[str, Any]:
-        begin, end = (found.get(TopicPartition(info.topic, info.partition)) for found in (begins, ends))
+        begin, end = (
+            found.get(TopicPartition(info.topic, info.partition)) for found in (begins, ends)
+        )
         return {
             "partition": info.partition,
             "leader": info.leader,
@@ -196,7 +257,11 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
         }
 
     return [
-        {"topic": name, "config": configs.get(name, {}), "partitions": [partition(info) for info in topics[name]]}
+        {
+            "topic": name,
+            "config": configs.get(name, {}),
+            "partitions": [partition(info) for info in topics[name]],
+        }
         for name in wanted
     ]
 

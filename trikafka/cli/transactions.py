@@ -1,4 +1,4 @@
-"""``trikafka transactions``: which there are, what one has written to, those that hang, and ending one of these."""
+"""``trikafka transactions``: list, describe, find hanging transactions, and abort one."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from .._api.admin_types import TRANSACTION_STATES
+from .._api.admin.types import TRANSACTION_STATES
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
 from .suggesting import Suggesting
@@ -28,24 +28,64 @@ def command(common: Common, output: str) -> None:
 
 @command.command("list")
 @click.option(
-    "--state", "states", multiple=True, metavar="STATE", type=click.Choice(TRANSACTION_STATES, case_sensitive=False),
+    "--state",
+    "states",
+    multiple=True,
+    metavar="STATE",
+    type=click.Choice(TRANSACTION_STATES, case_sensitive=False),
     help="In this state, such as Ongoing; repeatable.",
-)  # fmt: skip
-@click.option("--longer-than", type=click.FloatRange(0), metavar="SECONDS", help="Under way for longer than that.")
+)
+@click.option(
+    "--longer-than",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Under way for longer than that.",
+)
 @click.option("--pattern", metavar="REGEX", help="Whose whole transactional id fits.")
 @output_option
 @common_options
-def list_(common: Common, states: tuple[str, ...], longer_than: float | None, pattern: str | None, output: str) -> None:
+def list_(
+    common: Common,
+    states: tuple[str, ...],
+    longer_than: float | None,
+    pattern: str | None,
+    output: str,
+) -> None:
     """List the transactional ids, with their producer ids and states."""
     _list(common, output, states, longer_than, pattern)
 
 
-def _list(common: Common, output: str, states: tuple[str, ...], longer_than: float | None, pattern: str | None) -> None:
-    found = ask(common, lambda admin: admin.list_transactions(states=states, longer_than=longer_than, pattern=pattern))
+def _list(
+    common: Common,
+    output: str,
+    states: tuple[str, ...],
+    longer_than: float | None,
+    pattern: str | None,
+) -> None:
+    found = ask(
+        common,
+        lambda admin: admin.list_transactions(
+            states=states, longer_than=longer_than, pattern=pattern
+        ),
+    )
     if output == "json":
-        say_json([{"transactional_id": t.transactional_id, "producer_id": t.producer_id, "state": t.state} for t in found])
+        say_json(
+            [
+                {
+                    "transactional_id": t.transactional_id,
+                    "producer_id": t.producer_id,
+                    "state": t.state,
+                }
+                for t in found
+            ]
+        )
     elif found:
-        say(table(("TRANSACTIONAL ID", "PRODUCER", "STATE"), [(t.transactional_id, t.producer_id, t.state) for t in found]))
+        say(
+            table(
+                ("TRANSACTIONAL ID", "PRODUCER", "STATE"),
+                [(t.transactional_id, t.producer_id, t.state) for t in found],
+            )
+        )
 
 
 @command.command()
@@ -64,7 +104,9 @@ def describe(common: Common, names: tuple[str, ...], output: str) -> None:
             "producer_epoch": each.producer_epoch,
             "timeout_seconds": each.timeout,
             "started": _time(each.started),
-            "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in each.partitions],
+            "partitions": [
+                {"topic": tp.topic, "partition": tp.partition} for tp in each.partitions
+            ],
         }
         for each in found.values()
     ]
@@ -72,21 +114,47 @@ def describe(common: Common, names: tuple[str, ...], output: str) -> None:
         say_json(rows)
         return
     header = ("TRANSACTIONAL ID", "STATE", "PRODUCER", "EPOCH", "TIMEOUT", "STARTED", "PARTITIONS")
-    say(table(header, [(*list(row.values())[:4], f"{row['timeout_seconds']:g} s", row["started"], _places(row)) for row in rows]))
+    say(
+        table(
+            header,
+            [
+                (
+                    *list(row.values())[:4],
+                    f"{row['timeout_seconds']:g} s",
+                    row["started"],
+                    _places(row),
+                )
+                for row in rows
+            ],
+        )
+    )
 
 
 @command.command("find-hanging")
-@click.option("-t", "--topic", "topics", multiple=True, metavar="TOPIC", help="Search this topic; repeatable.  [default: all]")
 @click.option(
-    "--longer-than", type=click.FloatRange(0), default=900, show_default=True, metavar="SECONDS",
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Search this topic; repeatable.  [default: all]",
+)
+@click.option(
+    "--longer-than",
+    type=click.FloatRange(0),
+    default=900,
+    show_default=True,
+    metavar="SECONDS",
     help="Leave alone what was written to since: at least the longest that a transaction may take.",
-)  # fmt: skip
+)
 @output_option
 @common_options
 def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, output: str) -> None:
     """Find transactions that a partition waits for and that no coordinator knows of."""
     todo = chosen("topic", (), topics) if topics else None
-    found = ask(common, lambda admin: admin.find_hanging_transactions(todo, longer_than=longer_than))
+    found = ask(
+        common, lambda admin: admin.find_hanging_transactions(todo, longer_than=longer_than)
+    )
     rows = [
         {
             "topic": each.partition.topic,
@@ -102,27 +170,54 @@ def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, ou
     if output == "json":
         say_json(rows)
     elif rows:
-        header = ("TOPIC", "PARTITION", "START OFFSET", "PRODUCER", "EPOCH", "LAST WRITTEN", "TRANSACTIONAL ID")
+        header = (
+            "TOPIC",
+            "PARTITION",
+            "START OFFSET",
+            "PRODUCER",
+            "EPOCH",
+            "LAST WRITTEN",
+            "TRANSACTIONAL ID",
+        )
         say(table(header, [tuple(row.values()) for row in rows]))
 
 
 @command.command()
 @click.option("-t", "--topic", required=True, metavar="TOPIC", help="Where it hangs.")
 @click.option("-p", "--partition", type=click.IntRange(0), required=True, help="Where it hangs.")
-@click.option("--start-offset", type=click.IntRange(0), required=True, help="Where it begins, as find-hanging shows it.")
+@click.option(
+    "--start-offset",
+    type=click.IntRange(0),
+    required=True,
+    help="Where it begins, as find-hanging shows it.",
+)
 @output_option
 @common_options
 def abort(common: Common, topic: str, partition: int, start_offset: int, output: str) -> None:
-    """Abort a transaction that hangs in a partition. One that a coordinator knows of would be torn by it."""
+    """Abort a transaction that hangs in a partition.
+
+    One that a coordinator knows of would be torn by it.
+    """
     from ..types import TopicPartition
 
-    ask(common, lambda admin: admin.abort_transaction(TopicPartition(topic, partition), start_offset))
+    ask(
+        common,
+        lambda admin: admin.abort_transaction(TopicPartition(topic, partition), start_offset),
+    )
     line = f"aborted: the transaction that began at offset {start_offset} of {topic} {partition}"
-    say_done(output, line, {"aborted": {"topic": topic, "partition": partition, "start_offset": start_offset}})
+    say_done(
+        output,
+        line,
+        {"aborted": {"topic": topic, "partition": partition, "start_offset": start_offset}},
+    )
 
 
 def _time(ms: int | None) -> str | None:
-    return None if ms is None else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    return (
+        None
+        if ms is None
+        else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
+    )
 
 
 def _places(row: dict[str, Any]) -> str:

@@ -1,6 +1,7 @@
-"""The settings of clients, and the checks of what is given when one is opened. Nothing here does I/O.
+"""The settings of clients, and their checks when a client is opened.
 
-``clients.py`` has the settings, each once; ``typed.py`` is made from it by ``make docs``, for editors and type checkers.
+Nothing here does I/O. ``clients.py`` declares each setting once. ``make docs`` generates
+``typed.py`` from it, for editors and type checkers.
 """
 
 from .budget import MemoryBudget

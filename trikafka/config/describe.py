@@ -1,4 +1,4 @@
-"""A setting in words, for ``help()``, editors and ``docs/reference.md``."""
+"""Descriptions of settings for ``help()``, editors and ``docs/reference.md``."""
 
 from __future__ import annotations
 
@@ -15,46 +15,69 @@ _POWERS = {INT32: "2**31 - 1", 2**63 - 1: "2**63 - 1"}
 
 
 def unit_and_limits(setting: Setting) -> str:
-    """What a number counts and may be, such as ``bytes, at least 1``; empty for what is none."""
+    """Return the unit and limits of a number, such as ``bytes, at least 1``.
+
+    Settings without a unit or limit have an empty description.
+    """
     words = [] if setting.unit is None else [_UNITS.get(setting.unit, setting.unit)]
     words += [] if setting.least is None else [f"at least {setting.least:g}"]
     if setting.most is not None:
-        words.append(f"at most {_POWERS.get(int(setting.most), f'{setting.most:g}')}{' bytes' if str in setting.kinds else ''}")
+        words.append(
+            "at most "
+            f"{_POWERS.get(int(setting.most), f'{setting.most:g}')}{' bytes' if str in setting.kinds else ''}"
+        )
     return ", ".join(words)
 
 
 def default(setting: Setting) -> str:
-    """The default as it is written in Python."""
+    """Return the default value as Python source."""
     value = setting.default
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 10_000 and math.isfinite(value):
+    if (
+        isinstance(value, int)
+        and not isinstance(value, bool)
+        and abs(value) >= 10_000
+        and math.isfinite(value)
+    ):
         return f"{value:_}"
     return repr(value).replace("'", '"')
 
 
 def sentence(setting: Setting) -> str:
-    """What it is for."""
+    """Return the setting's meaning as a sentence."""
     return f"{setting.doc[0].upper()}{setting.doc[1:]}."
 
 
 def describe(setting: Setting) -> str:
-    """Its sentence, its unit and limits, and Java's name where it is another one."""
+    """Return the sentence, the unit, the limits, and Java's name where it differs."""
     more = unit_and_limits(setting)
-    java = "" if setting.java in (None, setting.name.replace("_", ".")) else f" Java's name: {setting.java}."
+    java = (
+        ""
+        if setting.java in (None, setting.name.replace("_", "."))
+        else f" Java's name: {setting.java}."
+    )
     return f"{sentence(setting)}{f' In {more}.' if setting.unit else f' {more.capitalize()}.' if more else ''}{java}"
 
 
 def documented(cls: type) -> Callable[[Function], Function]:
-    """Have the docstring of a function that takes the settings of ``cls`` as keywords tell each of them, for ``help()``.
+    """Return a decorator that appends the settings of ``cls`` to a function's docstring.
 
-    It begins with how such a function is called, which is not by ``await``.
+    The docstring then begins with the form of the call, which is ``async with`` and not ``await``.
     """
 
     def add(function: Function) -> Function:
         text = inspect.getdoc(function)
-        if text is not None:  # it is under python -OO
-            use = f"async with trikafka.{function.__name__}(...) as {function.__name__.removeprefix('open_')}:"
-            lines = [f"    {s.name}: {s.annotation} = {default(s)}\n        {describe(s)}" for s in settings_of(cls).values()]
-            function.__doc__ = "\n".join([use, "", text, "", "Settings, all of them keywords:", "", *lines])
+        if text is not None:  # None under python -OO
+            use = (
+                f"async with trikafka.{function.__name__}(...) as "
+                f"{function.__name__.removeprefix('open_')}:"
+            )
+            lines = [
+                f"    {s.name}: {s.annotation} = {default(s)}\n        {describe(s)}"
+                for s in settings_of(cls).values()
+            ]
+            function.__doc__ = "\n".join(
+                [use, "", text, "", "Settings, all of them keywords:", "", *lines]
+            )
         return function
 
     return add

@@ -1,21 +1,32 @@
-"""Text and bytes that are used like any other but never shown: their ``repr`` hides them, wherever they stand.
-
-An error tracker shows the locals of every frame of a traceback, a debugger those of a task: so what is secret is wrapped as soon as
-it is known to be, and what is made of it is wrapped again.
-"""
+"""Text and bytes that never appear in a ``repr``."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
 _HIDDEN = "<secret>"
-#: What a private key in PEM has in it.
+#: A part of every private key in PEM.
 _KEY = "PRIVATE KEY-----"
 Value = TypeVar("Value")
 
 
+# A secret leaks through places that no one calls "printing a password": an error tracker records
+# the locals of every frame of a traceback, a debugger shows those of a task, a log line formats a
+# settings object, a dataclass has a generated repr. Hiding a few fields of a few classes cannot
+# cover all of these.
+#
+# So the value itself hides. Secret is a str whose repr() is "<secret>"; str() still returns the
+# text. Three rules follow:
+#
+# * A value is wrapped as soon as it is known to be secret, before any other function receives it.
+#   Values of unknown settings are wrapped too, since a misspelt "sasl_plain_pasword" is still a
+#   password.
+# * Methods of str return plain str. What is derived from a secret (a slice, a decoded line of a
+#   properties file) is wrapped again.
+# * A function that raises because of a secret first clears its local variables that hold parts of
+#   it.
 class Secret(str):
-    """Text that hides itself."""
+    """A text that hides itself in ``repr``."""
 
     __slots__ = ()
 
@@ -24,7 +35,7 @@ class Secret(str):
 
 
 class SecretBytes(bytes):
-    """Bytes that hide themselves."""
+    """Bytes that hide themselves in ``repr``."""
 
     __slots__ = ()
 
@@ -33,7 +44,7 @@ class SecretBytes(bytes):
 
 
 def secret(value: Value) -> Value:
-    """The same value, which hides itself if it is text or bytes, or consists of them."""
+    """Return the same value, hidden if it is text or bytes, or a list of these."""
     hidden: Any = value
     if isinstance(value, str):
         hidden = Secret(value)
@@ -45,13 +56,16 @@ def secret(value: Value) -> Value:
 
 
 def plain(value: Value) -> Value:
-    """The same text as it was before it was hidden."""
+    """Return the text without its wrapper."""
     shown: Any = str.__str__(value) if isinstance(value, Secret) else value
     return shown  # type: ignore[no-any-return]
 
 
 def holds_secret(value: object) -> bool:
-    """Whether there is something secret in what need not have any: a private key, or a name and password before a host."""
+    """Return whether a value that is usually public contains a secret.
+
+    A secret here is a private key, or a user name and password before a host.
+    """
     if isinstance(value, bytes | bytearray):
         value = value.decode("latin-1")
     if isinstance(value, str):
@@ -60,7 +74,7 @@ def holds_secret(value: object) -> bool:
 
 
 def is_text(value: str) -> bool:
-    """Whether it can be sent: text with half a surrogate pair cannot."""
+    """Return whether UTF-8 can encode the text; it cannot encode half of a surrogate pair."""
     try:
         value.encode()
     except UnicodeEncodeError:

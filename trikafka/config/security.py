@@ -1,7 +1,7 @@
-"""The settings of a secured connection: TLS and SASL. They are every client's.
+"""The settings of secured connections, TLS and SASL, of every client.
 
-Names are kafka-python's. Files may be given as paths or as PEM text. What is secret is never shown, not in a ``repr`` and not in an
-error: see :mod:`.secrets`.
+Names are kafka-python's. Files may be given as paths or as PEM text. Secrets never appear in a
+``repr`` or an error: see :mod:`.secrets`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,17 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from ..errors import ConfigurationError
-from .setting import setting
+from .secrets import holds_secret, secret
+from .setting import INT32, setting, settings_of
 
-#: What gives the user name and password anew for each authentication.
+#: A function that returns user name and password for each authentication.
 Credentials = Callable[[], tuple[str, str] | Awaitable[tuple[str, str]]]
-#: What gives a token of OAuth: the token, or an :class:`OAuthToken`.
+#: A function that returns an OAuth token as text or as an :class:`OAuthToken`.
 TokenProvider = Callable[[], Any]
 
 _PASSWORD = ("sasl_plain_", "sasl_credentials")
-#: The mechanisms that trikafka has, and how the names of their settings begin. A plugin's may go by any of them.
+#: trikafka's mechanisms, and the prefixes of their settings. A plugin's mechanism may use any of
+#: them.
 SASL_BUILTIN: Mapping[str, tuple[str, ...]] = {
     "PLAIN": _PASSWORD,
     "SCRAM-SHA-256": _PASSWORD,
@@ -36,88 +38,245 @@ class SecurityConfig:
     """Settings of TLS and SASL."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
-        "PLAINTEXT", "how to speak to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' credentials without TLS, 'SASL_SSL' both"
+        "PLAINTEXT",
+        "the protocol of connections to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' authenticates"
+        " without TLS, 'SASL_SSL' does both",
     )
     ssl_context: ssl.SSLContext | None = setting(  # noqa: RUF009
-        None, "a context to use for TLS as it is, instead of the other ssl_ settings", java=None
+        None, "a context to use for TLS unchanged, instead of the other ssl_ settings", java=None
     )
     ssl_cafile: str | None = setting(
         None,
-        "the authorities to trust: a PEM file, or PEM text; None: the system's",
+        "the trusted authorities: a PEM file, a store in PKCS12 or JKS, or PEM text; None: "
+        "the system's",
         empty=False,
         java="ssl.truststore.certificates",
     )
+    ssl_ca_password: str | None = setting(
+        None,
+        "the password of ssl_cafile, if that is a store in PKCS12 or JKS",
+        java=None,
+        secret=True,
+    )
     ssl_certfile: str | None = setting(
         None,
-        "this client's certificate and its chain, for brokers that ask for one (mutual TLS): a PEM file, or PEM text",
+        "this client's certificate and its chain, for brokers that require one (mutual TLS): "
+        "a PEM file, a PKCS12 store (with its key), or PEM text",
         empty=False,
         java="ssl.keystore.certificate.chain",
     )
     ssl_keyfile: str | None = setting(
         None,
-        "the private key of ssl_certfile: a PEM file, or PEM text; None: it stands in ssl_certfile",
+        "the private key of ssl_certfile: a PEM file, or PEM text; None: ssl_certfile "
+        "contains the key",
         empty=False,
         java="ssl.keystore.key",
         secret=True,
     )
-    ssl_password: str | None = setting(None, "the password of ssl_keyfile", java="ssl.key.password", secret=True)
-    ssl_check_hostname: bool = setting(True, "whether the broker's certificate must be for the name that was dialled", java=None)
-    ssl_crlfile: str | None = setting(None, "certificates that were revoked: a PEM file, or PEM text", empty=False, java=None)
+    ssl_password: str | None = setting(
+        None,
+        "the password of ssl_keyfile, or of the PKCS12 store",
+        java="ssl.key.password",
+        secret=True,
+    )
+    ssl_check_hostname: bool = setting(
+        True, "whether the broker's certificate must match the host name of its address", java=None
+    )
+    ssl_crlfile: str | None = setting(
+        None,
+        "revoked certificates: a PEM file, or PEM text, with the list (CRL) of each authority"
+        " from the broker's certificate up to the root",
+        empty=False,
+        java=None,
+    )
+    ssl_minimum_version: Literal["TLSv1.2", "TLSv1.3"] = setting(
+        "TLSv1.2", "the oldest accepted version of TLS", java=None
+    )
     ssl_ciphers: str | None = setting(
-        None, "the ciphers to offer up to TLS 1.2, in OpenSSL's words; None: OpenSSL's choice", empty=False, java=None
+        None,
+        "the ciphers to offer up to TLS 1.2, in OpenSSL's notation; None: OpenSSL's choice",
+        empty=False,
+        java=None,
     )
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | str | None = setting(
-        None, "how to authenticate, with a SASL_ security_protocol; a plugin may offer others", empty=False
+    sasl_mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | str | None
+    ) = setting(
+        None,
+        "the SASL mechanism, with a SASL_ security_protocol; a plugin may offer others",
+        empty=False,
     )
-    sasl_plain_username: str | None = setting(None, "the user's name for PLAIN and SCRAM", empty=False, java=None)
-    sasl_plain_password: str | None = setting(None, "the user's password for PLAIN and SCRAM", java=None, secret=True)
+    sasl_plain_username: str | None = setting(
+        None, "the user name for PLAIN and SCRAM", empty=False, java=None
+    )
+    sasl_plain_password: str | None = setting(
+        None, "the password for PLAIN and SCRAM", java=None, secret=True
+    )
     sasl_credentials: Credentials | None = setting(  # noqa: RUF009
         None,
-        "a function, async or not, that returns (name, password) for PLAIN and SCRAM; asked at each authentication, so that"
-        " they may change while the client runs",
+        "a function, async or not, that returns (name, password) for PLAIN and SCRAM; called "
+        "for each authentication, so that they may change while the client runs",
         java=None,
         secret=True,
     )
     sasl_oauth_token_provider: TokenProvider | None = setting(  # noqa: RUF009
-        None, "an async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken", java=None, secret=True
+        None,
+        "an async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken",
+        java=None,
+        secret=True,
     )
     sasl_oauth_token_endpoint_url: str | None = setting(
         None,
-        "where tokens for OAUTHBEARER come from, by OAuth 2's client credentials (KIP-768)",
+        "the endpoint of tokens for OAUTHBEARER, by OAuth 2's client credentials (KIP-768)",
         empty=False,
         java="sasl.oauthbearer.token.endpoint.url",
         secret=True,
     )
     sasl_oauth_client_id: str | None = setting(
-        None, "the client's id there", empty=False, java="sasl.oauthbearer.client.credentials.client.id"
+        None,
+        "the client's id at the token endpoint",
+        empty=False,
+        java="sasl.oauthbearer.client.credentials.client.id",
     )
     sasl_oauth_client_secret: str | None = setting(
-        None, "the client's secret there", java="sasl.oauthbearer.client.credentials.client.secret", secret=True
+        None,
+        "the client's secret at the token endpoint",
+        java="sasl.oauthbearer.client.credentials.client.secret",
+        secret=True,
     )
-    sasl_oauth_scope: str | None = setting(None, "the scope to ask for there", empty=False, java="sasl.oauthbearer.scope")
+    sasl_oauth_grant_type: Literal["client_credentials", "jwt-bearer"] = setting(
+        "client_credentials",
+        "the grant for a token: the client's id and secret, or an assertion that the client "
+        "signs (KIP-1139)",
+        java=None,
+    )
+    sasl_oauth_assertion_private_key_file: str | None = setting(
+        None,
+        "the private key that signs assertions for 'jwt-bearer': a PEM file, or PEM text",
+        empty=False,
+        java="sasl.oauthbearer.assertion.private.key.file",
+        secret=True,
+    )
+    sasl_oauth_assertion_private_key_passphrase: str | None = setting(
+        None,
+        "the password of that private key",
+        java="sasl.oauthbearer.assertion.private.key.passphrase",
+        secret=True,
+    )
+    sasl_oauth_assertion_algorithm: Literal["RS256", "ES256"] = setting(
+        "RS256",
+        "the signature algorithm of assertions",
+        java="sasl.oauthbearer.assertion.algorithm",
+    )
+    sasl_oauth_assertion_claim_iss: str | None = setting(
+        None,
+        "the issuer in assertions",
+        empty=False,
+        java="sasl.oauthbearer.assertion.claim.iss",
+    )
+    sasl_oauth_assertion_claim_sub: str | None = setting(
+        None,
+        "the subject in assertions",
+        empty=False,
+        java="sasl.oauthbearer.assertion.claim.sub",
+    )
+    sasl_oauth_assertion_claim_aud: str | None = setting(
+        None,
+        "the audience in assertions",
+        empty=False,
+        java="sasl.oauthbearer.assertion.claim.aud",
+    )
+    sasl_oauth_assertion_claim_exp_seconds: int = setting(
+        300,
+        "the lifetime of an assertion",
+        least=1,
+        most=INT32,
+        unit="s",
+        java="sasl.oauthbearer.assertion.claim.exp.seconds",
+    )
+    sasl_oauth_assertion_claim_nbf_seconds: int = setting(
+        60,
+        "an assertion is valid from this time before now, for clocks that differ",
+        least=0,
+        most=INT32,
+        unit="s",
+        java="sasl.oauthbearer.assertion.claim.nbf.seconds",
+    )
+    sasl_oauth_assertion_claim_jti_include: bool = setting(
+        False,
+        "whether each assertion has its own id",
+        java="sasl.oauthbearer.assertion.claim.jti.include",
+    )
+    sasl_oauth_assertion_template_file: str | None = setting(
+        None,
+        'a JSON file with further parts of assertions: {"header": {...}, "payload": {...}}',
+        empty=False,
+        java="sasl.oauthbearer.assertion.template.file",
+    )
+    sasl_oauth_assertion_file: str | None = setting(
+        None,
+        "a file with an assertion that another program signs and renews, instead of a private key",
+        empty=False,
+        java="sasl.oauthbearer.assertion.file",
+    )
+    sasl_oauth_cafile: str | None = setting(
+        None,
+        "the trusted authorities of the token endpoint: a PEM file, or PEM text; None: the "
+        "system's",
+        empty=False,
+        java=None,
+    )
+    sasl_oauth_scope: str | None = setting(
+        None,
+        "the scope to request at the token endpoint",
+        empty=False,
+        java="sasl.oauthbearer.scope",
+    )
     sasl_oauth_extensions: Mapping[str, str] | None = setting(
         None, "extensions to send with a token (KIP-342)", java=None, secret=True
     )
-    sasl_kerberos_service_name: str = setting("kafka", "the brokers' name with Kerberos, for GSSAPI", empty=False)
+    sasl_kerberos_service_name: str = setting(
+        "kafka", "the brokers' service name in Kerberos, for GSSAPI", empty=False
+    )
     sasl_kerberos_principal: str | None = setting(
-        None, "who this client is with Kerberos; None: whose ticket is there, or the first in the key table", empty=False
+        None,
+        "this client's principal in Kerberos; None: that of the available ticket, or the "
+        "first in the key table",
+        empty=False,
     )
     sasl_kerberos_keytab: str | None = setting(
-        None, "a key table to get tickets with; None: the ticket that is there, or as KRB5_CLIENT_KTNAME says", empty=False
+        None,
+        "a key table to get tickets with; None: an available ticket, or the key table of "
+        "KRB5_CLIENT_KTNAME",
+        empty=False,
     )
+
+    def __post_init__(self) -> None:
+        """Hide secret values, so that ``repr`` and ``vars`` never show them.
+
+        This also covers an instance that was not made by ``open_*``.
+        """
+        known = settings_of(type(self))  # type: ignore[arg-type]  # mypy doubts that a class is hashable
+        for name, one in known.items():
+            value = getattr(self, name)
+            if one.secret or holds_secret(value):
+                object.__setattr__(self, name, secret(value))
 
     @property
     def uses_tls(self) -> bool:
-        """Whether connections are encrypted."""
+        """True if connections are encrypted."""
         return self.security_protocol in ("SSL", "SASL_SSL")
 
     @property
     def uses_sasl(self) -> bool:
-        """Whether connections are authenticated by SASL."""
+        """True if connections are authenticated by SASL."""
         return self.security_protocol.startswith("SASL_")
 
     def check_security(self, explicit: frozenset[str]) -> None:
-        """Check these settings against each other. Raises :exc:`ConfigurationError`."""
+        """Check these settings against each other.
+
+        Raises:
+            ConfigurationError: Two settings contradict each other.
+        """
         defaults = {one.name: one.default for one in fields(self)}
         given = sorted(name for name in explicit if getattr(self, name) != defaults[name])
         self._check_tls([name for name in given if name.startswith("ssl_")])
@@ -126,81 +285,159 @@ class SecurityConfig:
     def _check_tls(self, given: list[str]) -> None:
         if given and not self.uses_tls:
             raise ConfigurationError(
-                f"{given[0]} needs security_protocol='SSL' (or 'SASL_SSL'), not {self.security_protocol!r}"
+                f"{given[0]} needs security_protocol='SSL' (or 'SASL_SSL'), not "
+                f"{self.security_protocol!r}"
             )
         others = [name for name in given if name not in ("ssl_context", "ssl_check_hostname")]
         if self.ssl_context is not None and others:
-            raise ConfigurationError(f"ssl_context is used as it is: {others[0]} cannot be given beside it")
+            raise ConfigurationError(
+                f"ssl_context is used as it is: {others[0]} cannot be given beside it"
+            )
         if (
             self.ssl_context is not None
             and self.ssl_context.check_hostname != self.ssl_check_hostname
             and ("ssl_check_hostname" in given)
         ):
-            raise ConfigurationError("ssl_check_hostname is ssl_context's own: set ssl_context.check_hostname")
-        if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
-            raise ConfigurationError("ssl_keyfile and ssl_password need ssl_certfile, the certificate that the key is for")
+            raise ConfigurationError(
+                "ssl_check_hostname is ssl_context's own: set ssl_context.check_hostname"
+            )
+        if self.ssl_certfile is None and (
+            self.ssl_keyfile is not None or self.ssl_password is not None
+        ):
+            raise ConfigurationError(
+                "ssl_keyfile and ssl_password need ssl_certfile, the certificate that the key is "
+                "for"
+            )
+        if self.ssl_cafile is None and self.ssl_ca_password is not None:
+            raise ConfigurationError("ssl_ca_password needs ssl_cafile, the store that it opens")
 
     def _check_sasl(self, given: list[str]) -> None:
         if not self.uses_sasl:
             if given:
                 raise ConfigurationError(
-                    f"{given[0]} needs security_protocol='SASL_SSL' (or 'SASL_PLAINTEXT'), not {self.security_protocol!r}"
+                    f"{given[0]} needs security_protocol='SASL_SSL' (or 'SASL_PLAINTEXT'), not "
+                    f"{self.security_protocol!r}"
                 )
             return
         mechanism = self.sasl_mechanism
         if mechanism is None:
             raise ConfigurationError(
-                f"security_protocol={self.security_protocol!r} needs sasl_mechanism: {', '.join(SASL_BUILTIN)}, or a plugin's"
+                f"security_protocol={self.security_protocol!r} needs sasl_mechanism: "
+                f"{', '.join(SASL_BUILTIN)}, or a plugin's"
             )
         self._check_mechanisms_own(mechanism, given)
         if SASL_BUILTIN.get(mechanism) == _PASSWORD:
             self._check_password(mechanism)
         elif mechanism == "OAUTHBEARER":
-            self._check_oauth()
+            self._check_oauth(given)
 
     def _check_mechanisms_own(self, mechanism: str, given: list[str]) -> None:
-        """What another mechanism goes by would be ignored in silence, and with it what the user believes is in force."""
+        """Refuse settings of another mechanism than the chosen one.
+
+        They would be ignored in silence, and the user would believe them in force.
+        """
         own = SASL_BUILTIN.get(mechanism)
-        foreign = [] if own is None else [name for name in given if name != "sasl_mechanism" and not name.startswith(own)]
+        foreign = (
+            []
+            if own is None
+            else [name for name in given if name != "sasl_mechanism" and not name.startswith(own)]
+        )
         if foreign:
-            of = " or ".join(repr(name) for name, begins in SASL_BUILTIN.items() if foreign[0].startswith(begins))
-            raise ConfigurationError(f"{foreign[0]} is for sasl_mechanism={of}, and has no meaning with {mechanism!r}")
+            of = " or ".join(
+                repr(name) for name, begins in SASL_BUILTIN.items() if foreign[0].startswith(begins)
+            )
+            raise ConfigurationError(
+                f"{foreign[0]} is for sasl_mechanism={of}, and has no meaning with {mechanism!r}"
+            )
 
     def _check_password(self, mechanism: str) -> None:
         fixed = self.sasl_plain_username is not None or self.sasl_plain_password is not None
         if self.sasl_credentials is not None and fixed:
-            raise ConfigurationError("give sasl_plain_username and sasl_plain_password, or sasl_credentials, not both")
+            raise ConfigurationError(
+                "give sasl_plain_username and sasl_plain_password, or sasl_credentials, not both"
+            )
         if self.sasl_credentials is None:
             for name in ("sasl_plain_username", "sasl_plain_password"):
                 if getattr(self, name) is None:
-                    raise ConfigurationError(f"sasl_mechanism={mechanism!r} needs {name} (or sasl_credentials)")
+                    raise ConfigurationError(
+                        f"sasl_mechanism={mechanism!r} needs {name} (or sasl_credentials)"
+                    )
 
-    def _check_oauth(self) -> None:
-        endpoint = (self.sasl_oauth_token_endpoint_url, self.sasl_oauth_client_id, self.sasl_oauth_client_secret)
+    def _check_assertion(self, given: list[str]) -> None:
+        """Check the settings of assertions, which have a meaning only with ``jwt-bearer``."""
+        begins = "sasl_oauth_assertion_"
+        own = [name for name in given if name.startswith(begins)]
+        if self.sasl_oauth_token_provider is not None:
+            for name in ("sasl_oauth_cafile", "sasl_oauth_grant_type", *own):
+                if name in given:
+                    raise ConfigurationError(
+                        f"{name} is for sasl_oauth_token_endpoint_url: a token provider has its own"
+                    )
+        if self.sasl_oauth_grant_type != "jwt-bearer":
+            if own:
+                raise ConfigurationError(f"{own[0]} needs sasl_oauth_grant_type='jwt-bearer'")
+            return
+        if (self.sasl_oauth_client_id is None) != (self.sasl_oauth_client_secret is None):
+            raise ConfigurationError(
+                "sasl_oauth_client_id and sasl_oauth_client_secret need each other"
+            )
+        key, file = self.sasl_oauth_assertion_private_key_file, self.sasl_oauth_assertion_file
+        if key is None and file is None:
+            raise ConfigurationError(
+                f"sasl_oauth_grant_type='jwt-bearer' needs {begins}private_key_file, or "
+                f"{begins}file"
+            )
+        if file is not None and (others := [name for name in own if name != f"{begins}file"]):
+            raise ConfigurationError(
+                f"{begins}file is sent as it is: {others[0]} cannot be given beside it"
+            )
+
+    def _check_oauth(self, given: list[str]) -> None:
+        endpoint = (
+            self.sasl_oauth_token_endpoint_url,
+            self.sasl_oauth_client_id,
+            self.sasl_oauth_client_secret,
+        )
+        self._check_assertion(given)
         if self.sasl_oauth_token_provider is not None:
             if any(part is not None for part in endpoint):
-                raise ConfigurationError("give sasl_oauth_token_provider, or the endpoint with client id and secret, not both")
+                raise ConfigurationError(
+                    "give sasl_oauth_token_provider, or the endpoint with client id and secret, "
+                    "not both"
+                )
             if self.sasl_oauth_scope is not None:
                 raise ConfigurationError(
-                    "sasl_oauth_scope is asked for at sasl_oauth_token_endpoint_url: a token provider has its own"
+                    "sasl_oauth_scope is asked for at sasl_oauth_token_endpoint_url: a token "
+                    "provider has its own"
                 )
-        elif None in endpoint:
+        elif (
+            self.sasl_oauth_grant_type == "jwt-bearer"
+            and self.sasl_oauth_token_endpoint_url is None
+        ):
             raise ConfigurationError(
-                "sasl_mechanism='OAUTHBEARER' needs sasl_oauth_token_provider, or sasl_oauth_token_endpoint_url with"
+                "sasl_oauth_grant_type='jwt-bearer' needs sasl_oauth_token_endpoint_url"
+            )
+        elif self.sasl_oauth_grant_type != "jwt-bearer" and None in endpoint:
+            raise ConfigurationError(
+                "sasl_mechanism='OAUTHBEARER' needs sasl_oauth_token_provider, or "
+                "sasl_oauth_token_endpoint_url with"
                 " sasl_oauth_client_id and sasl_oauth_client_secret"
             )
         else:
             self._check_endpoint(self.sasl_oauth_token_endpoint_url or "")
 
     def _check_endpoint(self, url: str) -> None:
-        """Nothing of a URL that is wrong is shown: there may be a password in it."""
+        """Check the URL without showing a wrong one: it may contain a password."""
         scheme, separator, rest = url.partition("://")
         host = re.split("[/?#]", rest, maxsplit=1)[0]
         wrong = ""
         if scheme.lower() not in ("http", "https") or not separator or not host:
             wrong = "must be a URL that begins with https:// (or http://)"
         elif "@" in host:
-            wrong = "cannot have a name or password in it: give sasl_oauth_client_id and sasl_oauth_client_secret"
+            wrong = (
+                "cannot have a name or password in it: give sasl_oauth_client_id and "
+                "sasl_oauth_client_secret"
+            )
         if wrong:
-            scheme = rest = host = ""  # an error tracker shows the locals of a traceback's frames
+            scheme = rest = host = ""  # an error tracker records the locals of a traceback's frames
             raise ConfigurationError(f"sasl_oauth_token_endpoint_url {wrong}")

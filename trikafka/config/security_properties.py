@@ -1,6 +1,6 @@
-"""Properties of TLS and SASL as Java's client and librdkafka name them, to ours.
+"""Translation of TLS and SASL properties of Java's client and librdkafka.
 
-What has no meaning here, such as a Java key store, is an error that says what to do instead.
+A property that has no meaning here, such as a Java key store in JKS, is an error with advice.
 """
 
 from __future__ import annotations
@@ -12,51 +12,169 @@ from typing import Any
 from ..errors import ConfigurationError
 from .secrets import plain, secret
 
-#: Names that mean one setting of ours, whatever their value.
+#: Names that map to one of trikafka's settings whatever their value.
 _PLAIN = {
-    "ssl.ca.location": "ssl_cafile", "ssl.ca.pem": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile", "ssl.certificate.pem": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile", "ssl.key.pem": "ssl_keyfile",
+    "ssl.ca.location": "ssl_cafile",
+    "ssl.ca.pem": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile",
+    "ssl.certificate.pem": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile",
+    "ssl.key.pem": "ssl_keyfile",
     "ssl.crl.location": "ssl_crlfile",
     "sasl.mechanisms": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username", "sasl.password": "sasl_plain_password",
-    "sasl.oauthbearer.client.id": "sasl_oauth_client_id", "sasl.oauthbearer.client.secret": "sasl_oauth_client_secret",
-}  # fmt: skip
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
+    "https.ca.location": "sasl_oauth_cafile",
+    "https.ca.pem": "sasl_oauth_cafile",
+    "sasl.oauthbearer.assertion.private.key.pem": "sasl_oauth_assertion_private_key_file",
+    "sasl.oauthbearer.assertion.jwt.template.file": "sasl_oauth_assertion_template_file",
+    "sasl.oauthbearer.client.id": "sasl_oauth_client_id",
+    "sasl.oauthbearer.client.secret": "sasl_oauth_client_secret",
+}
+_IAM = "software.amazon.msk.auth.iam"
+_OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer{}.OAuthBearerLoginCallbackHandler"
-#: What Java's client or librdkafka has to be told and trikafka does anyway: so it is what every program's properties have that gets
-#: tokens, or that was given its properties by a cloud. With another value it asks for what trikafka does not do.
+#: Properties that Java's client or librdkafka needs for what trikafka does anyway, with the
+#: accepted values. They are common in files from cloud providers and in files for OAuth. Any other
+#: value asks for a behaviour that trikafka does not have.
 _ANYWAY: Mapping[str, tuple[str, ...]] = {
     "client.dns.lookup": ("use_all_dns_ips",),
-    "sasl.login.callback.handler.class": (_OAUTH_HANDLER.format(""), _OAUTH_HANDLER.format(".secured")),
+    "sasl.login.callback.handler.class": (
+        _OAUTH_HANDLER.format(""),
+        _OAUTH_HANDLER.format(".secured"),
+    ),
     "sasl.oauthbearer.method": ("oidc",),
+    # These only name the newest version; ssl.enabled.protocols lists the enabled ones.
+    "ssl.protocol": ("TLS", "TLSv1.2", "TLSv1.3"),
+    "enable.ssl.certificate.verification": ("true",),
+    "sasl.oauthbearer.jwt.validator.class": (
+        f"{_OAUTH}.DefaultJwtValidator",
+        f"{_OAUTH}.ClientJwtValidator",
+    ),
+    "sasl.client.callback.handler.class": (f"{_IAM}.IAMClientCallbackHandler",),
 }
-#: All names here that are not ours with dots.
+_INSTEAD: Mapping[str, str] = {
+    "enable.ssl.certificate.verification": "; certificates of an authority of your own need ssl_cafile",
+    "ssl.protocol": "; ssl_minimum_version is the oldest version that is spoken",
+    "sasl.client.callback.handler.class": "; a plugin offers mechanisms that trikafka does not have",
+}
+_OF_JAVA = "it names a class of Java: leave it out"
+#: Advice on names of Java's client that must not be ignored.
+ADVICE: Mapping[str, str] = {
+    "sasl.login.class": _OF_JAVA,
+    "security.providers": _OF_JAVA,
+    "ssl.engine.factory.class": f"{_OF_JAVA}, or give ssl_context",
+    "ssl.provider": f"{_OF_JAVA}: TLS is OpenSSL's",
+    "config.providers": "its secrets would not be filled in: write them where it refers to them",
+    "sasl.kerberos.kinit.cmd": "tickets are those of the system, or of sasl_kerberos_keytab: leave it out",
+}
+#: The grants of OAuth in the terms of Java's client and librdkafka.
+_GRANTS: Mapping[str, Mapping[str, str]] = {
+    "sasl.oauthbearer.jwt.retriever.class": {
+        f"{_OAUTH}.DefaultJwtRetriever": "",
+        f"{_OAUTH}.ClientCredentialsJwtRetriever": "client_credentials",
+        f"{_OAUTH}.JwtBearerJwtRetriever": "jwt-bearer",
+    },
+    "sasl.oauthbearer.grant.type": {
+        "client_credentials": "client_credentials",
+        "urn:ietf:params:oauth:grant-type:jwt-bearer": "jwt-bearer",
+    },
+}
+#: All names here other than trikafka's names with dots.
 OTHER_NAMES = (
-    *_PLAIN, *_ANYWAY, "sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location",
+    *_PLAIN,
+    *_ANYWAY,
+    "sasl.jaas.config",
+    "ssl.enabled.protocols",
+    *_GRANTS,
+    "ssl.truststore.location",
+    "ssl.keystore.location",
     "ssl.endpoint.identification.algorithm",
-)  # fmt: skip
-_PEM_ADVICE = "trikafka reads PEM: convert it with keytool and openssl, and give {} the file"
+)
+_PEM_ADVICE = (
+    "trikafka reads PEM and PKCS12, and trust stores of type JKS: convert it with keytool, and "
+    "give {} the file"
+)
 _PAIR = re.compile(r"""\s+([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
 _OPTIONS = re.compile(rf"(?:{_PAIR.pattern})*\s*;?\s*")
 _LOGIN_MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b")
 
 
 def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split ``properties`` into settings of ours and the rest. Raises :exc:`ConfigurationError`, which shows no secret."""
+    """Split ``properties`` into trikafka's security settings and the rest.
+
+    Raises:
+        ConfigurationError: A property is wrong. The error shows no secret.
+    """
     rest, settings = dict(properties), dict[str, Any]()
     for dotted, name in _PLAIN.items():
         if dotted in rest:
             _put(settings, name, rest.pop(dotted), dotted)
-    for take in (_take_what_is_done_anyway, _take_stores, _take_hostname_check, _take_jaas, _take_ciphers):
+    for take in (
+        _take_what_is_done_anyway,
+        _take_versions,
+        _take_grant,
+        _take_stores,
+        _take_hostname_check,
+        _take_jaas,
+        _take_ciphers,
+    ):
         take(rest, settings)
     return settings, rest
 
 
-def _take_what_is_done_anyway(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+def _take_what_is_done_anyway(
+    rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]
+) -> None:
     for dotted, values in _ANYWAY.items():
-        if dotted in rest and plain(str(rest.pop(dotted))).strip().lower() not in map(str.lower, values):
+        if dotted in rest and plain(str(rest.pop(dotted))).strip().lower() not in map(
+            str.lower, values
+        ):
             known = " or ".join(map(repr, values))
-            raise ConfigurationError(f"{dotted} must be {known}, which is what trikafka does, or be left out")
+            instead = _INSTEAD.get(dotted, "")
+            raise ConfigurationError(
+                f"{dotted} must be {known}, which is what trikafka does, or be left out{instead}"
+            )
+
+
+def _take_versions(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    if (given := rest.pop("ssl.enabled.protocols", None)) is not None and (
+        oldest := minimum_version(given)
+    ) is not None:
+        _put(settings, "ssl_minimum_version", oldest, "ssl.enabled.protocols")
+
+
+def _take_grant(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    for dotted, values in _GRANTS.items():
+        if dotted not in rest:
+            continue
+        grant = values.get(plain(str(rest.pop(dotted))).strip())
+        if grant is None:
+            raise ConfigurationError(
+                f"{dotted} must be one of {', '.join(values)}; a token from elsewhere comes from "
+                "a function"
+                " (sasl_oauth_token_provider)"
+            )
+        if grant:
+            _put(settings, "sasl_oauth_grant_type", grant, dotted)
+
+
+def minimum_version(given: Any) -> str | None:
+    """Return the ``ssl_minimum_version`` for Java's ``ssl.enabled.protocols``.
+
+    ``None`` means the default.
+
+    Raises:
+        ConfigurationError: The newest version is excluded, which trikafka would use nevertheless.
+    """
+    names = [name.strip() for name in plain(str(given)).split(",") if name.strip()]
+    if "TLSv1.3" not in names:
+        raise ConfigurationError(
+            f"ssl.enabled.protocols is {plain(str(given))!r}, and trikafka offers TLSv1.2 and "
+            "TLSv1.3: leave it"
+            " out, add TLSv1.3, or give ssl_context with a maximum_version"
+        )
+    return "TLSv1.3" if names == ["TLSv1.3"] else None
 
 
 def _put(settings: MutableMapping[str, Any], name: str, value: Any, dotted: str) -> None:
@@ -66,22 +184,48 @@ def _put(settings: MutableMapping[str, Any], name: str, value: Any, dotted: str)
 
 
 def _take_stores(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
-    for store, name in (("truststore", "ssl_cafile"), ("keystore", "ssl_certfile")):
-        kind = rest.pop(f"ssl.{store}.type", None)
+    """Read the settings of trust stores and key stores.
+
+    A store without a type is recognized by its content when the client opens. It may be PKCS12 or
+    PEM, and for trust stores JKS.
+    """
+    for store, name, opens in (
+        ("truststore", "ssl_cafile", "ssl_ca_password"),
+        ("keystore", "ssl_certfile", "ssl_password"),
+    ):
+        kind = plain(str(rest.pop(f"ssl.{store}.type", None) or "JKS")).upper()
         location = rest.pop(f"ssl.{store}.location", None)
         password = rest.pop(f"ssl.{store}.password", None)
-        if location is None and password is None:
-            if kind is not None and str(kind).upper() != "PEM":
-                raise ConfigurationError(f"ssl.{store}.type is {plain(kind)!r}: {_PEM_ADVICE.format(name)}")
+        if kind not in ("JKS", "PEM", "PKCS12"):
+            raise ConfigurationError(f"ssl.{store}.type is {kind!r}: {_PEM_ADVICE.format(name)}")
+        if location is None:
+            if password is not None:
+                raise ConfigurationError(
+                    f"ssl.{store}.password needs ssl.{store}.location, the store that it opens"
+                )
             continue
-        if str(kind or "JKS").upper() != "PEM":
-            raise ConfigurationError(f"ssl.{store}.location is a store of type {kind or 'JKS'}: {_PEM_ADVICE.format(name)}")
-        if password is not None:
-            raise ConfigurationError(f"ssl.{store}.password: a PEM file has none (ssl.key.password is its key's)")
+        # Since Java 9, Java's tools write PKCS12 under any file name, and read it as "JKS" too.
+        if store == "keystore" and kind == "JKS" and str(location).lower().endswith(".jks"):
+            raise ConfigurationError(
+                f"ssl.{store}.location is a store of type JKS: {_PEM_ADVICE.format(name)}. If it is"
+                f" PKCS12 in truth, as keytool writes since Java 9, give ssl.{store}.type=PKCS12"
+            )
+        if kind == "PEM" and password is not None:
+            raise ConfigurationError(
+                f"ssl.{store}.password: a PEM file has none (ssl.key.password is its key's)"
+            )
         _put(settings, name, location, f"ssl.{store}.location")
+        if password is not None:
+            _put(settings, opens, password, f"ssl.{store}.password")
+            if store == "keystore" and rest.pop("ssl.key.password", password) != password:
+                raise ConfigurationError(
+                    "ssl.key.password is not ssl.keystore.password: a PKCS12 store has one password"
+                )
 
 
-def _take_hostname_check(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+def _take_hostname_check(
+    rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]
+) -> None:
     dotted = "ssl.endpoint.identification.algorithm"
     if dotted in rest:
         given = str(rest.pop(dotted)).lower()
@@ -95,7 +239,10 @@ def _take_ciphers(rest: MutableMapping[str, Any], settings: MutableMapping[str, 
     if dotted in rest:
         given = str(rest.pop(dotted))
         if "TLS_" in given and "_WITH_" in given:
-            raise ConfigurationError(f"{dotted} has Java's names of ciphers; give ssl_ciphers OpenSSL's, such as 'ECDHE+AESGCM'")
+            raise ConfigurationError(
+                f"{dotted} has Java's names of ciphers; give ssl_ciphers OpenSSL's, such as "
+                "'ECDHE+AESGCM'"
+            )
         _put(settings, "ssl_ciphers", given, dotted)
 
 
@@ -105,20 +252,31 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
     text = secret(str(rest.pop("sasl.jaas.config")).strip())
     entry = _LOGIN_MODULE.match(text)
     if entry is None:
-        hint = "; it is that one entry, without the '{ }' of a JAAS file around it" if "{" in text else ""
+        hint = (
+            "; it is that one entry, without the '{ }' of a JAAS file around it"
+            if "{" in text
+            else ""
+        )
         raise ConfigurationError(
             "sasl.jaas.config must be '<login module> required <option>=<value> ...;', such as"
-            f" '...PlainLoginModule required username=\"...\" password=\"...\";'{hint}"
+            f' \'...PlainLoginModule required username="..." password="...";\'{hint}'
         )
-    if _OPTIONS.fullmatch(text, entry.end()) is None:  # nothing of it is told: what looks like a name may be of a password
+    if (
+        _OPTIONS.fullmatch(text, entry.end()) is None
+    ):  # the error shows nothing of the text: it may be part of a password
         raise ConfigurationError(
-            f"sasl.jaas.config cannot be read after {entry[0].strip()!r}: options are <name>=<value> with spaces between them, a"
-            " value that has a space, a quote or a semicolon in it stands in quotes, and in these a quote or backslash behind a"
+            f"sasl.jaas.config cannot be read after {entry[0].strip()!r}: options are "
+            "<name>=<value> with spaces between them, a"
+            " value that has a space, a quote or a semicolon in it stands in quotes, and in these "
+            "a quote or backslash behind a"
             " backslash"
         )
     options = {name: _unquoted(value) for name, value in _PAIR.findall(text[entry.end() :])}
     module = entry[1].rpartition(".")[2]
+    mechanism = plain(str(rest.get("sasl.mechanism", settings.get("sasl_mechanism", ""))))
     reader = _MODULES.get(module)
+    if module == "IAMLoginModule" and mechanism == "AWS_MSK_IAM":
+        reader = _iam
     if reader is None:
         raise ConfigurationError(
             f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}; a"
@@ -126,9 +284,27 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
         )
     found = reader(options)
     if options:
-        raise ConfigurationError(f"sasl.jaas.config gives {module} what trikafka does not know: {', '.join(sorted(options))}")
+        raise ConfigurationError(
+            f"sasl.jaas.config gives {module} what trikafka does not know: "
+            f"{', '.join(sorted(options))}"
+        )
     for name, value in found.items():
         _put(settings, name, value, "sasl.jaas.config")
+
+
+def _iam(options: MutableMapping[str, str]) -> dict[str, Any]:
+    """Accept Java's login module for Amazon's AWS_MSK_IAM, without options.
+
+    A plugin offers that mechanism; the module's name is all that it needs.
+    """
+    options.pop("awsDebugCreds", None)
+    if options:
+        raise ConfigurationError(
+            f"sasl.jaas.config gives IAMLoginModule {', '.join(sorted(options))}: leave it out, "
+            "and give"
+            " the plugin for AWS_MSK_IAM the credentials (by default those of the environment)"
+        )
+    return {}
 
 
 def _unquoted(value: str) -> str:
@@ -139,36 +315,74 @@ def _password(options: MutableMapping[str, str]) -> dict[str, Any]:
     for name in ("username", "password"):
         if name not in options:
             raise ConfigurationError(f"sasl.jaas.config has no {name}")
-    return {"sasl_plain_username": options.pop("username"), "sasl_plain_password": options.pop("password")}
+    if options.pop("tokenauth", "false").lower() != "false":
+        raise ConfigurationError(
+            "sasl.jaas.config gives ScramLoginModule what trikafka does not know: tokenauth=true, "
+            "by"
+            " which a delegation token authenticates; give a user's name and password"
+        )
+    return {
+        "sasl_plain_username": options.pop("username"),
+        "sasl_plain_password": options.pop("password"),
+    }
 
 
 def _oauth(options: MutableMapping[str, str]) -> dict[str, Any]:
-    names = {"clientId": "sasl_oauth_client_id", "clientSecret": "sasl_oauth_client_secret", "scope": "sasl_oauth_scope"}
-    found: dict[str, Any] = {ours: options.pop(theirs) for theirs, ours in names.items() if theirs in options}
+    names = {
+        "clientId": "sasl_oauth_client_id",
+        "clientSecret": "sasl_oauth_client_secret",
+        "scope": "sasl_oauth_scope",
+    }
+    found: dict[str, Any] = {
+        ours: options.pop(theirs) for theirs, ours in names.items() if theirs in options
+    }
     prefix = "extension_"
-    if extensions := {name.removeprefix(prefix): options.pop(name) for name in list(options) if name.startswith(prefix)}:
+    if extensions := {
+        name.removeprefix(prefix): options.pop(name)
+        for name in list(options)
+        if name.startswith(prefix)
+    }:
         found["sasl_oauth_extensions"] = extensions
     return found
 
 
-#: How Java's module goes about it, which has no meaning here.
+#: Options of Java's module that have no meaning here.
 _KERBEROS_HABITS = (
-    "storeKey", "doNotPrompt", "refreshKrb5Config", "renewTGT", "isInitiator", "debug", "useFirstPass", "tryFirstPass", "storePass",
+    "storeKey",
+    "doNotPrompt",
+    "refreshKrb5Config",
+    "renewTGT",
+    "isInitiator",
+    "debug",
+    "useFirstPass",
+    "tryFirstPass",
+    "storePass",
     "clearPass",
-)  # fmt: skip
+)
 
 
 def _kerberos(options: MutableMapping[str, str]) -> dict[str, Any]:
-    names = {"serviceName": "sasl_kerberos_service_name", "principal": "sasl_kerberos_principal", "keyTab": "sasl_kerberos_keytab"}
-    found: dict[str, Any] = {ours: options.pop(theirs) for theirs, ours in names.items() if theirs in options}
+    names = {
+        "serviceName": "sasl_kerberos_service_name",
+        "principal": "sasl_kerberos_principal",
+        "keyTab": "sasl_kerberos_keytab",
+    }
+    found: dict[str, Any] = {
+        ours: options.pop(theirs) for theirs, ours in names.items() if theirs in options
+    }
     uses_keytab = options.pop("useKeyTab", "false").lower() == "true"
     if "sasl_kerberos_keytab" in found and not uses_keytab:
-        raise ConfigurationError("sasl.jaas.config has keyTab without useKeyTab=true, which Java's client refuses too")
+        raise ConfigurationError(
+            "sasl.jaas.config has keyTab without useKeyTab=true, which Java's client refuses too"
+        )
     if uses_keytab and "sasl_kerberos_keytab" not in found:
         raise ConfigurationError("sasl.jaas.config has useKeyTab=true and no keyTab: name the file")
     if "ticketCache" in options:
-        raise ConfigurationError("sasl.jaas.config has ticketCache: let the environment's KRB5CCNAME name the file instead")
-    options.pop("useTicketCache", None)  # a ticket that is there is used anyway
+        raise ConfigurationError(
+            "sasl.jaas.config has ticketCache: let the environment's KRB5CCNAME name the file "
+            "instead"
+        )
+    options.pop("useTicketCache", None)  # an existing ticket is used anyway
     for name in _KERBEROS_HABITS:
         options.pop(name, None)
     return found

@@ -1,8 +1,9 @@
-"""What a setting is: how one is declared, what is known of it, and how a value is checked. Holds no setting itself.
+"""The declaration of settings and the checks of their values.
 
-A setting stands once, as a field of a class in ``clients.py``: its annotation says which values it takes (a ``Literal`` where they
-are few), :func:`setting` its default, limits and sentence. The checks here, :func:`trikafka.from_properties`, the typed keywords
-of ``open_*``, ``help()`` and ``docs/reference.md`` are all made from that.
+This module declares no setting itself. Each setting is a field of a class in ``clients.py``. Its
+annotation defines the allowed values (a ``Literal`` where there are few), and :func:`setting` the
+default, the limits and the description. The checks here, :func:`trikafka.from_properties`, the
+typed keywords of ``open_*``, ``help()`` and ``docs/reference.md`` all derive from that declaration.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ..errors import ConfigurationError
 from .secrets import SecretBytes, is_text
 
 Value = TypeVar("Value")
-#: The most that the protocol can carry of a size or a time.
+#: The largest size or time that the protocol can represent.
 INT32 = 2**31 - 1
-#: The most bytes that the protocol can carry of a text: a broker hangs up on a longer one, and does not say why.
+#: The most bytes of a text in the protocol. A broker closes the connection on a longer one, without
+#: a reason.
 LONGEST_TEXT = 2**15 - 1
-#: Java's name is ours with dots for underscores.
+#: Java's name is trikafka's name with dots instead of underscores.
 _DOTTED = "(dotted)"
 
 
@@ -39,17 +41,36 @@ def setting(
 ) -> Value:
     """Declare a setting as a field of a client's class.
 
-    ``java`` is the name in Java's client where it is not ours with dots; ``None`` if it has none. ``empty=False``: no empty text.
-    ``secret``: the value is never shown. ``most`` of a text is of its bytes.
+    Args:
+        default: The default value.
+        doc: The description, as a phrase without a capital and full stop.
+        least: The smallest number.
+        most: The largest number, or the most bytes of a text.
+        unit: The unit, if the name does not show it.
+        java: The name in Java's client; ``None`` if it has none. By default trikafka's name with
+            dots.
+        empty: False if an empty text is not allowed.
+        secret: True if the value must never be shown.
     """
-    known = {"doc": doc, "least": least, "most": most, "unit": unit, "java": java, "empty": empty, "secret": secret}
+    known = {
+        "doc": doc,
+        "least": least,
+        "most": most,
+        "unit": unit,
+        "java": java,
+        "empty": empty,
+        "secret": secret,
+    }
     value: Value = field(default=default, metadata=known, repr=not secret)
     return value
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is known of one setting. ``kinds`` are the types it takes; ``choices`` its values, where they are few."""
+    """The declaration of one setting.
+
+    ``kinds`` are the types that it accepts. ``choices`` are its values, where there are few.
+    """
 
     name: str
     annotation: str
@@ -67,21 +88,30 @@ class Setting:
 
     @property
     def number(self) -> bool:
-        """Whether it is a time or a count."""
+        """True if the setting is a time or a count."""
         return float in self.kinds or (int in self.kinds and self.choices is None)
 
     def check(self, value: object) -> None:
-        """Raises :exc:`ConfigurationError` unless ``value`` can be a value of this setting."""
+        """Check a value of this setting.
+
+        Raises:
+            ConfigurationError: ``value`` is not valid.
+        """
         if value is None and self.optional:
             return
         if self.secret:
             wrong = self._wrong_secret(value)
             if wrong:
-                value = None  # an error tracker shows the locals of a traceback's frames
+                value = None  # an error tracker records the locals of a traceback's frames
                 raise ConfigurationError(f"{self.name} must {wrong}")
         elif self.choices is not None:
-            if isinstance(value, bool | float) or value not in self.choices:  # 1.0 is 1, and yet no number of replicas
-                raise ConfigurationError(f"{self.name} must be one of {', '.join(map(repr, self.choices))}, not {value!r}")
+            if (
+                isinstance(value, bool | float) or value not in self.choices
+            ):  # 1.0 == 1, but a float is not a valid number of replicas
+                raise ConfigurationError(
+                    f"{self.name} must be one of {', '.join(map(repr, self.choices))}, not "
+                    f"{value!r}"
+                )
         elif isinstance(value, bool) != (bool in self.kinds):
             wanted = "True or False" if bool in self.kinds else "no boolean"
             raise ConfigurationError(f"{self.name} must be {wanted}, not {value!r}")
@@ -96,29 +126,42 @@ class Setting:
                 raise ConfigurationError(f"{self.name} must be a sequence, not {_shown(value)}")
         elif Callable in self.kinds:  # type: ignore[comparison-overlap]
             if not callable(value):
-                raise ConfigurationError(f"{self.name} must be a function or None, not {_shown(value)}")
+                raise ConfigurationError(
+                    f"{self.name} must be a function or None, not {_shown(value)}"
+                )
         elif Sequence not in self.kinds and not isinstance(value, self.kinds):
-            raise ConfigurationError(f"{self.name} must be a {self.kinds[0].__name__} or None, not {_shown(value)}")
+            raise ConfigurationError(
+                f"{self.name} must be a {self.kinds[0].__name__} or None, not {_shown(value)}"
+            )
 
     def _wrong_secret(self, value: object) -> str:
-        """What is wrong with a value that must not be shown; empty if nothing is."""
+        """Return the fault of a value that must not be shown; empty if there is none."""
         kind = "bytes" if isinstance(value, SecretBytes) else type(value).__name__
         if Callable in self.kinds:  # type: ignore[comparison-overlap]
             return "" if callable(value) else f"be a function or None, not {kind}"
         if str not in self.kinds:
-            return "" if isinstance(value, self.kinds) else f"be a {self.kinds[0].__name__} or None, not {kind}"
+            return (
+                ""
+                if isinstance(value, self.kinds)
+                else f"be a {self.kinds[0].__name__} or None, not {kind}"
+            )
         if not isinstance(value, str):
             return f"be text{' or None' if self.optional else ''}, not {kind}"
         if not value and not self.empty:
             return "not be empty text; leave it out instead"
-        return "" if is_text(value) else "be text that UTF-8 can carry: it holds half a surrogate pair"
+        return (
+            "" if is_text(value) else "be text that UTF-8 can carry: it holds half a surrogate pair"
+        )
 
     def _check_number(self, value: object) -> None:
         if not isinstance(value, int | float) or value != value:
             raise ConfigurationError(f"{self.name} must be a number, not {value!r}")
         if float not in self.kinds and not isinstance(value, int):
             raise ConfigurationError(f"{self.name} must be a whole number, not {value!r}")
-        low, high = self.least is not None and value < self.least, self.most is not None and value > self.most
+        low, high = (
+            self.least is not None and value < self.least,
+            self.most is not None and value > self.most,
+        )
         if low or high:
             limits = [f"at least {self.least:g}"] if self.least is not None else []
             limits += [f"at most {self.most}"] if self.most is not None else []
@@ -126,59 +169,80 @@ class Setting:
 
     def _check_text(self, value: object) -> None:
         if not isinstance(value, str):
-            raise ConfigurationError(f"{self.name} must be text{' or None' if self.optional else ''}, not {_shown(value)}")
+            raise ConfigurationError(
+                f"{self.name} must be text{' or None' if self.optional else ''}, not "
+                f"{_shown(value)}"
+            )
         if not value and not self.empty:
             raise ConfigurationError(f"{self.name} must not be empty text; leave it out instead")
         if not is_text(value):
-            raise ConfigurationError(f"{self.name} must be text that UTF-8 can carry, not {value!r}")
+            raise ConfigurationError(
+                f"{self.name} must be text that UTF-8 can carry, not {value!r}"
+            )
         if self.most is not None and (size := len(value.encode())) > self.most:
             raise ConfigurationError(f"{self.name} must have at most {self.most} bytes, not {size}")
 
 
 def _shown(value: object) -> str:
-    """A value of the wrong type, if it is short and surely no secret; else its type."""
+    """Return a value of the wrong type if it is short and no secret, else its type."""
     return repr(value) if isinstance(value, str | int | float | NoneType) else type(value).__name__
 
 
 @cache
 def settings_of(cls: type) -> dict[str, Setting]:
-    """All settings of a client's class, by name, in the order of their declaration."""
+    """Return all settings of a client's class by name, in order of declaration."""
     hints = get_type_hints(cls)
     found = {}
     for f in fields(cls):
         kinds, choices, optional = _values(hints[f.name])
         known = dict(f.metadata)
         known["java"] = f.name.replace("_", ".") if known["java"] == _DOTTED else known["java"]
-        known["unit"] = known["unit"] or ("ms" if f.name.endswith("_ms") else "bytes" if f.name.endswith("_bytes") else None)
-        found[f.name] = Setting(f.name, f"{f.type}", f.default, kinds=kinds, choices=choices, optional=optional, **known)
+        known["unit"] = known["unit"] or (
+            "ms" if f.name.endswith("_ms") else "bytes" if f.name.endswith("_bytes") else None
+        )
+        found[f.name] = Setting(
+            f.name, f"{f.type}", f.default, kinds=kinds, choices=choices, optional=optional, **known
+        )
     return found
 
 
 def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, bool]:
-    """The types that an annotation allows, its values if they are few, and whether ``None`` is one."""
+    """Return an annotation's types, its values if there are few, and whether it has ``None``."""
     parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
     rest = [part for part in parts if part is not NoneType]
-    choices = tuple(value for part in rest if get_origin(part) is Literal for value in get_args(part))
+    choices = tuple(
+        value for part in rest if get_origin(part) is Literal for value in get_args(part)
+    )
     open_ended = [get_origin(part) or part for part in rest if get_origin(part) is not Literal]
     kinds = open_ended or [type(value) for value in choices]
     return tuple(kinds), None if open_ended else choices, len(rest) < len(parts)
 
 
 def unknown(
-    names: Sequence[str], known: Iterable[str], where: str, hint: Callable[[str], str] = lambda name: ""
+    names: Sequence[str],
+    known: Iterable[str],
+    where: str,
+    hint: Callable[[str], str] = lambda name: "",
 ) -> ConfigurationError:
-    """The error for names that are none: with what ``hint`` says of each, or else the nearest one that is."""
+    """Return the error for unknown names of settings.
+
+    The error adds the advice that ``hint`` has for a name, or else the nearest known name.
+    """
     known = list(known)
 
     def advice(name: str) -> str:
         if name.replace(".", "_") in ("key_serializer", "value_serializer"):
             return "keys and values are bytes: encode before send"
-        longer = [one for one in known if one.startswith((f"{name}_", f"{name}."))]  # a unit was forgotten
+        longer = [
+            one for one in known if one.startswith((f"{name}_", f"{name}."))
+        ]  # the unit at the end is missing
         near = longer if len(longer) == 1 else difflib.get_close_matches(name, known, n=1)
         return hint(name) or (f"did you mean {near[0]!r}?" if near else "")
 
     if len(names) == 1:
         told = advice(names[0])
-        return ConfigurationError(f"unknown setting {names[0]!r} for {where}" + (f"; {told}" if told else ""))
+        return ConfigurationError(
+            f"unknown setting {names[0]!r} for {where}" + (f"; {told}" if told else "")
+        )
     each = [f"{name!r} ({told})" if (told := advice(name)) else repr(name) for name in names]
     return ConfigurationError(f"unknown settings for {where}: {', '.join(each)}")

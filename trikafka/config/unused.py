@@ -1,6 +1,7 @@
-"""What a file of properties has that means nothing where it is used, for such files are shared between programs, and between
-languages: as Java's client does, it is left out with a warning. What stands as a keyword of ``open_*`` is meant there, and is never
-left out.
+"""Entries of a properties file that have no effect for the client that reads it.
+
+Files are shared between programs and between languages. As in Java's client, such entries are left
+out with a warning. Keywords of ``open_*`` are meant for that client and are never left out.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from .clients import ClientConfig, ConsumerConfig, ProducerConfig
 from .secrets import plain
 from .setting import Setting, settings_of
 
-#: Settings that name Java's classes for keys and values: whose they are.
+#: The settings that name Java's classes for keys and values, with the client that has each.
 SERIALIZATION: Mapping[str, type[ClientConfig]] = {
     "key.deserializer": ConsumerConfig,
     "value.deserializer": ConsumerConfig,
@@ -21,32 +22,74 @@ SERIALIZATION: Mapping[str, type[ClientConfig]] = {
     "value.serializer": ProducerConfig,
 }
 _PROTOCOL = "security.protocol"
-#: How the names begin that have no meaning with a security protocol. Only one that is given counts: where none is, who has written
-#: down credentials may believe that they are used, and that is refused when the client is opened.
-_WITHOUT = {"PLAINTEXT": ("ssl.", "sasl."), "SSL": ("sasl.",), "SASL_PLAINTEXT": ("ssl.",)}
-#: Names, or their beginnings with a dot at the end, of what other clients have and no client here: their metrics and logs, sizes of
-#: socket buffers, what is told to serializers, and interceptors, which nearly always watch. None says how records are protected.
-_NOT_HERE = (
-    "metric.reporters", "metrics.", "auto.include.jmx.reporter", "enable.metrics.push", "statistics.interval.ms",
-    "interceptor.classes", "confluent.monitoring.", "send.buffer.bytes", "receive.buffer.bytes", "socket.send.buffer.bytes",
-    "socket.receive.buffer.bytes", "socket.keepalive.enable", "socket.nagle.disable", "api.version.request", "debug", "log.level",
-    "log.connection.close", "schema.registry.", "basic.auth.", "auto.register.schemas", "use.latest.version",
+#: Prefixes of the names that have no effect with a security protocol. Only a protocol that is given
+#: counts. If none is given, the author of credentials may believe that they are used, so opening
+#: the client raises an error.
+_WITHOUT = {
+    "PLAINTEXT": ("ssl.", "sasl.", "https."),
+    "SSL": ("sasl.", "https."),
+    "SASL_PLAINTEXT": ("ssl.",),
+}
+#: Names of settings that exist only in other clients. A name that ends in a dot is a prefix. They
+#: concern metrics, logs, socket buffers, serializers, and interceptors, which nearly always
+#: observe. None affects how records are protected.
+NOT_HERE = (
+    "metric.reporters",
+    "metrics.",
+    "auto.include.jmx.reporter",
+    "enable.metrics.push",
+    "statistics.interval.ms",
+    "interceptor.classes",
+    "confluent.monitoring.",
+    "send.buffer.bytes",
+    "receive.buffer.bytes",
+    "socket.send.buffer.bytes",
+    "socket.receive.buffer.bytes",
+    "socket.keepalive.enable",
+    "socket.nagle.disable",
+    "api.version.request",
+    "debug",
+    "log.level",
+    "log.connection.close",
+    "schema.registry.",
+    "basic.auth.",
+    "auto.register.schemas",
+    "use.latest.version",
     "specific.avro.reader",
-)  # fmt: skip
+    # Java's schedule and timeouts for renewing tokens and tickets.
+    "sasl.login.refresh.",
+    "sasl.login.retry.",
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+)
 _log = logging.getLogger("trikafka.config")
 
 
 def leave_out_unused(
     properties: Mapping[str, Any], client: type[ClientConfig] | None, known: Mapping[str, Setting]
 ) -> dict[str, Any]:
-    """``properties`` without what their own security protocol, ``client`` or trikafka has no use for; one warning names it.
+    """Return ``properties`` without entries that have no effect; log one warning about them.
 
-    ``known``: the settings of all clients, by each name that is understood.
+    An entry has no effect because of the file's security protocol, the kind of client, or because
+    trikafka lacks the feature.
+
+    Args:
+        properties: The entries.
+        client: The client's class; ``None`` keeps settings of other clients.
+        known: The settings of all clients by every accepted name.
     """
-    protocol = plain(str(properties.get(_PROTOCOL, properties.get("security_protocol", "")))).upper()
+    protocol = plain(
+        str(properties.get(_PROTOCOL, properties.get("security_protocol", "")))
+    ).upper()
     begins = _WITHOUT.get(protocol, ())
     insecure = [name for name in properties if begins and name.startswith(begins)]
-    foreign = [] if client is None else [name for name in properties if name not in insecure and _is_foreign(name, client, known)]
+    foreign = (
+        []
+        if client is None
+        else [
+            name for name in properties if name not in insecure and _is_foreign(name, client, known)
+        ]
+    )
     absent = [name for name in properties if _is_not_here(name)]
     told = [f"{', '.join(insecure)} ({_PROTOCOL} is {protocol})"] if insecure else []
     if client is not None and foreign:
@@ -55,11 +98,18 @@ def leave_out_unused(
         told.append(f"{', '.join(absent)} (trikafka has no such thing)")
     if told:
         _log.warning("these properties were given but are not used: %s", "; ".join(told))
-    return {name: value for name, value in properties.items() if name not in {*insecure, *foreign, *absent}}
+    return {
+        name: value
+        for name, value in properties.items()
+        if name not in {*insecure, *foreign, *absent}
+    }
 
 
 def _is_foreign(name: str, client: type[ClientConfig], known: Mapping[str, Setting]) -> bool:
-    """Whether it is a setting of other clients alone. What no client has is not: it may be misspelt."""
+    """Return whether the setting belongs only to other clients.
+
+    An unknown name does not: it may be misspelt.
+    """
     if name in SERIALIZATION:
         return not issubclass(client, SERIALIZATION[name])
     found = known.get(name) or known.get(name.replace(".", "_"))
@@ -68,4 +118,4 @@ def _is_foreign(name: str, client: type[ClientConfig], known: Mapping[str, Setti
 
 def _is_not_here(name: str) -> bool:
     dotted = name.replace("_", ".")
-    return any(dotted == one or (one.endswith(".") and dotted.startswith(one)) for one in _NOT_HERE)
+    return any(dotted == one or (one.endswith(".") and dotted.startswith(one)) for one in NOT_HERE)

@@ -1,7 +1,8 @@
-"""Every exception that trikafka raises, and the one table of broker error codes.
+"""Every exception of trikafka, and the one table of broker error codes.
 
-Owns the meaning of an error: whether a call may try again, and what must be looked up anew before it does. Managers never
-compare error codes: they call :func:`from_code` and look at the three flags of what comes back.
+This package defines the meaning of an error: whether a call may retry, and what it must look up
+before. Managers never compare error codes. They call :func:`from_code` and read the three flags of
+the exception.
 """
 
 from ..error_codes import ErrorCode as ErrorCode

@@ -1,38 +1,100 @@
-"""Every exception that trikafka raises. Which of them stands for a broker's code, and what that means, says :mod:`.table`."""
+"""Every exception that trikafka raises.
+
+The exceptions for the broker's error codes, and their flags, are in :mod:`.table`.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import trio
 
 from ..error_codes import ErrorCode
+from .copies import again
+from .peer_text import printable
 
 if TYPE_CHECKING:
     from ..types import OffsetAndMetadata, TopicPartition
 
 
+# A caller of a Kafka client needs the answers to three questions, and the class alone cannot give
+# them: NOT_LEADER_OR_FOLLOWER is temporary, TOPIC_AUTHORIZATION_FAILED is permanent, and both are
+# BrokerResponseErrors. So each error carries the answers as attributes:
+#
+# * May the same call be retried? `retriable`, with `refresh_metadata` and `refresh_coordinator` for
+#   what must be looked up first, and `patience` for errors that pass soon or never.
+# * Can the producer continue? `fatal` is True if a transactional producer must be closed.
+#   TransactionAbortableError is the other case: abort and repeat.
+# * Did the write happen? `maybe_written` is True if a failed record may be in the log. Only the
+#   history of the batch shows that. A batch that was never sent, or that the broker rejected before
+#   the append, is not in the log. A batch whose connection broke, that expired in flight, or that
+#   got an ambiguous code such as NOT_ENOUGH_REPLICAS_AFTER_APPEND, may be there. A program that
+#   sends such a record again may duplicate it, so the decision is the program's.
+#
+# The flags are class attributes where the class determines them. from_code() and of_records() set
+# them on the instance where the code or the attempt does.
+#
+# Classes also inherit from the built-in exception that fits (ConnectionError, ValueError,
+# trio.TooSlowError), so generic handlers work.
 class TrikafkaError(Exception):
     """The root of all errors that trikafka raises.
 
-    ``retriable`` tells whether the same call may succeed when it is made again; ``refresh_metadata`` and
-    ``refresh_coordinator`` tell what has to be looked up before it is. A call gives up after ``patience`` seconds of the
-    same error, even before its own limit: a topic that does not exist after that is not about to appear. ``code`` is the
-    broker's, as an :class:`ErrorCode` where trikafka knows it; ``None`` where no broker said so. ``fatal``: a transactional
-    producer that gets it is of no use any more.
+    Attributes:
+        code: The broker's error code, as an :class:`ErrorCode` if trikafka knows it; ``None`` if no
+            broker returned one.
+        retriable: True if the same call may succeed when it is repeated.
+        refresh_metadata: True if the metadata must be refreshed before that.
+        refresh_coordinator: True if the coordinator must be looked up before that.
+        patience: Seconds after which a call stops retrying this error, even before its own limit. A
+            topic that is still missing then is not about to appear.
+        fatal: True if a transactional producer that gets this error can no longer be used.
+        failures: The error of each partition, if this error stands for several partitions. Empty if
+            the error concerns the whole call.
+        maybe_written: For a record that was not delivered: True if it may be in the log
+            nevertheless, so that sending it again may duplicate it. False: the record is not in the
+            log.
     """
 
     code: int | None = None
+    maybe_written: bool = False
     patience: float = math.inf
     retriable: bool = False
     refresh_metadata: bool = False
     refresh_coordinator: bool = False
     fatal: bool = False
+    failures: Mapping[TopicPartition, TrikafkaError] = MappingProxyType({})
+
+    def _stand_for(self, failures: Mapping[TopicPartition, TrikafkaError]) -> None:
+        """Make this error stand for the errors of several partitions.
+
+        Its refresh flags are set if any of these errors sets them.
+        """
+        self.failures = dict(failures)
+        self.refresh_metadata = any(each.refresh_metadata for each in failures.values())
+        self.refresh_coordinator = any(each.refresh_coordinator for each in failures.values())
+
+    def __str__(self) -> str:
+        # Many messages contain names that a peer chose, raw in ``args``. The shown text is one line
+        # of printable characters.
+        return printable(super().__str__())
+
+    def of_records(self, maybe_written: bool) -> Self:
+        """Return this error with ``maybe_written`` set as given.
+
+        The result is this error, or a copy if the flag differs.
+        """
+        if self.maybe_written is maybe_written:
+            return self
+        twin = again(self)
+        twin.maybe_written = maybe_written
+        return twin
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Constructors here take parts, not the message: without this no copy could be made, and none sent to another process.
+        # Constructors here take parts, not the message. Without this method, errors could not be
+        # copied, nor pickled for another process.
         return _remake, (type(self), self.args), self.__dict__
 
 
@@ -47,44 +109,79 @@ class ConfigurationError(TrikafkaError, ValueError):
 
 
 class CompiledPartWarning(RuntimeWarning):
-    """The compiled part of trikafka was not built, or cannot be loaded: records take about twenty times as long.
+    """The compiled part of trikafka was not built or cannot be loaded.
 
-    Warned of once, when the first client opens. ``TRIKAFKA_PURE=1`` in the environment says that this is meant.
+    Without it, records take about twenty times as long. The warning is issued once, when the first
+    client opens. ``TRIKAFKA_PURE=1`` in the environment disables it.
     """
 
 
 class PluginError(TrikafkaError):
-    """A plugin failed to load, returned something of the wrong shape, or does not know what was asked of it."""
+    """A plugin failed to load, or returned an object of the wrong shape.
+
+    Also raised if no plugin knows the requested name.
+    """
 
 
 class IllegalStateError(TrikafkaError, RuntimeError):
-    """The call does not fit what the client is doing, such as seeking a partition that is not assigned."""
+    """The call is not legal in the client's current state.
+
+    An example is to seek a partition that is not assigned.
+    """
 
 
 class NotOpenError(IllegalStateError, AttributeError):
-    """An attribute was asked of a client that ``async with`` has not opened: to Python it is one that is not there."""
+    """An attribute of a client was used before ``async with`` opened the client.
+
+    To Python, such an attribute does not exist.
+    """
 
 
 class KafkaTimeoutError(TrikafkaError, trio.TooSlowError):
-    """A call did not finish within its limit (seed 000: the limit spans all attempts).
+    """A call did not finish within its limit, which spans all attempts (seed 000).
 
-    Attributes: ``call`` (its name), ``limit`` (seconds), ``attempts``, ``last_error`` (also chained as the cause).
+    Attributes:
+        call: The name of the call.
+        limit: The limit in seconds.
+        attempts: The number of attempts.
+        last_error: The failure of the last attempt, also chained as the cause; ``None`` if there
+            was none.
     """
 
-    def __init__(self, call: str, limit: float, attempts: int = 1, last_error: BaseException | None = None) -> None:
-        self.call, self.limit, self.attempts, self.last_error = call, limit, attempts, last_error
+    def __init__(
+        self, call: str, limit: float, attempts: int = 1, last_error: BaseException | None = None
+    ) -> None:
+        self.call = call
+        self.limit = limit
+        self.attempts = attempts
+        self.last_error = last_error
         tries = "1 attempt" if attempts == 1 else f"{attempts} attempts"
         why = f"; the last one failed with: {last_error}" if last_error is not None else ""
         super().__init__(f"{call} did not finish within {limit:g} s ({tries}{why})")
 
 
 class DeliveryTimeoutError(KafkaTimeoutError):
-    """A record was not acknowledged within ``delivery_timeout_ms`` (KIP-91), or not before its producer had to close.
+    """A record was not acknowledged within ``delivery_timeout_ms`` (KIP-91).
 
-    Beside those of :exc:`KafkaTimeoutError` it has the attributes ``topic`` and ``partition``; ``phase``, where the record's batch
-    was at last; ``seconds``, how long it was in each; and ``maybe_written``: whether the record may be in the log all the same.
-    Phases are ``"waiting"`` (for more records, and for its turn), ``"waiting for a leader"``, ``"waiting for a connection"``,
-    ``"waiting for a producer id"``, ``"waiting for the transaction's coordinator"``, ``"backoff"`` and ``"in flight"``.
+    Also raised if the producer had to close before the record was acknowledged. The phases of a
+    record's batch are:
+
+    * ``"waiting"``: for more records, or for its turn;
+    * ``"waiting for a leader"``;
+    * ``"waiting for a connection"``;
+    * ``"waiting for a producer id"``;
+    * ``"waiting for the transaction's coordinator"``;
+    * ``"backoff"``;
+    * ``"in flight"``.
+
+    The attributes of :exc:`KafkaTimeoutError` exist as well.
+
+    Attributes:
+        topic: The record's topic.
+        partition: The record's partition.
+        phase: The last phase of the record's batch.
+        seconds: The time spent in each phase.
+        maybe_written: True if the record may be in the log nevertheless.
     """
 
     def __init__(
@@ -101,51 +198,77 @@ class DeliveryTimeoutError(KafkaTimeoutError):
         maybe_written: bool = False,
     ) -> None:
         super().__init__(call, limit, attempts, last_error)
-        self.topic, self.partition, self.phase, self.maybe_written = topic, partition, phase, maybe_written
+        self.topic = topic
+        self.partition = partition
+        self.phase = phase
+        self.maybe_written = maybe_written
         self.seconds = dict(seconds or {})
         if topic:
             spent = ", ".join(f"{round(time, 3):g} s {name}" for name, time in self.seconds.items())
             log = "it may be in the log all the same" if maybe_written else "it is not in the log"
-            self.args = (f"{self.args[0]}; {topic}-{partition} spent {spent} (at last: {phase}); {log}",)
+            self.args = (
+                f"{self.args[0]}; {topic}-{partition} spent {spent} (at last: {phase}); {log}",
+            )
 
 
 class TransactionError(TrikafkaError):
-    """Something went wrong with a transaction. What to do is in the class; :exc:`ProducerFencedError` stands beside these."""
+    """A transaction failed.
+
+    The subclass determines what to do. :exc:`ProducerFencedError` is not a subclass.
+    """
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction failed and cannot be committed: leave its block, which aborts it, and do its work again.
+    """The transaction failed and cannot be committed.
 
-    The cause is chained.
+    Leave its block, which aborts it, and repeat its work. The cause is chained.
     """
 
 
 class TransactionUndecidedError(TransactionError, KafkaTimeoutError):
-    """A commit was cut off before its outcome was known: by its limit, or cancelled. Only ``commit`` may be tried again.
+    """A commit was cut off, by its limit or by cancellation, before its outcome was known.
 
-    It goes on in the background. The next ``producer.transaction()`` waits for the outcome, and nothing can be aborted or join
-    until then. Attributes: as :exc:`KafkaTimeoutError`.
+    The commit continues in the background. Only ``commit`` may be called again. The next
+    ``producer.transaction()`` waits for the outcome; until then no record can join, and nothing can
+    be aborted. The attributes are those of :exc:`KafkaTimeoutError`.
     """
 
     def __init__(
-        self, text: str, limit: float = math.inf, attempts: int = 1, last_error: BaseException | None = None, call: str = "commit"
+        self,
+        text: str,
+        limit: float = math.inf,
+        attempts: int = 1,
+        last_error: BaseException | None = None,
+        call: str = "commit",
     ) -> None:
-        self.call, self.limit, self.attempts, self.last_error = call, limit, attempts, last_error
+        self.call = call
+        self.limit = limit
+        self.attempts = attempts
+        self.last_error = last_error
         TrikafkaError.__init__(self, text)
 
 
 class TransactionNotOpenError(TransactionError):
-    """The transaction that an admin client was to end is not open (any more). If its coordinator said so, that is the cause."""
+    """The transaction that an admin client was to end is not open.
+
+    If its coordinator refused the request, that error is the cause.
+    """
 
 
 class TransactionFatalError(TransactionError):
-    """This producer can make no more transactions: close it, and open another. The cause is chained."""
+    """This producer can make no more transactions: close it and open another.
+
+    The cause is chained.
+    """
 
     fatal = True
 
 
 class RequestTimedOutError(TrikafkaError):
-    """One request got no answer in its share of the call's time. The call's deadline decides whether to go on."""
+    """One request got no response within its share of the call's time.
+
+    The call's deadline decides about a retry.
+    """
 
     retriable = True
     refresh_metadata = True
@@ -161,18 +284,21 @@ class KafkaConnectionError(TrikafkaError, ConnectionError):
 
 
 class BootstrapError(TrikafkaError, ConnectionError):
-    """None of the bootstrap addresses answered as a Kafka broker. The message lists each address with its cause."""
+    """None of the bootstrap addresses responded as a Kafka broker.
+
+    The message lists each address with its cause.
+    """
 
 
 class ProtocolError(TrikafkaError):
-    """The peer sent bytes that are not Kafka's protocol, or answered what was not asked."""
+    """The peer sent bytes that are not Kafka's protocol, or an unrequested response."""
 
 
 class DamagedResponseError(ProtocolError):
-    """A response came that cannot be what the broker wrote: cut, too long, of impossible lengths, or not what was asked.
+    """A response was damaged: cut, too long, with impossible lengths, or not the requested one.
 
-    A connection that carries such bytes is as good as lost; so the call is tried again, as after a lost one. While a client
-    opens it still ends in :exc:`BootstrapError`: the port may not be a Kafka broker's.
+    The connection is treated as lost and the call is retried. While a client opens, the error
+    becomes a :exc:`BootstrapError`, since the port may not be a Kafka broker's.
     """
 
     retriable = True
@@ -187,70 +313,163 @@ class UnsupportedVersionError(TrikafkaError):
 
 
 class TelemetryNotSupportedError(UnsupportedVersionError):
-    """The broker takes no metrics from clients (KIP-714), so it has no instance id to give. Nothing to try again."""
+    """The broker accepts no client metrics (KIP-714), so it has no instance id to return.
+
+    A retry cannot succeed.
+    """
 
 
 class CorruptRecordError(TrikafkaError):
-    """Fetched bytes are not valid records. Attributes: ``topic``, ``partition``, ``offset`` (where it is known)."""
+    """Fetched bytes are not valid records.
 
-    def __init__(self, reason: str, topic: str | None = None, partition: int | None = None, offset: int | None = None) -> None:
-        self.reason, self.topic, self.partition, self.offset = reason, topic, partition, offset
+    Attributes:
+        reason: The fault.
+        topic: The topic; ``None`` if unknown.
+        partition: The partition; ``None`` if unknown.
+        offset: The offset; ``None`` if unknown.
+        raw: The record batch as received, at most its first 2 MiB; ``None`` if it is not available.
+            It is not part of the text.
+    """
+
+    _MOST_RAW = 2 * 2**20
+
+    def __init__(
+        self,
+        reason: str,
+        topic: str | None = None,
+        partition: int | None = None,
+        offset: int | None = None,
+        raw: bytes | memoryview | None = None,
+    ) -> None:
+        self.reason = reason
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.raw = None if raw is None else bytes(raw[: self._MOST_RAW])
         where = f" in {topic}-{partition} at offset {offset}" if topic is not None else ""
         super().__init__(f"corrupt records{where}: {reason}")
 
 
 class UnsupportedCompressionError(ConfigurationError):
-    """A compression codec is unknown. (All of Kafka's come with trikafka.)"""
+    """A compression codec is unknown. All of Kafka's codecs come with trikafka."""
 
 
 class NoOffsetForPartitionError(TrikafkaError):
-    """A partition has no committed offset, and ``auto_offset_reset='none'`` forbids choosing one."""
+    """A partition has no committed offset, and ``auto_offset_reset`` is ``'none'``."""
 
 
 class OffsetOutOfRangeError(TrikafkaError):
-    """A position lies outside the partition's log, and ``auto_offset_reset='none'`` forbids choosing another."""
+    """A position lies outside the partition's log, and ``auto_offset_reset`` is ``'none'``.
+
+    Attributes:
+        partition: The partition.
+        offset: The position outside the log.
+        log_start: The first offset in the log; ``None`` if the consumer does not know it.
+        log_end: The offset after the last record; ``None`` if the consumer does not know it.
+    """
+
+    def __init__(
+        self,
+        text: str,
+        partition: TopicPartition | None = None,
+        offset: int | None = None,
+        log_start: int | None = None,
+        log_end: int | None = None,
+    ) -> None:
+        self.partition = partition
+        self.offset = offset
+        self.log_start = log_start
+        self.log_end = log_end
+        super().__init__(text)
 
 
 class LogTruncationError(OffsetOutOfRangeError):
-    """Records that were read are not in the log any more: a leader without them took over (KIP-320).
+    """Records that were read are gone: a leader without them took over (KIP-320).
 
-    Attributes: ``partition``; ``position``, the offset that was to be read next; ``diverging``, up to where what was read and
-    what is in the log agree (its ``offset`` is the first that may differ), ``None`` if the broker does not know.
+    Attributes:
+        partition: The partition.
+        position: The offset that was to be read next.
+        diverging: The point up to which the log and the records read agree. Its ``offset`` is the
+            first that may differ. ``None`` if the broker does not know it.
     """
 
-    def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None = None) -> None:
-        self.partition, self.position, self.diverging = partition, position, diverging
-        agree = "nobody knows since where" if diverging is None else f"what was read from offset {diverging.offset} on is gone"
+    partition: TopicPartition
+
+    def __init__(
+        self,
+        partition: TopicPartition,
+        position: int,
+        diverging: OffsetAndMetadata | None = None,
+        log_start: int | None = None,
+        log_end: int | None = None,
+    ) -> None:
+        self.position = position
+        self.diverging = diverging
+        agree = (
+            "it is unknown since where"
+            if diverging is None
+            else f"what was read from offset {diverging.offset} on is gone"
+        )
         super().__init__(
-            f"the log of {partition} was truncated below the position {position}: {agree}; seek, or set auto_offset_reset"
+            f"the log of {partition} was truncated below the position {position}: {agree}; seek, "
+            "or set auto_offset_reset",
+            partition,
+            position,
+            log_start,
+            log_end,
         )
 
 
 class DeserializationError(TrikafkaError):
-    """A record's key or value could not be turned into what was asked for. The deserializer's error is the cause.
+    """A record's key or value could not be deserialized.
 
-    Attributes: ``topic``, ``partition``, ``offset``; ``part`` ("key" or "value"); the raw ``key`` and ``value``, which are
-    not in the text. The position stands at the record: seek to ``offset + 1`` to step over it.
+    The deserializer's error is the cause. The position stays at the record: seek to ``offset + 1``
+    to skip it.
+
+    Attributes:
+        topic: The record's topic.
+        partition: The record's partition.
+        offset: The record's offset.
+        part: ``"key"`` or ``"value"``.
+        key: The raw key, which is not part of the text.
+        value: The raw value, which is not part of the text.
     """
 
     def __init__(
-        self, topic: str, partition: int, offset: int, part: Literal["key", "value"], key: bytes | None, value: bytes | None
+        self,
+        topic: str,
+        partition: int,
+        offset: int,
+        part: Literal["key", "value"],
+        key: bytes | None,
+        value: bytes | None,
     ) -> None:
-        self.topic, self.partition, self.offset, self.part, self.key, self.value = topic, partition, offset, part, key, value
-        super().__init__(f"the {part} of the record at offset {offset} of {topic}-{partition} could not be deserialized")
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.part = part
+        self.key = key
+        self.value = value
+        super().__init__(
+            f"the {part} of the record at offset {offset} of {topic}-{partition} could not be "
+            "deserialized"
+        )
 
 
 class CommitFailedError(TrikafkaError):
-    """The member is no longer in the group (or in that generation), so its offsets were not committed.
+    """The offsets were not committed, because the member is no longer in its generation.
 
-    Somebody else may be processing the same partitions already. Seen after ``max_poll_interval_ms`` (KIP-62).
+    Another member may already process the same partitions. A usual reason is that
+    ``max_poll_interval_ms`` passed without a receive (KIP-62).
     """
 
 
 class PollIntervalExceededError(CommitFailedError):
-    """The member left its group since the program took longer than ``max_poll_interval_ms`` between two receives (KIP-62).
+    """The member left its group, because the time between two receives was too long (KIP-62).
 
-    Attributes: ``setting`` (what to change), ``interval_ms`` (what it is now).
+    Attributes:
+        setting: The setting that bounds the time, ``max_poll_interval_ms``.
+        interval_ms: Its value.
     """
 
     setting = "max_poll_interval_ms"
@@ -258,40 +477,65 @@ class PollIntervalExceededError(CommitFailedError):
     def __init__(self, interval_ms: int) -> None:
         self.interval_ms = interval_ms
         super().__init__(
-            f"more than {self.setting} ({interval_ms} ms) passed without a receive, so the member left its group;"
+            f"more than {self.setting} ({interval_ms} ms) passed without a receive, so the member "
+            "left its group;"
             f" raise {self.setting}, or take fewer records at a time"
         )
 
 
 class PartitionNotOwnedError(CommitFailedError):
-    """Offsets were to be committed of partitions that this member does not own (any more): another's could be overwritten.
+    """The commit names partitions that this member does not own.
 
-    Attribute: ``partitions``. A consumer without a subscription, or the admin client, may set them all the same.
+    Such a commit could overwrite the offsets of their owner. A consumer without a subscription, or
+    the admin client, may set these offsets.
+
+    Attributes:
+        partitions: The partitions that are not owned.
     """
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions = tuple(partitions)
         super().__init__(
-            f"not committed, for this member does not own {', '.join(map(str, self.partitions))}, and might rewind the offsets of"
-            " who does; to set a group's offsets by hand use a consumer without a subscription, or the admin client"
+            f"not committed, for this member does not own {', '.join(map(str, self.partitions))}, "
+            "and might rewind the offsets of"
+            " who does; to set a group's offsets by hand use a consumer without a subscription, "
+            "or the admin client"
         )
 
 
 class RecordTooLargeError(TrikafkaError):
-    """One record is larger than ``max_request_size`` or than the broker accepts."""
+    """A record is larger than ``max_request_size`` or than the broker accepts."""
 
 
 class ArrowDeliveryError(TrikafkaError):
-    """Not all rows of a table were delivered. What went wrong first is chained as the cause, and in ``error``.
+    """Some rows of a table were not delivered.
 
-    Attributes: ``rows`` of the table, of which ``delivered`` are in the log, ``failed`` are surely not (they were refused, or
-    never sent), and of ``unknown`` nobody can tell, such as those whose time was up while a broker had them.
+    The first failure is chained as the cause.
+
+    Attributes:
+        topic: The topic.
+        rows: The rows of the table.
+        delivered: The rows in the log.
+        failed: The rows that are certainly not in the log: refused, or never sent.
+        unknown: The rows whose outcome is unknown, for example because they expired in flight.
+        error: The first failure.
+        maybe_written: True if ``unknown`` is not 0.
     """
 
-    def __init__(self, topic: str, rows: int, delivered: int, unknown: int, error: Exception) -> None:
-        self.topic, self.rows, self.delivered, self.unknown, self.error = topic, rows, delivered, unknown, error
+    def __init__(
+        self, topic: str, rows: int, delivered: int, unknown: int, error: Exception
+    ) -> None:
+        self.topic = topic
+        self.rows = rows
+        self.delivered = delivered
+        self.unknown = unknown
+        self.error = error
         self.failed = rows - delivered - unknown
-        counts = f"{delivered} of {rows} rows were delivered, {self.failed} failed, {unknown} may be in the log"
+        counts = (
+            f"{delivered} of {rows} rows were delivered, {self.failed} failed, {unknown} may be "
+            "in the log"
+        )
+        self.maybe_written = unknown > 0
         super().__init__(f"a table for {topic!r}: {counts}; the first failure: {error}")
 
 
@@ -300,22 +544,32 @@ class ClientFailedError(TrikafkaError):
 
 
 class ExportError(TrikafkaError):
-    """An export could not be carried out. What had been published before stays valid."""
+    """An export failed. Exports published before remain valid."""
 
 
 class TopicsNotReadyError(TrikafkaError):
-    """Topics that a program needs are not there, or not as they should be. Attribute: ``problems``, topic -> what is wrong."""
+    """Topics that a program needs are missing or differ from what it needs.
+
+    Attributes:
+        problems: The problem of each topic.
+    """
 
     def __init__(self, problems: Mapping[str, str], limit: float | None = None) -> None:
         self.problems = dict(problems)
         tried = "" if limit is None else f" after {limit:g} s"
-        super().__init__(f"not ready{tried}: " + "; ".join(f"topic {name!r} {problem}" for name, problem in self.problems.items()))
+        super().__init__(
+            f"not ready{tried}: "
+            + "; ".join(f"topic {name!r} {problem}" for name, problem in self.problems.items())
+        )
 
 
 class ExportIncompleteError(ExportError):
-    """Some partitions could not be exported; what the others had is published. The cause is chained.
+    """Some partitions could not be exported; the records of the others are published.
 
-    Attribute: ``result``, the :class:`ExportResult` of what was done. The next export goes on with the rest.
+    The cause is chained. The next export continues with the rest.
+
+    Attributes:
+        result: The :class:`ExportResult` of the exported part.
     """
 
     def __init__(self, text: str, result: Any = None) -> None:
@@ -324,7 +578,14 @@ class ExportIncompleteError(ExportError):
 
 
 class BrokerResponseError(TrikafkaError):
-    """A broker answered with an error code. Attributes: ``code``, ``name`` and the three flags of the table."""
+    """A broker responded with an error code.
+
+    Attributes:
+        code: The code.
+        name: The code's name in Kafka.
+
+    The flags ``retriable``, ``refresh_metadata`` and ``refresh_coordinator`` come from the table.
+    """
 
     def __init__(self, code: int, name: str, text: str, detail: str = "") -> None:
         self.code: int = _CODES.get(code, code)
@@ -335,8 +596,15 @@ class BrokerResponseError(TrikafkaError):
 _CODES: dict[int, ErrorCode] = {code.value: code for code in ErrorCode}
 
 
+# The error is retriable, because a new topic is unknown to some brokers until its metadata has
+# spread, and permanent for a misspelt name. Retrying until the limit of the call would make every
+# typing error take a minute. New topics spread within three seconds, so a call stops then, whatever
+# its own limit.
 class UnknownTopicOrPartitionError(BrokerResponseError):
-    """The topic or partition does not exist, or the broker does not know of it yet (metadata takes a moment to spread)."""
+    """The broker does not know the topic or partition.
+
+    It does not exist, or its metadata has not reached the broker yet.
+    """
 
     patience = 3.0
 
@@ -346,23 +614,30 @@ class InvalidTopicError(BrokerResponseError, ValueError):
 
 
 class TopicAlreadyExistsError(BrokerResponseError):
-    """The topic to create exists."""
+    """The topic to create exists already."""
 
 
 class AuthorizationError(BrokerResponseError):
-    """The principal may not do this. Attribute: ``operation``, what it would have to be allowed, as Kafka's access rules name it
-    (``"Read"``, ``"Write"``, ``"Describe"`` ...); the text names it too, and the resource. Empty where that is not known.
+    """The principal is not authorized for the request.
+
+    Attributes:
+        operation: The operation to be allowed, in the terms of Kafka's ACLs (``"Read"``,
+            ``"Write"``, ``"Describe"`` ...). The text names it as well, with the resource. Empty if
+            unknown.
     """
 
     operation: str = ""
 
 
 class AuthenticationError(BrokerResponseError):
-    """The broker did not accept who this client says it is. It is never tried again by itself."""
+    """The broker rejected the client's credentials. trikafka never retries this error."""
 
 
 class HandshakeError(AuthenticationError):
-    """TLS or SASL ended without a broker's code: a certificate that is not trusted or not there, no token. ``code`` is ``None``."""
+    """TLS or SASL failed without an error code of the broker.
+
+    Examples are a missing or untrusted certificate, and a missing token. ``code`` is ``None``.
+    """
 
     name = ""
 
@@ -375,23 +650,29 @@ class NotLeaderError(BrokerResponseError):
 
 
 class CoordinatorError(BrokerResponseError):
-    """The coordinator is moving, loading or not there yet."""
+    """The coordinator is moving, loading or not available yet."""
 
 
 class RebalanceInProgressError(BrokerResponseError):
-    """The group rebalances; the member has to join again."""
+    """The group rebalances; the member must join again."""
 
 
 class MemberFencedError(BrokerResponseError):
-    """The group does not know this member (any more), or not in this generation."""
+    """The group does not know this member, or not in this generation."""
 
 
 class FencedInstanceIdError(BrokerResponseError):
-    """Another member has the same ``group_instance_id``: it took over, or still holds it. Give each process its own."""
+    """Another member has taken over the same ``group_instance_id``, or still holds it.
+
+    Each process needs its own.
+    """
 
 
 class GroupProtocolMismatchError(BrokerResponseError):
-    """The group's members have no assignor in common with this one, or the group is not one of consumers."""
+    """The group's other members share no assignor with this one.
+
+    Also raised if the group is no consumer group.
+    """
 
 
 class UnsupportedAssignorError(BrokerResponseError):
@@ -407,33 +688,36 @@ class GroupIdNotFoundError(BrokerResponseError):
 
 
 class GroupFullError(BrokerResponseError):
-    """The group has as many members as the broker's ``group.max.size`` allows."""
+    """The group has reached the broker's ``group.max.size``."""
 
 
 class UnstableOffsetCommitError(BrokerResponseError):
-    """A transaction that is still open has offsets of this partition pending (KIP-447)."""
+    """An open transaction has pending offsets of this partition (KIP-447)."""
 
 
 class OffsetMovedToTieredStorageError(BrokerResponseError):
-    """The offset is not on the leader's own disk any more, but in tiered storage (KIP-405)."""
+    """The offset has moved from the leader's disk to tiered storage (KIP-405)."""
 
 
 class OutOfOrderSequenceError(BrokerResponseError):
-    """The broker got a batch whose sequence number does not follow the last one. An idempotent producer puts that right, but for a
-    record behind one given up, if both were sent on a lost connection: it may be in the log, as after :exc:`DeliveryTimeoutError`.
+    """The broker received a batch whose sequence number does not follow the last one.
+
+    An idempotent producer recovers from this. The exception is a record behind one that expired, if
+    both were sent on a connection that was lost: ``maybe_written`` then says whether the record may
+    be in the log.
     """
 
 
 class DuplicateSequenceError(BrokerResponseError):
-    """The broker has this batch already; its offset is not known any more."""
+    """The broker already has this batch and no longer knows its offset."""
 
 
 class ProducerFencedError(BrokerResponseError):
-    """A newer producer with the same transactional id, or a newer epoch, has taken over."""
+    """A producer with the same transactional id and a newer epoch has taken over."""
 
 
 class UnknownProducerIdError(BrokerResponseError):
-    """The broker has lost what it knew of this producer id."""
+    """The broker no longer knows this producer id."""
 
 
 class MessageTooLargeError(BrokerResponseError, RecordTooLargeError):
@@ -441,4 +725,17 @@ class MessageTooLargeError(BrokerResponseError, RecordTooLargeError):
 
 
 class FetchSessionError(BrokerResponseError):
-    """The fetch session is unknown to the broker, or its epoch is not the next one."""
+    """The broker does not know the fetch session, or expected another epoch."""
+
+
+def combined(failures: Mapping[TopicPartition, TrikafkaError]) -> TrikafkaError:
+    """Return one error for the failures of several partitions.
+
+    The first failure that is not retriable counts, or else the first. Its ``failures`` hold each
+    partition's own error, so that one partition does not fail because of another. The result is a
+    copy: an error that refers to itself would keep its frames alive.
+    """
+    errors = failures.values()
+    error = again(next((each for each in errors if not each.retriable), next(iter(errors))))
+    error._stand_for(failures)
+    return error

@@ -1,4 +1,4 @@
-"""One error for several: whoever raises an error that others raise too raises a copy of it."""
+"""Copies of errors that several callers raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ Error = TypeVar("Error", bound=Exception)
 
 
 def again(error: Error) -> Error:
-    """A copy of an error that is raised more than once, so that each has its own traceback, context and notes."""
+    """Return a copy of an error that is raised more than once.
+
+    Each copy has its own traceback, context and notes.
+    """
     twin = copy.copy(error)
     twin.__cause__ = error.__cause__
     if notes := getattr(error, "__notes__", None):

@@ -1,17 +1,39 @@
-"""What plugins implement, and the values that they exchange with trikafka. No I/O, no behaviour.
+"""Contracts for plugins, and the values that plugins exchange with trikafka. No I/O, no behaviour.
 
-A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of these contracts. By idea:
+A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of these contracts:
 
-* :mod:`.managers`: the seats of a client, each with the whole contract of the manager in it (``trikafka_request_manager``);
-* :mod:`.context`: what a factory gets to know of the client; :mod:`.state`, :mod:`.network`, :mod:`.cluster`: the parts of that;
-* :mod:`.listeners`: rebalance listeners and observers (``trikafka_rebalance_listener``, ``trikafka_observer``);
-* :mod:`.sink`: where an export writes (``trikafka_sink``); :mod:`.batch_sink`: where a consumer hands its batches (the same).
+* :mod:`.managers`: the request managers of a client. One Protocol is the whole contract of one
+  manager (hook ``trikafka_request_manager``).
+* :mod:`.context`: the client as a plugin's factory sees it. :mod:`.state`, :mod:`.network` and
+  :mod:`.cluster` hold the parts of the context.
+* :mod:`.listeners`: rebalance listeners and observers (``trikafka_rebalance_listener``,
+  ``trikafka_observer``).
+* :mod:`.sink`: the destination of an export (``trikafka_sink``). :mod:`.batch_sink`: the
+  destination of a consumer's batches (the same hook). :mod:`.export`: the format of an export and
+  the runner of its ranges (``trikafka_export_format``, ``trikafka_export_runner``).
+* :mod:`.command`: a subcommand of the command line (``trikafka_command``).
 """
 
 from .batch_sink import BatchSink, BatchWriter, SinkBatch
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
-from .context import ClientContext, ConsumerContext, MembershipNews, OfferedAssignor, Partitioner, ProducerContext
-from .listeners import ConnectionObserver, MembershipObserver, Observer, ProducerObserver, RebalanceListener
+from .command import Subcommand
+from .context import (
+    ClientContext,
+    CompressionCodec,
+    ConsumerContext,
+    MembershipNews,
+    OfferedAssignor,
+    Partitioner,
+    ProducerContext,
+)
+from .export import ExportFormat, ExportRunner, RangeTask
+from .listeners import (
+    ConnectionObserver,
+    MembershipObserver,
+    Observer,
+    ProducerObserver,
+    RebalanceListener,
+)
 from .managers import (
     CommitManager,
     Committed,
@@ -27,6 +49,8 @@ from .managers import (
     ProduceManager,
     RecordAccumulator,
     RecordAck,
+    RowsBatch,
+    TableRows,
     TakenRows,
     TransactionManager,
 )
@@ -34,6 +58,7 @@ from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
 from .sink import (
     AbandoningSink,
     CheckableSink,
+    DeepCheckableSink,
     ExportCheck,
     ExportManifest,
     ExportPlan,
@@ -57,18 +82,22 @@ __all__ = [
     "BrokerConnection",
     "Call",
     "CheckableSink",
+    "DeepCheckableSink",
     "ClientContext",
     "ClusterSnapshot",
     "CommitManager",
     "Committed",
+    "CompressionCodec",
     "ConnectionObserver",
     "ConsumerContext",
     "ConsumerState",
     "CoordinatorKind",
     "CoordinatorManager",
     "ExportCheck",
+    "ExportFormat",
     "ExportManifest",
     "ExportPlan",
+    "ExportRunner",
     "ExportStage",
     "ExportState",
     "FetchManager",
@@ -91,13 +120,17 @@ __all__ = [
     "ProducerContext",
     "Purpose",
     "RangeResult",
+    "RangeTask",
     "RebalanceListener",
     "RecordAccumulator",
     "RecordAck",
     "Response",
+    "RowsBatch",
     "Sink",
     "SinkBatch",
     "SinkReport",
+    "Subcommand",
+    "TableRows",
     "TakenRows",
     "TopicInfo",
     "TransactionManager",

@@ -1,4 +1,7 @@
-"""Where a consumer hands its Arrow batches (hook ``trikafka_sink``, :func:`trikafka.sink_batches`). No I/O, no behaviour."""
+"""The destination of a consumer's Arrow batches (hook ``trikafka_sink``).
+
+:func:`trikafka.sink_batches` feeds the destination. No I/O, no behaviour.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SinkBatch:
-    """Records of one partition, in order: all that a reader sees of ``start <= offset < end``, the first of them at ``start``.
+    """Consecutive records of one partition.
 
-    ``table`` has the columns of ``RecordBatch.to_arrow``, and at least one row.
+    The batch holds every record that a reader sees with ``start <= offset < end``. The first record
+    has the offset ``start``.
+
+    Attributes:
+        topic: The name of the topic.
+        partition: The number of the partition.
+        start: The offset of the first record.
+        end: The offset after the last record that the batch covers.
+        table: The records, with the columns of ``RecordBatch.to_arrow`` and at least one row.
     """
 
     topic: str
@@ -35,21 +46,39 @@ class SinkBatch:
 
 
 class BatchWriter(Protocol):
-    """What takes the batches."""
+    """A writer that makes batches durable."""
 
     async def write(self, batch: SinkBatch) -> None:
-        """Return when the batch is durable: the group's offset goes past it then.
+        """Write a batch; return once the batch is durable.
 
-        Called in several tasks at the same time, one after the other for each partition, as it has time: it may take as long as
-        it wants. What was written and not yet committed, by a worker that was killed or has lost the partition, comes again,
-        perhaps cut otherwise. A :exc:`trikafka.KafkaTimeoutError` is tried again as :func:`trikafka.run_tasks` does; any
-        other exception ends the run. It may be cancelled at any checkpoint, and must not block the Trio thread.
+        The group's committed offset moves past the batch after this method returns. Several tasks
+        call this method at the same time, but for one partition the calls follow one another. A
+        call may take any time. It must not block the Trio thread.
+
+        Delivery is at least once. A batch that was written but not committed is written again if
+        the worker was killed or lost the partition. The records may then be cut into other batches.
+
+        Cancellation may arrive at any checkpoint.
+
+        Args:
+            batch: The records to write.
+
+        Raises:
+            KafkaTimeoutError: The batch is retried as in :func:`trikafka.run_tasks`. Any other
+                exception ends the run.
         """
 
 
 @runtime_checkable
 class BatchSink(Protocol):
-    """A place that takes batches of a consumer. It may be a :class:`Sink` as well, which exports write to."""
+    """A destination for the batches of a consumer.
+
+    An object may implement :class:`Sink` as well, the destination of exports.
+    """
 
     def open_batches(self) -> AbstractAsyncContextManager[BatchWriter]:
-        """Open it for batches. Entering raises :exc:`trikafka.ExportError` where nothing can be written."""
+        """Open the destination; return a context manager that yields a :class:`BatchWriter`.
+
+        Raises:
+            ExportError: On entering, when nothing can be written to the destination.
+        """

@@ -1,4 +1,7 @@
-"""What a plugin's factory gets to know of the client that opens: all that trikafka's own managers are made from."""
+"""The context of a plugin's factory: the client that opens.
+
+trikafka's own managers are built from the same context.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +27,77 @@ from .network import BrokerAccess
 from .state import ConsumerState, ReconcilerView
 from .transaction import ProducerTransactionState, TransactionSignals
 
-#: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
+#: ``(topic, key, partition numbers) -> number``: chooses the partition of a record that names none.
 Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
 
 
+#: Bytes, or a type that shares memory with them.
+Buffer = bytes | bytearray | memoryview
+
+
+@runtime_checkable
+class CompressionCodec(Protocol):
+    """A codec for Kafka's record batches (hook ``trikafka_compression``).
+
+    The codec reads and writes the format of Kafka's other clients. ``gzip``: RFC 1952. ``snappy``:
+    raw blocks, and blocks framed by the xerial library. ``lz4``: frames of independent blocks.
+    ``zstd``: frames.
+
+    Both methods are plain, pure functions. Several threads call them at the same time.
+    """
+
+    def compress(self, data: Buffer, level: int | None) -> Buffer:
+        """Return ``data`` compressed.
+
+        Args:
+            data: The bytes to compress.
+            level: The level from the settings; ``None`` means the codec's default.
+        """
+
+    def decompress(self, data: Buffer, limit: int) -> Buffer:
+        """Return ``data`` decompressed.
+
+        The data comes from the network and may be hostile. An implementation must never allocate
+        more than ``limit`` bytes for the output.
+
+        Args:
+            data: The compressed bytes.
+            limit: The largest output, in bytes.
+
+        Raises:
+            ValueError: The data is corrupt, or its content is larger than ``limit``.
+        """
+
+
 class MembershipNews(Protocol):
-    """Tells observers what becomes of a group's member."""
+    """Notifications of a membership manager to the client's observers."""
 
     def tell(self, kind: MembershipEventKind, reason: str, error: Exception | None = None) -> None:
-        """This has just happened, once a change; see :class:`~trikafka.MembershipEvent`."""
+        """Notify the observers of a change that has just happened, once per change.
+
+        Args:
+            kind: The kind of change; see :class:`~trikafka.MembershipEvent`.
+            reason: The reason, as text for people.
+            error: The error behind the change, if any.
+        """
 
 
 @runtime_checkable
 class ClientContext(Protocol):
-    """What every client has. A consumer's is a :class:`ConsumerContext`, a producer's a :class:`ProducerContext`.
+    """The parts that every client has.
 
-    Seats are filled in the order of :data:`ManagerKind`: ``manager(kind)`` knows those before.
+    A consumer passes a :class:`ConsumerContext`, a producer a :class:`ProducerContext`. Managers
+    are created in the order of :data:`ManagerKind`, so ``manager(kind)`` returns only those created
+    earlier.
     """
 
     @property
     def config(self) -> ClientConfig:
-        """The client's settings: a ``ConsumerConfig``, a ``ProducerConfig`` or an ``AdminConfig``."""
+        """The client's settings: a ``ConsumerConfig``, ``ProducerConfig`` or ``AdminConfig``."""
 
     @property
     def brokers(self) -> BrokerAccess:
-        """Sends requests."""
+        """The client's connections, for sending requests."""
 
     @overload
     def manager(self, kind: Literal["metadata"]) -> MetadataManager: ...
@@ -72,10 +121,23 @@ class ClientContext(Protocol):
     def manager(self, kind: Literal["transactions"]) -> TransactionManager: ...
 
     def builtin(self, kind: ManagerKind) -> Any:
-        """A manager for ``kind`` as trikafka itself makes it (it meets the seat's Protocol): to hand on what is not replaced."""
+        """Return trikafka's own manager for ``kind``.
+
+        A plugin that replaces a part of a manager delegates the rest to this object.
+
+        Args:
+            kind: The kind of manager. The object meets the Protocol of that kind.
+        """
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Start a task that ends with the client, and whose failure ends it."""
+        """Start a background task of the client.
+
+        The task is cancelled when the client closes. If the task fails, the client fails.
+
+        Args:
+            async_fn: The function to run.
+            args: Its positional arguments.
+        """
 
 
 class OfferedAssignor(Protocol):
@@ -84,13 +146,28 @@ class OfferedAssignor(Protocol):
     name: str
     cooperative: bool  #: whether members keep their partitions while they join again (KIP-429)
 
-    def assign(self, members: Mapping[str, Any], partitions: Mapping[str, Sequence[int]]) -> Mapping[str, Sequence[TopicPartition]]:
-        """Assign ``partitions`` (topic -> numbers) to ``members`` (member id -> its subscription). Pure; called on the leader."""
+    def assign(
+        self, members: Mapping[str, Any], partitions: Mapping[str, Sequence[int]]
+    ) -> Mapping[str, Sequence[TopicPartition]]:
+        """Return the partitions of each member.
+
+        The group's leader calls this method. It must be pure.
+
+        Args:
+            members: The subscription of each member, by member id.
+            partitions: The partition numbers of each topic.
+
+        Returns:
+            The assigned partitions by member id.
+        """
 
 
 @runtime_checkable
 class ConsumerContext(ClientContext, Protocol):
-    """A consumer's. The last two are there for members of a group, from the seat ``heartbeat`` on."""
+    """A consumer's context.
+
+    ``assignors`` is filled for members of a group before the kind ``heartbeat`` is created.
+    """
 
     @property
     def config(self) -> ConsumerConfig:
@@ -98,24 +175,27 @@ class ConsumerContext(ClientContext, Protocol):
 
     @property
     def core(self) -> ConsumerState:
-        """The state that its managers share."""
+        """The state that the consumer's managers share."""
 
     @property
     def reconciler(self) -> ReconcilerView:
-        """Carries out what the group assigned."""
+        """The object that applies the group's assignment and runs the rebalance listeners."""
 
     @property
     def assignors(self) -> Sequence[OfferedAssignor]:
-        """Those of ``partition_assignment_strategy``, in its order."""
+        """The assignors of ``partition_assignment_strategy``, in that order.
+
+        Empty without a ``group_id``, and before the kind ``heartbeat`` is created.
+        """
 
     @property
     def membership_events(self) -> MembershipNews | None:
-        """Tells a :class:`MembershipObserver` of changes; ``None`` without a ``group_id``."""
+        """The notifier of :class:`MembershipObserver`; ``None`` without a ``group_id``."""
 
 
 @runtime_checkable
 class ProducerContext(ClientContext, Protocol):
-    """A producer's."""
+    """A producer's context."""
 
     @property
     def config(self) -> ProducerConfig:
@@ -123,16 +203,26 @@ class ProducerContext(ClientContext, Protocol):
 
     @property
     def partitioner(self) -> Partitioner | None:
-        """The partitioner that the settings name; ``None``: the default one."""
+        """The partitioner named in the settings; ``None`` means the default one."""
+
+    @property
+    def codec(self) -> CompressionCodec | None:
+        """The codec that a plugin offers for ``compression_type``.
+
+        ``None`` means trikafka's own codec, or no compression.
+        """
 
     @property
     def watch(self) -> Callable[[str, BatchEvent], object] | None:
-        """Tells observers of a point of :class:`ProducerObserver`, by its name; ``None`` if nobody wants to know."""
+        """The notifier of :class:`ProducerObserver`; ``None`` when no observer has its methods.
+
+        The first argument is the name of the observer's method, the second its event.
+        """
 
     @property
     def transaction(self) -> ProducerTransactionState | None:
-        """The state of a producer with a ``transactional_id``, told by its managers; ``None``: it has no such id."""
+        """The transaction state; ``None`` for a producer without a ``transactional_id``."""
 
     @property
     def transaction_signals(self) -> TransactionSignals:
-        """What that state wakes tasks with."""
+        """The conditions that the transaction state notifies."""

@@ -1,4 +1,7 @@
-"""Who is told what happens in a client: rebalance listeners and observers. To inherit from: the methods here do nothing."""
+"""Base classes of rebalance listeners and observers.
+
+All methods here do nothing, so a subclass defines only the methods that it needs.
+"""
 
 from __future__ import annotations
 
@@ -8,85 +11,175 @@ from ..types import BatchEvent, ConnectionEvent, MembershipEvent, TopicPartition
 from .context import ClientContext
 
 
+# Listeners run inside receive(), in the task that consumes: there the user's code is between two
+# records. The membership task posts the revocation and waits, while heartbeats continue. The
+# next receive commits what is processed and runs the listeners, and the partitions are gone in the
+# step after them. So on_partitions_revoked() can still commit, and nothing is delivered from a
+# partition while its listener runs.
+#
+# Three consequences need care:
+#
+# * A receive with a timeout must return in time, but a listener that has begun must not be cut. The
+#   client runs it in a task of its own, and the next receive waits for that task.
+# * A listener that never returns would keep the member's partitions for ever, since heartbeats go
+#   on. max_poll_interval_ms bounds it: the group has moved on by then, so committing is pointless
+#   and the partitions are lost.
+# * On leaving, the listener runs in the task that leaves. If another listener still runs, the
+#   leaving task waits for it first: two methods never overlap, so a listener needs no lock.
+#
+# When the surrounding scope is cancelled no listener can run: each of its checkpoints would raise.
+# The remaining second goes to the last commit and the LeaveGroup request.
 class RebalanceListener:
-    """Is told when the group gives and takes partitions, inside ``receive``, in the task that consumes.
+    """A listener for partitions that the group assigns or revokes.
 
-    Inherit from it to get methods that do nothing; any object with these methods will do. Heartbeats go on meanwhile. A method that
-    is cancelled is called again by the next receive. What it raises comes out of ``receive``, and the rebalance goes on; of a
-    plugin's listener as a :exc:`PluginError` that names the plugin, unless it is an error of trikafka's. One that takes longer than
-    ``max_poll_interval_ms`` is cancelled for good, for the group has gone on by then: ``receive`` raises
-    :exc:`~trikafka.errors.KafkaTimeoutError`, and the next one loses what was assigned and joins again.
+    Inherit from this class, or implement the same methods. The methods run inside ``receive``, in
+    the task that consumes. Heartbeats continue meanwhile.
 
-    On ``unsubscribe``, ``aclose`` and at the end of ``async with`` the methods run in the task that leaves, within its limit, and
-    only once a method that still runs in another task has ended: two never run at the same time. No heartbeats are sent then.
-    ``unsubscribe`` and ``aclose`` cannot be called inside a method, and no new receive can be begun there.
+    For a receive with a ``timeout``, the methods run in a task of the client. The receive returns
+    in time, the methods continue, and the next receive waits for them. If a method is cancelled,
+    the next receive calls it again.
 
-    When the ``async with`` block is cancelled, no method is called: a second is left, for the last commit and the goodbye. What
-    must be done then too, belongs into a ``finally`` of the user's.
+    A method that takes longer than ``max_poll_interval_ms`` is cancelled and not called again,
+    because the group has moved on. ``receive`` then raises
+    :exc:`~trikafka.errors.KafkaTimeoutError`. The next receive loses the assigned partitions and
+    joins the group again.
+
+    An exception raised by a method is raised by ``receive``, and the rebalance continues. If the
+    listener belongs to a plugin, ``receive`` raises a :exc:`PluginError` with the plugin's name,
+    unless the exception is a :exc:`TrikafkaError`.
+
+    On ``unsubscribe``, ``aclose`` and at the end of ``async with``, the methods run in the task
+    that leaves, within the limit of that call. No heartbeats are sent during that time. The task
+    first waits for a method that still runs elsewhere, so two methods never run at the same time. A
+    method must not call ``unsubscribe`` or ``aclose``, nor start a receive.
+
+    When the ``async with`` block is cancelled, no method is called. One second remains, for the
+    last commit and for leaving the group. Put cleanup that must always run into a ``finally``
+    block.
     """
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are new. Nothing of them has been fetched yet: ``seek`` here wins."""
+        """Handle newly assigned partitions.
+
+        No record of them has been fetched yet, so a ``seek`` here decides the position.
+
+        Args:
+            partitions: The new partitions.
+        """
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions go to another member after this returns; they can still be committed here, also on leaving.
+        """Handle partitions that another member receives after this method returns.
 
-        What auto commit has to commit of them was committed just before.
+        Their offsets can still be committed here, also on leaving. Auto commit has already
+        committed the processed offsets.
+
+        Args:
+            partitions: The partitions about to be released.
         """
 
     async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions are gone already, and may be with another member: committing them fails."""
+        """Handle partitions that are gone already.
+
+        Another member may own them, so committing their offsets fails.
+
+        Args:
+            partitions: The lost partitions.
+        """
 
 
 class Observer:
-    """Watches one client. Inherit from it to get methods that do nothing; any object with these methods will do.
+    """An observer of one client.
 
-    Plain functions, called in the client's tasks: they must be quick. What they raise is logged, the first time, and changes
-    nothing for the client.
+    Inherit from this class, or implement the same methods. The methods are plain functions that run
+    in the client's tasks, so they must return quickly. An exception is logged the first time and
+    does not affect the client.
     """
 
     def opened(self, context: ClientContext) -> None:
-        """The client is open."""
+        """Handle the opening of the client.
+
+        Args:
+            context: The client's context.
+        """
 
     def failed(self, error: Exception) -> None:
-        """A background task failed; the client ends."""
+        """Handle the failure of a background task, which ends the client.
+
+        Args:
+            error: The failure.
+        """
 
     def closed(self) -> None:
-        """The client is closed."""
+        """Handle the closing of the client."""
 
 
 class ConnectionObserver(Observer):
-    """An observer that watches the connections, too. An observer without this method is not asked."""
+    """An observer of the client's connections as well.
+
+    Observers without this method are not notified of connections.
+    """
 
     def connection_changed(self, event: ConnectionEvent) -> None:
-        """A connection is in another state: it is negotiated, authenticates (anew), is ready, or closed. Once a change."""
+        """Handle a change of a connection's state, once per change.
+
+        The states are listed at :class:`~trikafka.ConnectionStatistics`.
+
+        Args:
+            event: The connection, its new state and the state before.
+        """
 
 
 class MembershipObserver(Observer):
-    """An observer that watches a consumer's membership of its group, too. An observer without this method is not asked."""
+    """An observer of a consumer's membership of its group as well.
+
+    Observers without this method are not notified of the membership.
+    """
 
     def membership_changed(self, event: MembershipEvent) -> None:
-        """The consumer joined, left, was put out, or lost or found its coordinator: see ``event.kind``. Once a change.
+        """Handle a change of the membership, once per change and without delay.
 
-        Of partitions that come and go a :class:`RebalanceListener` is told, at the next receive; this is told at once.
+        The consumer joined, left, was removed, or lost or found its coordinator (``event.kind``).
+        Partitions that are assigned or revoked are reported to a :class:`RebalanceListener`
+        instead, at the next receive.
+
+        Args:
+            event: The change.
         """
 
 
 class ProducerObserver(Observer):
-    """An observer that watches a producer's batches, too. An observer without these methods is not asked.
+    """An observer of a producer's batches as well.
 
-    Each is called once a batch, or once for each time that it is sent; never for a record. An event is made only where somebody has
-    the method for it.
+    Observers without these methods are not notified of batches. Each method is called once per
+    batch or once per attempt, never per record. Events are created only if an observer has the
+    method for them.
     """
 
     def batch_sent(self, event: BatchEvent) -> None:
-        """A batch is about to be sent, for the first time or again (``event.attempt``)."""
+        """Handle a batch that is about to be sent, for the first time or again.
+
+        Args:
+            event: The batch. ``event.attempt`` counts from 1.
+        """
 
     def batch_retried(self, event: BatchEvent) -> None:
-        """A batch is about to be sent again, after ``event.error``; :meth:`batch_sent` follows."""
+        """Handle a batch that is about to be sent again; :meth:`batch_sent` follows.
+
+        Args:
+            event: The batch. ``event.error`` is the failure of the last attempt.
+        """
 
     def batch_delivered(self, event: BatchEvent) -> None:
-        """The broker has a batch; ``event.age`` is how long that took from its first record on."""
+        """Handle a batch that the broker has acknowledged.
+
+        Args:
+            event: The batch. ``event.age`` is the time in seconds since its first record was
+                accepted.
+        """
 
     def batch_failed(self, event: BatchEvent) -> None:
-        """The records of a batch have failed with ``event.error``."""
+        """Handle a batch whose records have failed.
+
+        Args:
+            event: The batch. ``event.error`` is the failure.
+        """

@@ -1,9 +1,12 @@
-"""The seats of a client: what the request manager in each of them does. A Protocol here is the whole contract of its seat.
+"""The contracts of a client's request managers.
 
-A manager that has what its Protocol names works in that seat; nothing beyond that is asked of it. Async methods may be cancelled
-at any checkpoint. What they raise is an error of trikafka's tree; anything else that comes out of a plugin's
-manager reaches the user as a :exc:`PluginError` that names the plugin, the seat and the method, with the cause chained. A ``run``
-goes on until it is cancelled: if it returns, the client ends with such an error.
+Each Protocol here is the whole contract of one kind of manager. An object that has the Protocol's
+members can replace the built-in manager; nothing else is required.
+
+Async methods may be cancelled at any checkpoint. They raise errors of trikafka's hierarchy. Any
+other exception of a plugin's manager reaches the user as a :exc:`PluginError` that names the
+plugin, the kind of manager and the method, with the cause chained. A ``run`` method continues until
+it is cancelled. If it returns, the client fails with such an error.
 """
 
 from __future__ import annotations
@@ -29,53 +32,93 @@ from .network import Call
 
 T = TypeVar("T")
 
-#: The seats that a request manager can take. Each owns its state and one kind of conversation with the brokers.
+#: The kinds of request managers. Each manager owns its state and one kind of conversation with the
+#: brokers.
 ManagerKind = Literal[
-    "metadata", "coordinator", "offsets", "commit", "positions", "fetch", "heartbeat", "membership", "produce", "transactions"
+    "metadata",
+    "coordinator",
+    "offsets",
+    "commit",
+    "positions",
+    "fetch",
+    "heartbeat",
+    "membership",
+    "produce",
+    "transactions",
 ]
-#: partition -> what was found; ``None`` where no record is that young.
+#: The offset found for each partition; ``None`` where every record is older than the wanted time.
 Found = dict[TopicPartition, OffsetAndTimestamp | None]
-#: partition -> what is committed; ``None`` where nothing is.
+#: The committed offset of each partition; ``None`` where none is committed.
 Committed = dict[TopicPartition, OffsetAndMetadata | None]
 
 
 @runtime_checkable
 class MetadataManager(Protocol):
-    """Knows the cluster. In every client."""
+    """The manager of the cluster's metadata, in every client."""
 
     @property
     def snapshot(self) -> ClusterSnapshot:
-        """The cluster as last seen: immutable, replaced by a newer one (``version``) with each refresh."""
+        """The cluster as last described: immutable, replaced with each refresh.
+
+        ``version`` grows with each new snapshot.
+        """
 
     def want(self, topics: Iterable[str], *, everything: bool = False) -> None:
-        """Set which topics every refresh asks for; ``everything``: all topics of the cluster."""
+        """Set the topics that every refresh requests.
+
+        Args:
+            topics: Names of topics.
+            everything: Request all topics of the cluster.
+        """
 
     def add_topic(self, topic: str) -> None:
-        """Add a topic to those."""
+        """Add a topic to those that every refresh requests."""
 
     def request_update(self) -> None:
-        """Refresh soon, in the background: something that the snapshot says was found wrong."""
+        """Refresh soon, in the background, because a part of the snapshot proved wrong."""
 
-    def learn_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> frozenset[TopicPartition]:
-        """A broker's hint who leads partitions by now (KIP-951): node id and epoch of each; ``nodes`` may be new.
+    def learn_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
+    ) -> frozenset[TopicPartition]:
+        """Apply a broker's hint about new leaders (KIP-951).
 
-        Returns those for which that was news.
+        Args:
+            leaders: Node id and leader epoch by partition.
+            nodes: Brokers that the hint describes. They may be new.
+
+        Returns:
+            The partitions for which the hint was news.
         """
 
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
-        """Wait for a snapshot newer than ``seen``."""
+        """Wait for a snapshot newer than ``seen``; return that snapshot."""
 
     async def refresh(self, topics: Iterable[str] = ()) -> ClusterSnapshot:
-        """Ask now, also for ``topics``; callers at the same time share the request. Raises a retriable error if nobody responds."""
+        """Request the metadata now; concurrent callers share one request.
+
+        Args:
+            topics: Topics to include in this refresh.
+
+        Raises:
+            TrikafkaError: A retriable error, if no broker responds.
+        """
 
     async def topic(self, name: str) -> TopicInfo | None:
-        """A topic, looked up if unknown; ``None`` if there is none."""
+        """Return a topic, looked up if unknown; ``None`` if the cluster has no such topic."""
 
     async def ask_any(self, message: Callable[[], Any]) -> Any:
-        """Send what any broker can respond to (``message`` makes the request anew for each that is tried); the response."""
+        """Send a request that any broker can answer; return the response.
+
+        Args:
+            message: Creates the request. Called once per broker that is tried.
+        """
 
     async def bootstrap(self) -> None:
-        """Make the first contact, while the client opens. Raises :exc:`BootstrapError` when no address answers."""
+        """Make the first contact with the cluster, while the client opens.
+
+        Raises:
+            BootstrapError: No bootstrap address responded.
+        """
 
     async def run(self) -> None:
         """Refresh by age and on :meth:`request_update`, until cancelled."""
@@ -83,32 +126,54 @@ class MetadataManager(Protocol):
 
 @runtime_checkable
 class CoordinatorManager(Protocol):
-    """Finds coordinators of groups and transactional ids.
+    """The manager that finds coordinators of groups and transactional ids.
 
-    In consumers, admin clients, and producers with a ``transactional_id``.
+    It exists in consumers, admin clients, and producers with a ``transactional_id``.
     """
 
     async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
-        """The coordinator of ``key``. Raises a retriable error while there is none."""
+        """Return the coordinator of ``key``.
+
+        Raises:
+            TrikafkaError: A retriable error, while there is no coordinator.
+        """
 
     def mark_unknown(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
-        """It has moved or does not respond: look it up again at the next use."""
+        """Forget the coordinator of ``key``, which moved or does not respond.
+
+        The next :meth:`find` looks it up again.
+        """
 
 
 @runtime_checkable
 class OffsetsManager(Protocol):
-    """Looks up offsets by time, or of the ends of partitions. In consumers and admin clients."""
+    """The manager that looks up offsets by time and the ends of partitions.
 
-    async def look_up(self, call: Call, wanted: Mapping[TopicPartition, int], found: Found) -> Found:
-        """One attempt to find, for each partition of ``wanted``, the offset of a time (ms since the epoch, or an ``OffsetSpec``).
+    It exists in consumers and admin clients.
+    """
 
-        Adds to ``found``, which holds what earlier attempts found, and returns it. Raises a retriable error when some are missing.
+    async def look_up(
+        self, call: Call, wanted: Mapping[TopicPartition, int], found: Found
+    ) -> Found:
+        """Make one attempt to find the offset of a time in each partition.
+
+        Args:
+            call: The API call that this attempt belongs to.
+            wanted: The time of each partition, in milliseconds since the epoch, or an
+                ``OffsetSpec``.
+            found: The results of earlier attempts. New results are added.
+
+        Returns:
+            ``found``.
+
+        Raises:
+            TrikafkaError: A retriable error, if some partitions are missing.
         """
 
 
 @runtime_checkable
 class CommitManager(Protocol):
-    """Writes and reads the committed offsets of a group. In consumers with a ``group_id``."""
+    """The manager of a group's committed offsets, in consumers with a ``group_id``."""
 
     async def commit(
         self,
@@ -118,39 +183,82 @@ class CommitManager(Protocol):
         name: str = "commit",
         check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Commit ``offsets`` within ``timeout`` seconds (``None``: ``default_api_timeout_ms``); ``name`` is the call's, for errors.
+        """Commit ``offsets``.
 
-        ``check`` is to be called before each attempt: it raises when they are not the member's to commit any more. Raises
-        :exc:`CommitFailedError`, :exc:`KafkaTimeoutError`. Cancelled while it is under way, it may or may not have happened.
+        If the caller is cancelled during a request, the commit may or may not have happened.
+
+        Args:
+            offsets: The offset to commit for each partition.
+            timeout: Seconds for the whole call; ``None`` means ``default_api_timeout_ms``.
+            name: The name of the API call, for errors.
+            check: Called before each attempt. It raises if the member no longer owns the
+                partitions.
+
+        Raises:
+            CommitFailedError: The group refused the commit.
+            KafkaTimeoutError: The timeout passed.
         """
 
     async def committed(
-        self, partitions: Iterable[TopicPartition] | None, *, timeout: float | None = None, name: str = "committed"
+        self,
+        partitions: Iterable[TopicPartition] | None,
+        *,
+        timeout: float | None = None,
+        name: str = "committed",
     ) -> Committed:
-        """What is committed for ``partitions`` (``None``: for all that have a commit). As :meth:`commit`."""
+        """Return the committed offsets.
+
+        Args:
+            partitions: The partitions to look up; ``None`` means all partitions with a committed
+                offset.
+            timeout: Seconds for the whole call; ``None`` means ``default_api_timeout_ms``.
+            name: The name of the API call, for errors.
+
+        Raises:
+            KafkaTimeoutError: The timeout passed.
+        """
 
     async def fetch_once(self, call: Call, partitions: list[TopicPartition] | None) -> Committed:
-        """One attempt to read, as a step of another call: where does the consumer begin? Says something of each partition."""
+        """Make one attempt to read committed offsets, as a step of another call.
+
+        The result has an entry for each partition that was requested. The positions manager uses
+        this method to find where to start.
+        """
 
     def recover(self, error: TrikafkaError) -> None:
-        """An attempt of :meth:`fetch_once` failed with ``error``: forget what that proves wrong (the coordinator, say)."""
+        """Discard what ``error`` proves wrong, such as the known coordinator.
+
+        Called after an attempt of :meth:`fetch_once` failed with ``error``.
+        """
 
 
 @runtime_checkable
 class PositionsManager(Protocol):
-    """Finds where to begin in partitions without a position (``ConsumerState.assignment.unlocated``). In consumers."""
+    """The manager that finds start positions, in consumers.
+
+    It works on the partitions in ``ConsumerState.assignment.unlocated``.
+    """
 
     @property
     def last_error(self) -> TrikafkaError | None:
-        """Why the last attempt did not find all positions, if it did not: the cause of a ``position()`` that times out."""
+        """The reason why the last attempt did not find all positions; ``None`` if it did.
+
+        A ``position()`` that times out names this error as its cause.
+        """
 
     async def run(self) -> None:
-        """Locate partitions until cancelled. What cannot be located for good is told ``failed(error)``."""
+        """Locate partitions until cancelled.
+
+        A partition that can never be located is marked by ``failed(error)``.
+        """
 
 
 @runtime_checkable
 class FetchManager(Protocol):
-    """Fetches what is assigned (``ConsumerState.assignment.fetchable``) into the buffer. In consumers."""
+    """The manager that fetches assigned partitions into the buffer, in consumers.
+
+    It works on the partitions in ``ConsumerState.assignment.fetchable``.
+    """
 
     async def run(self) -> None:
         """Fetch until cancelled."""
@@ -158,47 +266,62 @@ class FetchManager(Protocol):
 
 @runtime_checkable
 class HeartbeatManager(Protocol):
-    """Says to the coordinator that the member lives. In consumers with a ``group_id``."""
+    """The manager of heartbeats, in consumers with a ``group_id``."""
 
-    async def run(self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]) -> None:
-        """Send heartbeats until cancelled, or until ``fenced`` was told why the member is out of its group.
+    async def run(
+        self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]
+    ) -> None:
+        """Send heartbeats until cancelled, or until the member is fenced.
 
-        ``rejoin`` is told (why) when the group rebalances. Started anew for each generation.
+        Started again for each generation.
+
+        Args:
+            rejoin: Called with the reason when the group rebalances.
+            fenced: Called with the error when the group has removed the member.
         """
 
 
 @runtime_checkable
 class MembershipManager(Protocol):
-    """Keeps the consumer in its group. In consumers with a ``group_id``."""
+    """The manager of the group membership, in consumers with a ``group_id``."""
 
     @property
     def fatal(self) -> TrikafkaError | None:
-        """The error that stopped the group's work, until the user subscribes again. Every receive raises it."""
+        """The error that stopped the membership, until the next subscription.
+
+        Every receive raises this error.
+        """
 
     def subscription_changed(self) -> None:
-        """The user subscribed to something else: ``fatal`` is forgotten, and it is tried again."""
+        """Handle a new subscription: clear ``fatal`` and join again."""
 
     async def run(self) -> None:
-        """The background work, until cancelled. Started anew after each :meth:`reset`."""
+        """Keep the membership until cancelled. Started again after each :meth:`reset`."""
 
     def rejoin(self, why: str) -> None:
-        """Join again soon; ``why`` is for the broker's log (KIP-800)."""
+        """Join the group again soon; ``why`` goes to the broker's log (KIP-800)."""
 
     async def leave(self, *, closing: bool = False) -> None:
-        """Leave the group. :meth:`run` has ended before. Best effort: what fails is logged, not raised.
+        """Leave the group.
 
-        ``closing``: the consumer closes, and does not only end its subscription.
+        :meth:`run` has ended before. A failure is logged, not raised.
+
+        Args:
+            closing: True if the consumer closes, False if only its subscription ends.
         """
 
     def reset(self) -> None:
-        """Be out of the group, also where :meth:`leave` was cancelled or not reached; the next :meth:`run` makes up for it."""
+        """Forget the membership, also where :meth:`leave` was cancelled or not reached.
+
+        The next :meth:`run` catches up on what was missed.
+        """
 
 
-# --- the producer's ---------------------------------------------------------------------------------------------------
+# --- managers of producers ------------------------------------------------------------------------
 
 
 class RecordCounters(Protocol):
-    """What has become of records and batches since the producer was opened: for ``statistics()``."""
+    """Counts of records and batches since the producer was opened, for ``statistics()``."""
 
     accepted: int
     delivered: int
@@ -209,46 +332,109 @@ class RecordCounters(Protocol):
 
 
 class RecordAccumulator(Protocol):
-    """The records that a producer has accepted and that have no outcome yet, for others than its manager: to look at."""
+    """A read-only view of the records that a producer has accepted and not completed."""
 
     @property
     def used(self) -> int:
-        """Bytes of ``buffer_memory`` in use."""
+        """The bytes of ``buffer_memory`` in use."""
 
     @property
     def largest(self) -> int:
-        """The largest that a record may be, in bytes."""
+        """The size of the largest record that is accepted, in bytes."""
 
     @property
     def counters(self) -> RecordCounters:
-        """What has become of the records."""
+        """The counts of completed and failed records."""
 
     def unsettled(self) -> Sized:
-        """The batches without an outcome."""
+        """Return the batches without an outcome."""
 
     @property
     def last_error(self) -> Exception | None:
-        """What an attempt, or a record, failed with last; ``None`` once something was delivered after that."""
+        """The last failure of an attempt or a record; ``None`` after a later delivery."""
 
     def oldest(self) -> UnsentRecord | None:
-        """The record that has been without an outcome for longest."""
+        """Return the record that has waited longest for its outcome; ``None`` if none waits."""
 
     def by_state(self) -> Mapping[str, int]:
-        """How many batches there are in each state."""
+        """Return the number of batches in each state."""
 
     def too_large(self, topic: str, size: int, what: str = "a record") -> Exception:
-        """The error that says so."""
+        """Return the error for a record that is too large.
+
+        Args:
+            topic: The record's topic.
+            size: The record's size in bytes.
+            what: The subject of the error's message.
+        """
 
 
 class RecordAck(Protocol):
-    """What a user gets for a record that was taken: a :class:`trikafka.Ack`, which is more than this."""
+    """The future outcome of one record, as returned by :meth:`ProduceManager.append`.
+
+    :class:`trikafka.Ack` implements this Protocol. The acks of another manager reach the user
+    unchanged. ``send`` waits by :meth:`wait`.
+    """
 
     @property
     def done(self) -> bool:
-        """Whether the outcome is known."""
+        """True once the outcome is known."""
 
     async def wait(self) -> RecordMetadata:
-        """Wait for the outcome."""
+        """Wait for the outcome; raise it if the record failed."""
+
+
+class TableRows(Protocol):
+    """Rows of a table that may go into the same batches.
+
+    :meth:`ProduceManager.split_rows` creates them, and :meth:`ProduceManager.extend` takes them in
+    turn.
+    """
+
+    @property
+    def partition(self) -> int | None:
+        """The partition of all rows; ``None`` if each batch may go to another partition."""
+
+    @property
+    def start(self) -> int:
+        """The position of the first row."""
+
+    @property
+    def stop(self) -> int:
+        """The position after the last row."""
+
+
+class RowsBatch(Protocol):
+    """A batch with rows of a table, for managers with batches of their own.
+
+    Hashable.
+    """
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition of the batch."""
+
+    @property
+    def settled(self) -> bool:
+        """True once the outcome is known."""
+
+    @property
+    def error(self) -> Exception | None:
+        """The failure of a settled batch; ``None`` if it was delivered."""
+
+    @property
+    def base_offset(self) -> int | None:
+        """The offset of the first record of a settled batch.
+
+        ``None`` where the broker returns none.
+        """
+
+    @property
+    def maybe_written(self) -> bool:
+        """True if the records may be in the log although the batch failed."""
+
+    async def wait(self) -> None:
+        """Wait until the batch is settled. A failed batch raises nothing here."""
 
 
 class TakenRows(Protocol):
@@ -256,130 +442,211 @@ class TakenRows(Protocol):
 
     @property
     def batch(self) -> Any:
-        """The batch."""
+        """The batch: a :class:`RowsBatch`, or a batch of the built-in manager."""
 
     @property
     def first(self) -> int:
-        """The index of the first of them there."""
+        """The index in the batch of the first of these rows."""
 
     @property
     def next(self) -> int:
-        """The row to go on from."""
+        """The position of the next row to take."""
 
 
 @runtime_checkable
 class ProduceManager(Protocol):
-    """Owns the producer's ``accumulator``, which it alone changes: takes records in, sends what waits, settles acks. In producers.
+    """The manager that accepts records, sends them and completes their acks, in producers.
 
-    Acks, groups of rows and batches are those of trikafka's accumulator: a manager that does not hand on the built-in one's makes
-    them by it.
+    Only this manager changes the ``accumulator``. Acks, groups of rows and batches are its own
+    classes: :class:`RecordAck`, :class:`TableRows` and :class:`RowsBatch` have all the members that
+    trikafka uses. A :class:`trikafka.RecordBatch` reads the ``columns`` of a table as records:
+
+        trikafka.RecordBatch(topic, 0, columns, 0)
     """
 
     @property
     def accumulator(self) -> RecordAccumulator:
-        """The records accepted so far. The same one for the manager's whole life."""
+        """The records accepted so far; the same object for the manager's whole life."""
 
-    # Records in: no checkpoint, no waiting.
+    # Accepting records: plain functions without a checkpoint. They never wait.
 
     @property
     def append(self) -> Callable[[str, Any, Any, Any, int | None, int | None], RecordAck | None]:
-        """What takes a record: topic, value, key, headers, timestamp, partition. The same one for the manager's whole life.
+        """The function that accepts a record; the same object for the manager's whole life.
 
-        It returns the record's ack, or ``None``: no room, others wait for room, or its partition is not known. Called for every
-        record, and so the one member that nothing watches: what it raises reaches the user as it is.
+        Its arguments are topic, value, key, headers, timestamp (milliseconds) and partition. It
+        returns the record's ack. It returns ``None`` if there is no room, if other tasks wait for
+        room, or if the partition is unknown.
+
+        This function is called for every record. It is therefore the only member without a wrapper:
+        its exceptions reach the user unchanged.
         """
 
     def append_admitted(
-        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Any,
+        timestamp: int | None,
+        partition: int | None,
     ) -> RecordAck | None:
-        """As :attr:`append`, by whose turn it is among those who wait for room."""
+        """Accept a record as :attr:`append`, for the task whose turn it is to get room."""
 
-    def split_rows(self, topic: str, columns: Any, explicit: Any, keyed: bool) -> Iterable[Any]:
-        """Decide to which partitions the rows of a table go: groups of rows."""
+    def split_rows(
+        self, topic: str, columns: Any, explicit: Any, keyed: bool
+    ) -> Iterable[TableRows]:
+        """Group the rows of a table by the partitions that they go to.
 
-    def extend(self, topic: str, columns: Any, group: Any, start: int, admitted: bool = False) -> TakenRows | None:
-        """Take rows of a group, from ``start`` on, into a batch; ``None``: no room. ``admitted``: it is the caller's turn."""
+        Args:
+            topic: The topic.
+            columns: The table's columns.
+            explicit: One partition for all rows, a sequence with one partition per row (-1: none),
+                or ``None``.
+            keyed: True if the table has keys.
+        """
+
+    def extend(
+        self, topic: str, columns: Any, group: Any, start: int, admitted: bool = False
+    ) -> TakenRows | None:
+        """Take rows of a group into a batch.
+
+        Args:
+            topic: The topic.
+            columns: The table's columns.
+            group: A group from :meth:`split_rows`.
+            start: The position of the first row to take.
+            admitted: True for the task whose turn it is to get room.
+
+        Returns:
+            The rows taken; ``None`` if there is no room.
+        """
 
     def hurry(self, batches: Iterable[Any]) -> None:
-        """Let these batches linger no more."""
+        """Send these batches without lingering."""
 
     @property
     def requests_in_flight(self) -> int:
-        """Produce requests without a response."""
+        """The number of Produce requests without a response."""
 
     @property
     def latency(self) -> Mapping[int, BrokerLatency]:
-        """How long each broker took to respond, by its id."""
+        """The response times of each broker, by node id."""
 
     @property
     def closed(self) -> bool:
-        """Whether nobody is let in any more."""
+        """True once the manager accepts no more records."""
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait for room."""
+        """The number of tasks that wait for room."""
 
     async def run(self) -> None:
-        """Send, until cancelled. Every record that was accepted has its outcome within ``delivery_timeout_ms``."""
+        """Send batches until cancelled.
 
-    async def learn(self, topic: str, partition: int | None) -> None:
-        """Get to know a topic. Raises a retriable error if there is no such topic or partition."""
-
-    def knows(self, topic: str, partition: int | None) -> bool:
-        """Whether a record's partition is known, so that only room can be missing."""
-
-    def look_up(self, topic: str, partition: int | None) -> None:
-        """Have a topic (or partition) looked up that is not known, without waiting: a later call may find it.
-
-        Raises what says that it will not be found: unknown for too long, or access is refused.
+        Every accepted record gets its outcome within ``delivery_timeout_ms``.
         """
 
-    async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
-        """Wait until it is one's turn and ``take`` finds room; return what it returns. Cancelled: nothing has been taken.
+    async def learn(self, topic: str, partition: int | None) -> None:
+        """Look up a topic or partition.
 
-        Raises a retriable error when the topic or partition is gone, :exc:`trio.ClosedResourceError` when closed meanwhile.
+        Raises:
+            TrikafkaError: A retriable error, if there is no such topic or partition.
+        """
+
+    def knows(self, topic: str, partition: int | None) -> bool:
+        """Return whether a record's partition is known.
+
+        If so, only a lack of room can make :attr:`append` return ``None``.
+        """
+
+    def look_up(self, topic: str, partition: int | None) -> None:
+        """Start the look-up of an unknown topic or partition without waiting.
+
+        A later call may find the topic.
+
+        Raises:
+            TrikafkaError: The look-up cannot succeed: the topic has been unknown for too long, or
+                access is denied.
+        """
+
+    async def wait_for_room(
+        self, take: Callable[[], T | None], topic: str, partition: int | None
+    ) -> T:
+        """Wait for this task's turn and until ``take`` finds room; return its result.
+
+        If the caller is cancelled, nothing has been taken.
+
+        Args:
+            take: Takes room; returns ``None`` if there is none.
+            topic: The record's topic.
+            partition: The record's partition; ``None`` if the record names none.
+
+        Raises:
+            TrikafkaError: A retriable error, if the topic or partition is gone.
+            trio.ClosedResourceError: The producer was closed meanwhile.
         """
 
     async def drain(self) -> None:
-        """Send what has been accepted so far without lingering; return when each record has its outcome."""
+        """Send all records accepted so far without lingering; return once all are completed."""
 
     def close(self) -> None:
-        """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
+        """Accept no more records.
 
-    # Of a producer with a transactional_id, told by the transaction manager.
+        Tasks that wait for room get :exc:`trio.ClosedResourceError`.
+        """
+
+    # Called by the transaction manager of a producer with a transactional_id.
 
     def identify(self, identity: tuple[int, int]) -> None:
-        """Producer id and epoch for what is sent from now on; sequence numbers begin anew. Nothing waits then."""
+        """Set the producer id and epoch of all later batches; restart the sequence numbers.
+
+        No batch is waiting at that time.
+        """
 
     def admitted(self) -> None:
-        """Partitions that waited for it may be written to now."""
+        """Resume sending: partitions have joined the transaction and may be written to."""
 
     def delayed(self, error: Exception) -> None:
-        """What waits, waits since this happened: should it expire now, that is the cause."""
+        """Record why waiting batches are delayed; the error is the cause if they expire."""
 
     def drop(self, error: Exception, at_most: float = math.inf, *, unsent: bool = False) -> bool:
-        """Fail everything that has no outcome, what is in flight included: the producer, or its transaction, ends.
+        """Fail batches without an outcome, including those in flight.
 
-        Not more than ``at_most`` batches; returns whether something is left. ``unsent``: only what was never sent, for the
-        transaction has failed; who waits for room is to look again.
+        Called when the producer or its transaction ends.
+
+        Args:
+            error: The failure.
+            at_most: The largest number of batches to fail in this call.
+            unsent: Fail only batches that were never sent, because the transaction failed. Tasks
+                that wait for room then look again.
+
+        Returns:
+            True if batches are left.
         """
 
     async def landed(self) -> None:
-        """Wait until nothing is in flight."""
+        """Wait until no request is in flight."""
 
 
 @runtime_checkable
 class TransactionManager(Protocol):
-    """Begins, fills and ends transactions. In producers with a ``transactional_id``. Times are in seconds."""
+    """The manager of transactions, in producers with a ``transactional_id``.
+
+    Timeouts are in seconds.
+    """
 
     async def initialize(self) -> None:
-        """Get a producer id, while the producer opens: fences older ones with this transactional id."""
+        """Get a producer id while the producer opens.
+
+        This fences older producers with the same transactional id.
+        """
 
     async def run(self) -> None:
-        """The background work, until cancelled."""
+        """Do the background work until cancelled."""
 
     async def begin(self, *, timeout: float | None = None) -> int:
-        """Begin a transaction once the last one is over; its number."""
+        """Begin a transaction once the last one has ended; return its number."""
 
     async def send_offsets(
         self,
@@ -389,19 +656,31 @@ class TransactionManager(Protocol):
         *,
         timeout: float | None = None,
     ) -> None:
-        """Make offsets part of transaction ``number`` (KIP-447); ``group`` is asked for each attempt anew."""
+        """Add offsets to transaction ``number`` (KIP-447).
+
+        Args:
+            number: The number that :meth:`begin` returned.
+            offsets: The offset of each partition.
+            group: Returns the consumer's group metadata. Called again for each attempt.
+            timeout: Seconds for the whole call.
+        """
 
     async def prepare(self, number: int, *, timeout: float | None = None) -> PreparedTransaction:
-        """Have all of it at the brokers, so that only the outcome is missing (KIP-939)."""
+        """Send all records of the transaction, so that only its outcome is missing (KIP-939)."""
 
     async def commit(self, number: int, *, timeout: float | None = None) -> None:
-        """Commit it.
+        """Commit transaction ``number``. After one of these errors it may be called again.
 
-        Raises :exc:`TransactionAbortableError` or :exc:`TransactionUndecidedError`; may be called again after that.
+        Raises:
+            TransactionAbortableError: The transaction failed and can only be aborted.
+            TransactionUndecidedError: The call was cut off, so the outcome is unknown.
         """
 
     async def abort(self, number: int, *, timeout: float | None = None) -> None:
-        """Abort it. Goes on in the background when it is cancelled."""
+        """Abort transaction ``number``. If cancelled, the abort continues in the background."""
 
     async def finish(self) -> None:
-        """The producer closes: abort what is open, and wait until what is ending has ended."""
+        """Abort an open transaction, and wait for one that is ending.
+
+        Called because the producer closes.
+        """

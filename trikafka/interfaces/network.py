@@ -1,4 +1,4 @@
-"""How a manager reaches the brokers, and the deadline that its steps run under: what a client's context hands out."""
+"""Access of a manager to the brokers, and the deadline of its steps."""
 
 from __future__ import annotations
 
@@ -9,72 +9,148 @@ from ..types import Node
 
 T = TypeVar("T")
 
-#: A broker responds to the requests of one connection one after the other. What may wait inside the broker has one of its own.
+#: The purpose of a connection. A broker handles the requests of one connection in order, so
+#: requests that may wait inside the broker have connections of their own.
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
 
 
 class Response(Protocol):
-    """The response to a request that nobody waited for (:meth:`BrokerConnection.begin`)."""
+    """The response to a request sent by :meth:`BrokerConnection.begin`."""
 
     def body(self) -> tuple[memoryview, int]:
-        """Its bytes, not decoded, and the version that they are in. Raises as :meth:`BrokerConnection.request`."""
+        """Return the undecoded bytes of the response and its version.
+
+        Raises:
+            TrikafkaError: As :meth:`BrokerConnection.request`.
+        """
 
     def response(self) -> Any:
-        """The response, of the class that goes with the request; ``None`` where none is sent. Raises likewise."""
+        """Return the response, decoded; ``None`` for a request without a response.
+
+        Raises:
+            TrikafkaError: As :meth:`BrokerConnection.request`.
+        """
 
 
 class BrokerConnection(Protocol):
-    """A connection whose versions are negotiated. ``message`` is a request of kafka-python's, or has the same attributes."""
+    """A connection to a broker, with API versions negotiated.
+
+    ``message`` is a request of kafka-python, or an object with the same attributes.
+    """
 
     @property
     def features(self) -> Mapping[str, int]:
-        """The cluster's features and their finalized levels, such as ``transaction.version`` (KIP-584)."""
+        """The cluster's features with their finalized levels (KIP-584).
+
+        An example of a feature is ``transaction.version``.
+        """
 
     async def request(self, message: Any, response_timeout: float | None = None) -> Any:
-        """Send ``message`` in the newest common version and return the response. As :meth:`BrokerAccess.request`."""
+        """Send ``message`` in the newest common version; return the response.
 
-    def begin(self, message: Any, on_end: Callable[[Any], object], response_timeout: float | None = None) -> None:
-        """Send without waiting: ``on_end`` is called with the :class:`Response`, in the reader's step. It must be quick."""
+        Args:
+            message: The request.
+            response_timeout: Seconds to wait for the response; ``None`` means
+                ``request_timeout_ms``.
+
+        Raises:
+            TrikafkaError: As :meth:`BrokerAccess.request`.
+        """
+
+    def begin(
+        self, message: Any, on_end: Callable[[Any], object], response_timeout: float | None = None
+    ) -> None:
+        """Send ``message`` without waiting for the response.
+
+        Args:
+            message: The request.
+            on_end: Called with the :class:`Response` by the task that reads the connection. The
+                function must return quickly.
+            response_timeout: Seconds to wait for the response; ``None`` means
+                ``request_timeout_ms``.
+        """
 
 
 class OutageLog(Protocol):
-    """Says in the log, once, that something cannot be reached, and once that it is back."""
+    """A log of unreachable parts of the cluster.
+
+    Each outage is logged once when it begins and once when it ends.
+    """
 
     def coordinator_found(self, what: str, node: Node) -> None:
-        """``node`` coordinates ``what`` (such as ``group 'g'``)."""
+        """Record that ``node`` coordinates ``what``, such as ``group 'g'``."""
 
     def coordinator_missing(self, what: str, error: Exception) -> None:
-        """The coordinator of ``what`` could not be found."""
+        """Record that no coordinator of ``what`` was found, and why."""
 
 
 @runtime_checkable
 class BrokerAccess(Protocol):
-    """All connections of one client. Each method makes one attempt; trying again is the business of the call's deadline."""
+    """All connections of one client.
+
+    Each method makes one attempt. The caller's deadline (:class:`Call`) decides about retries.
+    """
 
     @property
     def outages(self) -> OutageLog:
-        """What of the cluster cannot be reached."""
+        """The log of unreachable brokers and coordinators."""
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> BrokerConnection:
-        """The connection to a broker, dialled if need be. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`."""
+        """Return the connection to a broker; open it if necessary.
+
+        Args:
+            node: The broker.
+            purpose: The kind of requests that the connection carries.
+
+        Raises:
+            KafkaConnectionError: The broker could not be reached.
+            ProtocolError: The broker violated the protocol.
+        """
 
     async def request(
-        self, node: Node, message: Any, *, purpose: Purpose = "general", response_timeout: float | None = None
+        self,
+        node: Node,
+        message: Any,
+        *,
+        purpose: Purpose = "general",
+        response_timeout: float | None = None,
     ) -> Any:
-        """Send a request (a class of kafka-python's) and return the response, of the class that goes with it.
+        """Send a request and return its response.
 
-        ``response_timeout`` is in seconds (default ``request_timeout_ms``). Raises :exc:`KafkaConnectionError`,
-        :exc:`ProtocolError`, :exc:`UnsupportedVersionError`, :exc:`trio.ClosedResourceError` once the client is closed.
-        Cancelled: the connection stays usable, a late response is dropped.
+        If the caller is cancelled, the connection stays usable and the late response is discarded.
+
+        Args:
+            node: The broker.
+            message: The request, of a class of kafka-python.
+            purpose: The kind of connection to use.
+            response_timeout: Seconds to wait for the response; ``None`` means
+                ``request_timeout_ms``.
+
+        Returns:
+            The response, of the class that belongs to the request.
+
+        Raises:
+            KafkaConnectionError: The broker could not be reached, or the connection failed.
+            ProtocolError: The broker violated the protocol.
+            UnsupportedVersionError: The broker has no common version of the request.
+            trio.ClosedResourceError: The client is closed.
         """
 
 
 class Call(Protocol):
-    """One API call under way, and what is left of its time."""
+    """One API call in progress, with its deadline."""
 
     @property
     def left(self) -> float:
-        """Seconds until the call's limit; 0 past it."""
+        """Seconds until the call's deadline; 0 once it has passed."""
 
     async def step(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
-        """Run one step of the call within its limit. Raises :exc:`RequestTimedOutError` past that, naming ``what``."""
+        """Run one step of the call within its deadline.
+
+        Args:
+            what: The step's name, for the error.
+            work: The function to run.
+
+        Raises:
+            RequestTimedOutError: The deadline passed. The message names ``what``.
+        """

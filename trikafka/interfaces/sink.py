@@ -1,4 +1,7 @@
-"""Where an export writes (hook ``trikafka_sink``), and the values that it exchanges with trikafka. No I/O, no behaviour."""
+"""The destination of an export (hook ``trikafka_sink``), and the values exchanged with it.
+
+No I/O, no behaviour.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +12,20 @@ from typing import Any, Literal, Protocol, Self, runtime_checkable
 
 from ..types import OffsetRange, TopicPartition
 
-#: What an export is doing, in this order. ``planned`` or ``resumed``: the plan is stored. ``starting``: the sink makes
-#: ready. ``writing``: again and again. ``written``: all data files stand. ``published``: the manifest stands.
-#: ``committed``: the group's offsets are in Kafka.
-ExportStage = Literal["planned", "resumed", "starting", "writing", "written", "published", "committed"]
+#: The stages of an export, in order. ``planned`` or ``resumed``: the plan is stored. ``starting``:
+#: the sink prepares. ``writing``: reported repeatedly. ``written``: all data files are complete.
+#: ``published``: the manifest is stored. ``committed``: the group's offsets are in Kafka.
+ExportStage = Literal[
+    "planned", "resumed", "starting", "writing", "written", "published", "committed"
+]
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRange:
-    """The records ``start <= offset < end`` of one partition, and the name of the first file that they go to."""
+    """The records ``start <= offset < end`` of one partition, as planned.
+
+    ``name`` is the name of the first file that holds them.
+    """
 
     topic: str
     partition: int
@@ -36,7 +44,10 @@ class PlannedRange:
 
 @dataclass(frozen=True, slots=True)
 class LostRange:
-    """Offsets that are gone for ever: they were not exported, and an export was told to go on without them."""
+    """Offsets that were deleted before they were exported.
+
+    The export was configured to continue without them.
+    """
 
     topic: str
     partition: int
@@ -50,12 +61,20 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class ExportPlan:
-    """What one export does, stored before it begins and never changed.
+    """The plan of one export, stored before the export begins and never changed.
 
-    ``positions`` holds, for each partition ever exported to this destination, the offset after the plan's last one.
-    ``topic_ids`` and ``cluster_id`` are ``None`` where the broker does not give them. ``format`` is the sink's own: what
-    stays as it is for all files of a destination; reports tell its ``name``, and its ``exactly_once`` where that is false.
-    ``lost`` was gone from the log already when the plan was made.
+    Attributes:
+        number: The number of the export at this destination, from 1.
+        plan_id: A unique id.
+        created: The time of creation.
+        cluster_id: The cluster's id; ``None`` where the broker returns none.
+        topic_ids: The id of each topic (KIP-516); ``None`` where the broker returns none.
+        isolation_level: ``read_committed`` or ``read_uncommitted``.
+        ranges: The ranges to export.
+        positions: For each partition ever exported here, the offset after the plan's last one.
+        format: Values of the sink that stay the same for all files of a destination. Reports show
+            its ``name``, and its ``exactly_once`` where that is false.
+        lost: Ranges that were gone from the log when the plan was made.
     """
 
     number: int
@@ -72,11 +91,22 @@ class ExportPlan:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A data file: its name below the destination, and the offsets ``start <= offset < end`` that it has the records of.
+    """A data file with the records ``start <= offset < end`` of a planned range.
 
-    Where the sink writes a table, which files it has later is the table format's affair: this is how the rows came into it.
-    ``version`` is the version of the table (Delta) or the id of its snapshot (Iceberg) that they came with, if its history tells;
-    ``bytes`` is 0 where the sink does not write the files itself.
+    For a table, the file is the one by which the rows arrived. The table format may rewrite it
+    later.
+
+    Attributes:
+        planned: The range that the file belongs to.
+        name: The file's name below the destination.
+        start: The offset of the first record.
+        end: The offset after the last record.
+        rows: The number of rows.
+        bytes: The file's size; 0 where the sink does not write the files itself.
+        version: The version or snapshot id of the table that added the rows, if the table's
+            history shows it.
+        crc32c: The checksum of all bytes as eight hexadecimal digits, computed while writing;
+            ``None`` where the sink, or an older release of it, computed none.
     """
 
     planned: PlannedRange
@@ -86,14 +116,16 @@ class WrittenFile:
     rows: int
     bytes: int
     version: int | None = None
+    crc32c: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RangeResult:
-    """What became of a planned range.
+    """The result of a planned range.
 
-    It is exported up to ``reached``; what follows is left for the next plan, because of ``error``. A range without
-    records has no files. ``dead_letters`` counts the records that the sink could not read and has put aside.
+    The range is exported up to ``reached``. The next plan continues there, because of ``error``. A
+    range without records has no files. ``dead_letters`` counts the records that the sink could not
+    parse and set aside; ``letters`` are the files that contain them, if any.
     """
 
     planned: PlannedRange
@@ -102,21 +134,25 @@ class RangeResult:
     lost: tuple[LostRange, ...] = ()
     dead_letters: int = 0
     error: Exception | None = field(default=None, compare=False)
+    letters: tuple[WrittenFile, ...] = ()
 
     @property
     def done(self) -> bool:
-        """Whether nothing of the range is left."""
+        """True if nothing of the range is left."""
         return self.reached >= self.planned.end
 
     @property
     def rows(self) -> int:
-        """The rows of all files."""
+        """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportManifest:
-    """An export that has ended: published last, and at once. Before it stands, nothing counts."""
+    """The result of a finished export.
+
+    The manifest is published last and atomically. Without it none of the export's files count.
+    """
 
     plan: ExportPlan
     results: tuple[RangeResult, ...]
@@ -124,46 +160,58 @@ class ExportManifest:
 
     @property
     def files(self) -> tuple[WrittenFile, ...]:
-        """All files."""
+        """All data files."""
         return tuple(file for result in self.results for file in result.files)
 
     @property
     def rows(self) -> int:
-        """The rows of all files."""
+        """The number of rows in all files."""
         return sum(file.rows for file in self.files)
 
     @property
     def bytes(self) -> int:
-        """The bytes of all files."""
+        """The size of all files in bytes."""
         return sum(file.bytes for file in self.files)
 
     @property
     def carried(self) -> tuple[OffsetRange, ...]:
-        """What was planned and is not done: the next plan begins with it."""
+        """Planned ranges that are not done; the next plan begins with them."""
         return tuple(
-            OffsetRange(result.planned.topic, result.planned.partition, result.reached, result.planned.end)
+            OffsetRange(
+                result.planned.topic, result.planned.partition, result.reached, result.planned.end
+            )
             for result in self.results
             if not result.done
         )
 
     @property
     def lost(self) -> tuple[LostRange, ...]:
-        """What was given up for ever."""
+        """Ranges that were deleted before they were exported."""
         return (*self.plan.lost, *(lost for result in self.results for lost in result.lost))
 
     @property
     def dead_letters(self) -> int:
-        """The records that were put aside."""
+        """The number of records that could not be parsed and were set aside."""
         return sum(result.dead_letters for result in self.results)
 
 
 @dataclass(frozen=True, slots=True)
 class ExportState:
-    """What a destination says of itself. ``unfinished`` is a stored plan without its manifest.
+    """The state of a destination.
 
-    ``settled``: the work of that plan is closed for good; it is published as it is, and its rest goes to the next plan.
-    ``carried`` are ranges below ``positions`` that are not exported yet. ``isolation_level`` and ``format`` are those of
-    the first export, which later ones keep; ``None`` before it. ``visited``: there is no plan, for exports have found no record.
+    Attributes:
+        last_number: The number of the last export; 0 before the first.
+        cluster_id: The cluster of the exports; ``None`` if unknown.
+        topic_ids: The id of each exported topic.
+        positions: The offset after the last planned one, by partition.
+        unfinished: A stored plan without a manifest; ``None`` if there is none.
+        carried: Ranges below ``positions`` that are not exported yet.
+        isolation_level: The isolation level of the first export, which later ones keep; ``None``
+            before it.
+        format: The format of the first export, which later ones keep; ``None`` before it.
+        settled: True if the work of the unfinished plan is closed and stays so. It is published as
+            it is, and the rest goes to the next plan.
+        visited: True if there is no plan because exports found no record.
     """
 
     last_number: int = 0
@@ -178,74 +226,137 @@ class ExportState:
     visited: bool = False
 
 
-#: ``report(stage, ranges_done, rows_done)``: plain, quick, called in the task that called ``write``.
+#: ``report(stage, ranges_done, rows_done)``: a plain, quick function, called in the task that
+#: called ``write``.
 SinkReport = Callable[[ExportStage, int, int], None]
 
 
+# An export is exactly once because nothing counts before one atomic step:
+#
+# 1. store_plan() writes which offsets go where. A run that finds a stored plan without a manifest
+#    resumes that plan; it never makes another one for the same offsets.
+# 2. write() makes data files under names that the plan determines. A second run, or a late worker
+#    of a first one, makes the same file and not a second one.
+# 3. publish() writes the manifest. Readers count only files that a manifest lists.
+# 4. Only then are the group's offsets committed in Kafka. They are a copy for people and
+#    monitoring: after a crash between 3 and 4 the next export begins at the destination's own
+#    `positions`.
+#
+# A crash at any point leaves either a plan to resume or a finished export.
 @runtime_checkable
 class Sink(Protocol):
-    """A place that an export writes to. Entered before anything else is done; left in every case.
+    """A destination of an export.
 
-    All methods raise :exc:`trikafka.ExportError`, with the cause chained, and may be cancelled at any checkpoint. None
-    may block the Trio thread.
+    The sink is entered before anything else happens, and left in every case. All methods raise
+    :exc:`trikafka.ExportError` with the cause chained. They may be cancelled at any checkpoint, and
+    none may block the Trio thread.
     """
 
     async def __aenter__(self) -> Self:
-        """Check that the destination can be written and that what the sink needs is there; lock the destination.
+        """Check and lock the destination.
 
-        Raises :exc:`trikafka.ExportError` when another export is at work there.
+        The check covers write access and the software that the sink needs.
+
+        Raises:
+            ExportError: The destination cannot be written, or another export is running there.
         """
 
     async def __aexit__(
-        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
     ) -> None:
-        """Remove what a cancelled or failed write left aside, give back the lock. Published files stay."""
+        """Remove the leftovers of a cancelled or failed write; release the lock.
+
+        Published files stay.
+        """
 
     async def load(self) -> ExportState:
-        """Return what is there."""
+        """Return the state of the destination."""
 
     async def pin(
         self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]
     ) -> Mapping[str, Any]:
-        """Return the ``format`` of a plan for ``wanted``: what JSON can say, kept with the plan. ``settings`` as in :meth:`write`.
+        """Return the ``format`` of a plan for ``wanted``.
 
-        What the destination has already (``state.format``) stays; an option that contradicts it is refused.
+        The format is stored with the plan, so JSON must be able to represent it. Values that the
+        destination has already (``state.format``) stay.
+
+        Args:
+            state: The state of the destination.
+            wanted: The ranges to export.
+            settings: As in :meth:`write`.
+
+        Raises:
+            ExportError: An option contradicts the destination's format.
         """
 
     async def store_plan(self, plan: ExportPlan) -> None:
-        """Store the plan, atomically, unless one of its number is there already."""
+        """Store the plan atomically, unless a plan with its number exists."""
 
     async def write(
-        self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any], report: SinkReport
+        self,
+        plan: ExportPlan,
+        ranges: Sequence[PlannedRange],
+        settings: Mapping[str, Any],
+        report: SinkReport,
     ) -> Mapping[PlannedRange, Exception]:
-        """Write these ranges of the plan, each file visible to readers only when it is whole.
+        """Write these ranges of the plan.
 
-        What an earlier run has finished is kept. An error of Kafka's in one range does not stop the others: such errors are
-        returned; any other is raised. ``settings`` are those of a consumer without a group; beside them stands
-        ``fail_on_data_loss``: whether offsets that the broker has deleted are an error.
+        A file becomes visible to readers only when it is complete. Files that an earlier run
+        completed are kept.
+
+        Args:
+            plan: The stored plan.
+            ranges: The ranges to write.
+            settings: The settings of a consumer without a group, and ``fail_on_data_loss``: whether
+                deleted offsets are an error.
+            report: Called with the progress.
+
+        Returns:
+            The Kafka errors by range. Such an error does not stop the other ranges.
+
+        Raises:
+            ExportError: Any other failure.
         """
 
-    async def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> Sequence[RangeResult]:
-        """Return how far these ranges have come, one result for each; nothing is read, and no late worker adds to them."""
+    async def settle(
+        self, plan: ExportPlan, ranges: Sequence[PlannedRange]
+    ) -> Sequence[RangeResult]:
+        """Close these ranges and return one result for each.
+
+        Nothing is read. No late worker can add to these ranges afterwards.
+        """
 
     async def publish(self, manifest: ExportManifest) -> None:
-        """Publish the manifest, atomically: after this, and not before, the export is done."""
+        """Publish the manifest atomically. This step completes the export."""
 
 
 @runtime_checkable
 class AbandoningSink(Sink, Protocol):
-    """A sink whose plans may come to need a way out: whose work is done, and cannot be published any more."""
+    """A sink whose written plans may become impossible to publish."""
 
     async def give_up(self, plan: ExportPlan) -> Sequence[RangeResult]:
-        """As :meth:`settle` for all ranges of a plan that is abandoned; what cannot be published is left undone, for good."""
+        """Close all ranges of an abandoned plan, as :meth:`settle`.
+
+        A range that cannot be published is never written.
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class ExportCheck:
-    """What a destination really holds, beside what its manifests say. ``problems`` are sentences, one for each difference.
+    """The content of a destination compared with its manifests.
 
-    ``unfinished`` is the number of a plan that a run has begun and not finished, which the next one does: it is not counted.
-    ``topics`` are those of the exports there, as their plans say; :func:`trikafka.check_export` adds both.
+    Attributes:
+        files: The number of data files.
+        rows: The number of rows in them.
+        bytes: Their size.
+        problems: One sentence for each difference.
+        unfinished: The number of a plan that a run has begun and not finished. It is not counted;
+            the next run finishes it. Set by :func:`trikafka.check_export`.
+        topics: The topics of the exports, from their plans. Set by :func:`trikafka.check_export`.
+        unhashed: Files that a deep check decoded instead, because their manifests have no checksum.
     """
 
     files: int
@@ -254,19 +365,35 @@ class ExportCheck:
     problems: tuple[str, ...]
     unfinished: int | None = None
     topics: tuple[str, ...] = ()
+    unhashed: int = 0
 
 
 @runtime_checkable
 class CheckableSink(Sink, Protocol):
-    """A sink that can count what it has written."""
+    """A sink that can count its files and rows."""
 
     async def check(self) -> ExportCheck:
-        """Count every file again: its size, its rows, that it is there once, that nothing else is."""
+        """Count every file again.
+
+        The check compares sizes and rows, and reports files that are missing, listed twice or not
+        listed.
+        """
+
+
+@runtime_checkable
+class DeepCheckableSink(CheckableSink, Protocol):
+    """A sink that can compare the content of its files."""
+
+    async def check_deep(self) -> ExportCheck:
+        """Check as :meth:`check`, and compare all bytes with the manifest's checksums."""
 
 
 @runtime_checkable
 class VisitedSink(Sink, Protocol):
-    """A sink that notes that an export was there, also where there was no record to plan: for :class:`CheckableSink`."""
+    """A sink that records that an export ran and found no records to plan.
+
+    :class:`CheckableSink` distinguishes such a destination from an empty directory.
+    """
 
     async def note_visit(self) -> None:
-        """From now on ``load`` returns ``visited``, until there is a plan."""
+        """Store that an export ran; ``load`` returns ``visited`` until there is a plan."""

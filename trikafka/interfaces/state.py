@@ -1,6 +1,8 @@
-"""A consumer's state as its managers see it (``ConsumerContext.core``): what is wanted, what is assigned, what is buffered.
+"""A consumer's state as its managers see it (``ConsumerContext.core``).
 
-Attributes are for reading. What happened is told by calling a method, which wakes whoever waits for that kind of change.
+The state holds the subscription, the assignment and the buffer. Attributes are for reading. A
+manager reports an event by calling a method, and the method wakes the tasks that wait for that kind
+of change.
 """
 
 from __future__ import annotations
@@ -14,98 +16,114 @@ from ..config.resets import OffsetReset
 from ..types import OffsetSpec, TopicPartition
 
 
+# The signals carry no value and do not remember a notification. A waiter must check its condition,
+# then wait, in a loop. Nothing is lost in Trio if there is no checkpoint between the check and
+# wait(): no other task can run in between.
 class SignalView(Protocol):
-    """Check what you wait for, then ``await wait()``, in a loop: nothing is lost while there is no checkpoint between the two."""
+    """A condition to wait for.
+
+    Check the state, then ``await wait()``, in a loop. There must be no checkpoint between the two.
+    """
 
     async def wait(self) -> None:
         """Wait for the next notification."""
 
     def notify(self) -> None:
-        """Wake all that wait now."""
+        """Wake all waiting tasks."""
 
 
 class SignalsView(Protocol):
-    """One signal for each kind of news. The state notifies them."""
+    """The consumer's signals, one for each kind of change. The state notifies them."""
 
     @property
     def deliver(self) -> SignalView:
-        """Whoever receives has to look: records, an error, a position, a rebalance, a membership's ``fatal``."""
+        """Notified when a receive has to look at the state.
+
+        There are records, an error, a position, a rebalance, or a new ``fatal`` of the membership.
+        """
 
     @property
     def fetch(self) -> SignalView:
-        """Something may have become fetchable, or there is room again."""
+        """Notified when a partition may have become fetchable, or the buffer has room."""
 
     @property
     def locate(self) -> SignalView:
-        """A partition needs a position."""
+        """Notified when a partition needs a position."""
 
     @property
     def commit(self) -> SignalView:
-        """More has been processed."""
+        """Notified when more records have been processed."""
 
 
 class PartitionView(Protocol):
-    """One assigned partition. A ``ticket`` that is not :meth:`accepts`-ed any more belongs to what was overtaken: drop it."""
+    """One assigned partition.
+
+    A look-up or fetch keeps the ``ticket`` of its start. If :meth:`accepts` returns False for that
+    ticket, the result is outdated and must be discarded.
+    """
 
     @property
     def tp(self) -> TopicPartition:
-        """Which it is."""
+        """The topic and number of the partition."""
 
     @property
     def ticket(self) -> int:
-        """Changes with everything that overtakes what is under way: a seek, a reset, a loss. Look-ups and fetches keep it."""
+        """A number that changes with every event that outdates work in progress.
+
+        Such events are a seek, a reset and a loss.
+        """
 
     @property
     def position(self) -> int | None:
-        """The offset of the next record to deliver; ``None``: not known yet."""
+        """The offset of the next record to deliver; ``None`` while unknown."""
 
     @property
     def processed(self) -> int | None:
-        """The offset after what the user is done with."""
+        """The offset after the last record that the user has processed."""
 
     @property
     def fetch_offset(self) -> int:
-        """The offset to fetch next; -1 while only decoding can tell."""
+        """The offset to fetch next; -1 until fetched records are decoded."""
 
     @property
     def reset(self) -> OffsetSpec | OffsetReset | None:
-        """A reset that was asked for and is not located yet."""
+        """The requested reset that is not located yet; ``None`` if there is none."""
 
     @property
     def paused(self) -> bool:
-        """Whether the user paused it."""
+        """True while the user has paused the partition."""
 
     @property
     def owned(self) -> bool:
-        """Whether it is this consumer's, and not about to be given up."""
+        """True while the partition is assigned and not about to be revoked."""
 
     def accepts(self, ticket: int) -> bool:
-        """Whether nothing has overtaken what began with ``ticket``."""
+        """Return whether work that began with ``ticket`` is still current."""
 
     def located(self, offset: int, leader_epoch: int | None = None) -> None:
-        """Its position was looked up."""
+        """Set the position that a look-up found."""
 
     def ask_reset(self, spec: OffsetSpec) -> None:
-        """Its position is worth nothing: it is to be looked up by ``spec``."""
+        """Discard the position, which is unusable; look it up by ``spec``."""
 
     def failed(self, error: Exception) -> None:
-        """It cannot go on: the next receive raises ``error``."""
+        """Stop the partition; the next receive raises ``error``."""
 
 
 class AssignmentView(Protocol):
-    """The partitions that the consumer has."""
+    """The partitions assigned to the consumer."""
 
     @property
     def partitions(self) -> Mapping[TopicPartition, PartitionView]:
-        """All of them."""
+        """All assigned partitions."""
 
     @property
     def fetchable(self) -> Collection[PartitionView]:
-        """Those to fetch: located, not paused, not failed, not given up."""
+        """The partitions to fetch: located, owned, and neither paused nor failed."""
 
     @property
     def unlocated(self) -> Collection[PartitionView]:
-        """Those that a position is wanted of, and not known."""
+        """The partitions that need a position."""
 
     def __len__(self) -> int: ...
 
@@ -113,139 +131,154 @@ class AssignmentView(Protocol):
 
 
 class SubscriptionView(Protocol):
-    """What the user subscribed to."""
+    """The user's subscription."""
 
     @property
     def grouped(self) -> bool:
-        """Whether partitions come from the group."""
+        """True if the group assigns the partitions."""
 
     @property
     def topics(self) -> frozenset[str]:
-        """The topics (of a pattern: those that matched last)."""
+        """The subscribed topics; for a pattern, the topics that matched last."""
 
     @property
     def pattern(self) -> re.Pattern[str] | None:
-        """The pattern, if it is one."""
+        """The subscribed pattern; ``None`` if topics were named."""
 
     def match(self, names: Iterable[str]) -> bool:
-        """Set the topics to those of ``names`` that the pattern matches; return whether that changed them."""
+        """Set the topics to those of ``names`` that match; return whether that changed them."""
 
 
 class IdentityView(Protocol):
-    """Who the member is to its group."""
+    """The identity of the member in its group."""
 
     @property
     def member_id(self) -> str:
-        """Empty: none yet."""
+        """The member id; empty before the group assigned one."""
 
     @property
     def generation(self) -> int:
-        """-1: in none."""
+        """The generation or member epoch; -1 outside of the group."""
 
     @property
     def instance_id(self) -> str | None:
-        """``group_instance_id``."""
+        """The setting ``group_instance_id``."""
 
     @property
     def joined(self) -> bool:
-        """Whether it is in a generation."""
+        """True while the member belongs to a generation."""
 
 
 class MemberView(Protocol):
-    """The member of the group that the consumer is. The membership manager alone tells it."""
+    """The consumer's membership. Only the membership manager changes it."""
 
     @property
     def state(self) -> Enum:
-        """What ``statistics()`` shows."""
+        """The member's state, as ``statistics()`` shows it."""
 
     @property
     def identity(self) -> IdentityView:
-        """Who it is."""
+        """The member's identity."""
 
     def know_as(self, member_id: str, generation: int = -1) -> None:
-        """The group gave it this identity."""
+        """Set the identity that the group assigned."""
 
     def forget(self, *, keep_id: bool = False) -> None:
-        """Its generation is over."""
+        """End the generation.
+
+        Args:
+            keep_id: Keep the member id for the next join.
+        """
 
 
 class PollTimerView(Protocol):
-    """How long the user has asked for nothing (``max_poll_interval_ms``)."""
+    """The time since the user's last receive (``max_poll_interval_ms``)."""
 
     @property
     def overdue(self) -> bool:
-        """Whether that was too long."""
+        """True once the time exceeds ``max_poll_interval_ms``."""
 
     async def expired(self) -> None:
-        """Return when it is."""
+        """Wait until the time exceeds ``max_poll_interval_ms``."""
 
 
 class ReconcilerView(Protocol):
-    """Brings what is owned to what the group wants, rebalance listeners included: for a membership manager."""
+    """The object that moves the owned partitions to the group's target, for membership managers.
+
+    It runs the rebalance listeners.
+    """
 
     @property
     def owned(self) -> list[TopicPartition]:
-        """What is this member's, what is about to be given up included."""
+        """The owned partitions, including those about to be revoked."""
 
     def to_revoke(self, wanted: Collection[TopicPartition]) -> list[TopicPartition]:
-        """What is owned, and to be given up if ``wanted`` is what the group wants."""
+        """Return the owned partitions that are not in ``wanted``."""
 
     async def revoke(self, tps: Iterable[TopicPartition]) -> bool:
-        """Give up these, once the listeners have run. Returns whether there were any."""
+        """Run the listeners, then release these partitions; return whether there were any."""
 
     async def assign(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Take what is new in ``wanted``, once the listeners have run. Returns that."""
+        """Run the listeners, then take the new partitions of ``wanted``; return the new ones."""
 
     def begin_loss(self) -> list[TopicPartition]:
-        """Deliver nothing more of anything. Returns what that is."""
+        """Stop the delivery of all owned partitions; return these."""
 
     async def lose(self, *, wait: bool = False) -> None:
-        """Everything owned is lost: tell the listeners, let go."""
+        """Notify the listeners that all owned partitions are lost, then release them.
+
+        Args:
+            wait: Wait for the next receive even if no partition is owned.
+        """
 
 
 class BufferView(Protocol):
-    """What was fetched and not delivered yet; bounded by ``fetch_buffer_bytes``."""
+    """The fetched records that are not delivered yet, bounded by ``fetch_buffer_bytes``."""
 
     @property
     def buffered(self) -> int:
-        """Bytes in it."""
+        """The number of bytes in the buffer."""
 
     def share(self, partitions: int) -> int:
-        """How many bytes each of so many partitions may have here before it is left out of fetches."""
+        """Return the bytes that each partition may buffer before it is left out of fetches.
+
+        Args:
+            partitions: The number of partitions that share the buffer.
+        """
 
 
 class ConsumerState(Protocol):
-    """All of it."""
+    """The whole state of a consumer."""
 
     @property
     def subscription(self) -> SubscriptionView:
-        """What the user wants."""
+        """The user's subscription."""
 
     @property
     def assignment(self) -> AssignmentView:
-        """What the consumer has."""
+        """The assigned partitions."""
 
     @property
     def buffer(self) -> BufferView:
-        """What was fetched."""
+        """The fetched records."""
 
     @property
     def member(self) -> MemberView:
-        """Who it is in its group."""
+        """The consumer's membership."""
 
     @property
     def poll_timer(self) -> PollTimerView:
-        """Whether the user is there."""
+        """The time since the last receive."""
 
     @property
     def signals(self) -> SignalsView:
-        """What to wait for."""
+        """The signals to wait for."""
 
     def news(self) -> None:
-        """Have everybody look who waits to receive: a membership's ``fatal`` has changed, say."""
+        """Wake the waiting receives, for example because a membership's ``fatal`` changed."""
 
     def buffered_of(self, tp: TopicPartition) -> int:
-        """Bytes in the buffer of one partition."""
+        """Return the buffered bytes of one partition."""
 
     def fetched(
         self,
@@ -255,8 +288,15 @@ class ConsumerState(Protocol):
         end: int | None,
         aborted: list[tuple[int, int]] | None = None,
     ) -> bool:
-        """Buffer what was fetched of a partition, from its ``fetch_offset`` with its ``ticket``; whether that was not overtaken.
+        """Buffer the result of a fetch; return whether the fetch was still current.
 
-        ``records`` are record batches as they came; ``end`` is the offset after the last whole one (``None``: decoding will tell);
-        ``aborted`` the aborted transactions as (producer id, first offset), for ``read_committed``.
+        Args:
+            tp: The partition.
+            ticket: The partition's ticket when the fetch began. The fetch started at its
+                ``fetch_offset``.
+            records: The record batches as received.
+            end: The offset after the last complete batch; ``None`` if only decoding can determine
+                it.
+            aborted: The aborted transactions as (producer id, first offset), for
+                ``read_committed``.
         """

@@ -1,10 +1,11 @@
-"""A scripted Kafka cluster in memory, for trikafka's tests and for yours.
+"""A scripted Kafka cluster in memory, for trikafka's tests and for users' tests.
 
-:class:`ScriptedCluster` speaks Kafka's protocol over memory streams, in virtual time, and does wrong what the test tells it to.
-:func:`assert_all_awaits_cancellable` cancels a scenario at every one of its checkpoints.
+:class:`ScriptedCluster` speaks Kafka's protocol over memory streams, in virtual time, and injects
+the faults that a test asks for. :func:`assert_all_awaits_cancellable` cancels a scenario at every
+checkpoint.
 """
 
-from .. import _kafka_python as _kafka_python  # first: it loads kafka-python without its warnings
+from .. import _kafka_python as _kafka_python  # first: loads kafka-python without its warnings
 from .batches import control_batch, encode_batch
 from .cancellation import assert_all_awaits_cancellable
 from .cluster import ScriptedCluster

@@ -1,4 +1,4 @@
-"""Two small ways to wait: for something to change, and for one answer."""
+"""Two small primitives: a signal for changes, and a promise of one value."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ import trio
 T = TypeVar("T")
 
 
-class Signal:
-    """Wakes everybody who waits, each time something has changed. Wait in a loop around the condition."""
+class WakeSignal:
+    """A signal that wakes all waiting tasks after each change.
+
+    Wait in a loop around the condition.
+    """
 
     def __init__(self) -> None:
         self._event = trio.Event()
 
     def notify(self) -> None:
-        """Wake those who wait now."""
-        event, self._event = self._event, trio.Event()
+        """Wake all tasks that wait now."""
+        event = self._event
+        self._event = trio.Event()
         event.set()
 
     async def wait(self) -> None:
@@ -26,19 +30,19 @@ class Signal:
 
 
 class Promise(Generic[T]):
-    """An answer that somebody else will give. The first one given counts."""
+    """A value that another task will supply. The first value counts."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
         self._value: list[T] = []
 
     def give(self, value: T) -> None:
-        """Answer. Nobody need be waiting."""
+        """Supply the value. No task need be waiting."""
         if not self._value:
             self._value.append(value)
             self._event.set()
 
     async def wait(self) -> T:
-        """Wait for the answer."""
+        """Wait for the value; return it."""
         await self._event.wait()
         return self._value[0]

@@ -1,7 +1,7 @@
-"""The assignors of a group coordinator (KIP-848): who is to have which partitions. Pure functions.
+"""The assignors of the group coordinator (KIP-848). Pure functions.
 
-The scripted cluster promises what Kafka promises (everybody has as many as the others, give or take one; ``uniform`` moves as
-little as it can), not Kafka's very choice.
+They give the same guarantees as Kafka's: equal numbers of partitions, give or take one, and few
+moves with ``uniform``. They do not reproduce Kafka's exact choice.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-#: A partition by its topic's id.
+#: A partition, by its topic's id.
 Part: TypeAlias = tuple[uuid.UUID, int]
 Parts: TypeAlias = frozenset[Part]
-#: Of each member, the topics that it wants (id -> number of partitions).
+#: The topics of each member: id -> number of partitions.
 Wishes: TypeAlias = Mapping[str, Mapping[uuid.UUID, int]]
 Assignor: TypeAlias = Callable[[Wishes, Mapping[str, Parts]], dict[str, Parts]]
 
 
 def uniform(wishes: Wishes, before: Mapping[str, Parts]) -> dict[str, Parts]:
-    """Even numbers, and everybody keeps what it has unless another one has too little."""
+    """Assign equal numbers; a member keeps its partitions unless another has too few."""
     chosen: dict[str, list[Part]] = {member: [] for member in wishes}
     free = _all_parts(wishes)
     for member, wanted in wishes.items():
@@ -49,11 +49,13 @@ def _move_one(wishes: Wishes, chosen: dict[str, list[Part]]) -> bool:
 
 
 def range_(wishes: Wishes, before: Mapping[str, Parts]) -> dict[str, Parts]:
-    """Of each topic, neighbouring partitions for each member, in the order of the members' ids."""
+    """Assign neighbouring partitions of each topic, in the order of the members' ids."""
     chosen: dict[str, set[Part]] = {member: set() for member in wishes}
     counts = {topic: count for wanted in wishes.values() for topic, count in wanted.items()}
     for topic, count in sorted(counts.items()):
-        takers: Sequence[str] = sorted(member for member, wanted in wishes.items() if topic in wanted)
+        takers: Sequence[str] = sorted(
+            member for member, wanted in wishes.items() if topic in wanted
+        )
         each, more = divmod(count, len(takers))
         first = 0
         for place, member in enumerate(takers):
@@ -68,5 +70,5 @@ def _all_parts(wishes: Wishes) -> dict[Part, None]:
     return {(topic, index): None for topic, count in counts.items() for index in range(count)}
 
 
-#: By the names that a member may ask for; the first is the group's own choice.
+#: The assignors by name. The first one is the group's default.
 ASSIGNORS: Mapping[str, Assignor] = {"uniform": uniform, "range": range_}

@@ -1,6 +1,6 @@
-"""Record batches (format v2) as bytes: made, read and rewritten as a broker does it.
+"""Record batches (format v2) as bytes: creation, reading and rewriting as in a broker.
 
-Pure functions. Compression goes through cramjam, the records themselves through kafka-python's record classes.
+Pure functions. Compression uses cramjam, records use kafka-python's record classes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchB
 from trikafka._checksum import crc32c
 from trikafka.types import Headers, Record, TimestampType
 
-#: What a test may append: a value, or ``(key, value[, timestamp in ms[, headers]])``.
+#: A record that a test appends: a value, or ``(key, value[, timestamp in ms[, headers]])``.
 Appendable: TypeAlias = (
     bytes
     | tuple[bytes | None, bytes | None]
@@ -32,7 +32,10 @@ _XERIAL = b"\x82SNAPPY\x00"
 
 
 class BadBatch(Exception):
-    """The bytes are not a whole, valid record batch. ``code`` is the error with which a broker answers."""
+    """The bytes are no complete, valid record batch.
+
+    ``code`` is the error code of the broker's response.
+    """
 
     def __init__(self, code: int, reason: str) -> None:
         self.code = code
@@ -41,7 +44,7 @@ class BadBatch(Exception):
 
 @dataclass(frozen=True, slots=True)
 class BatchInfo:
-    """What the header of a batch says."""
+    """The header of a batch."""
 
     base_offset: int
     size: int
@@ -56,22 +59,26 @@ class BatchInfo:
 
     @property
     def last_sequence(self) -> int:
-        """The sequence number of the last record; sequence numbers wrap to 0 after 2**31 - 1."""
+        """The sequence number of the last record. Sequence numbers wrap to 0 after 2**31 - 1."""
         return (self.base_sequence + self.last_offset_delta) % 2**31
 
     @property
     def transactional(self) -> bool:
-        """Whether the batch belongs to a transaction."""
+        """True if the batch belongs to a transaction."""
         return bool(self.attributes & 0x10)
 
     @property
     def control(self) -> bool:
-        """Whether the batch is a marker of a transaction's end and no data."""
+        """True if the batch is the marker of a transaction's end."""
         return bool(self.attributes & 0x20)
 
 
 def split_batches(data: bytes) -> list[bytes]:
-    """Cut the ``records`` field of a request into its batches. Raises :exc:`BadBatch` unless they fill it exactly."""
+    """Split the ``records`` field of a request into its batches.
+
+    Raises:
+        BadBatch: The batches do not fill the field exactly.
+    """
     batches, position = [], 0
     while position < len(data):
         if len(data) - position < HEADER_SIZE:
@@ -85,19 +92,43 @@ def split_batches(data: bytes) -> list[bytes]:
 
 
 def inspect(batch: bytes, *, check: bool = True) -> BatchInfo:
-    """Read a batch's header. With ``check``, raises :exc:`BadBatch` for a wrong magic, CRC or count."""
-    base, length, leader_epoch, magic, crc, attributes, delta, _, latest, pid, epoch, sequence, count = _HEADER.unpack_from(batch)
+    """Return the header of a batch.
+
+    Raises:
+        BadBatch: With ``check``: the magic, the CRC or the count is wrong.
+    """
+    (
+        base,
+        length,
+        leader_epoch,
+        magic,
+        crc,
+        attributes,
+        delta,
+        _,
+        latest,
+        pid,
+        epoch,
+        sequence,
+        count,
+    ) = _HEADER.unpack_from(batch)
     if check and magic != 2:
         raise BadBatch(43, f"record format {magic}")
     if check and crc != crc32c(memoryview(batch)[21:]):
         raise BadBatch(2, "the CRC is wrong")
     if check and (count < 1 or delta != count - 1):
         raise BadBatch(87, f"{count} records, but the last has the offset delta {delta}")
-    return BatchInfo(base, length + 12, leader_epoch, attributes, delta, latest, pid, epoch, sequence, count)
+    return BatchInfo(
+        base, length + 12, leader_epoch, attributes, delta, latest, pid, epoch, sequence, count
+    )
 
 
 def verify(batch: bytes) -> None:
-    """Read all of a batch, as a broker does before it stores it. Raises :exc:`BadBatch` if that cannot be done."""
+    """Read a whole batch, as a broker does before it stores the batch.
+
+    Raises:
+        BadBatch: The batch cannot be read.
+    """
     inspect(batch)
     try:
         decode_batch(batch, "", 0)
@@ -108,12 +139,17 @@ def verify(batch: bytes) -> None:
 
 
 def place(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
-    """The batch with its place in the log written in. The CRC does not cover these two fields."""
-    return struct.pack(">q", base_offset) + batch[8:12] + struct.pack(">i", leader_epoch) + batch[16:]
+    """Return the batch with its base offset and leader epoch, which the CRC does not cover."""
+    return (
+        struct.pack(">q", base_offset) + batch[8:12] + struct.pack(">i", leader_epoch) + batch[16:]
+    )
 
 
 def stamp(batch: bytes, timestamp: int) -> bytes:
-    """The batch with the broker's own time (``message.timestamp.type=LogAppendTime``) and a new CRC."""
+    """Return the batch with the broker's timestamp and a new CRC.
+
+    That is ``message.timestamp.type=LogAppendTime``.
+    """
     fields = list(_HEADER.unpack_from(batch))
     fields[5] |= 0x08
     fields[8] = timestamp
@@ -128,7 +164,15 @@ def encode_batch(
     producer: tuple[int, int, int] = (-1, -1, -1),
     transactional: bool = False,
 ) -> bytes:
-    """A batch with base offset 0. ``timestamp`` is for records without one; ``producer`` is (id, epoch, base sequence)."""
+    """Return a batch with base offset 0.
+
+    Args:
+        records: The records: values, or ``(key, value[, timestamp in ms[, headers]])``.
+        timestamp: The timestamp (milliseconds) of records without their own.
+        compression: ``"none"``, ``"gzip"``, ``"snappy"``, ``"lz4"`` or ``"zstd"``.
+        producer: Producer id, epoch and base sequence.
+        transactional: Mark the batch as part of a transaction.
+    """
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=0,
@@ -150,9 +194,21 @@ def encode_batch(
 
 
 def control_batch(producer_id: int, producer_epoch: int, *, commit: bool, timestamp: int) -> bytes:
-    """The marker that ends a transaction in a partition."""
+    """Return the marker that ends a transaction in a partition.
+
+    Args:
+        producer_id: The producer's id.
+        producer_epoch: The producer's epoch.
+        commit: True for a commit, False for an abort.
+        timestamp: Milliseconds since the epoch.
+    """
     key, value = struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0)
-    batch = encode_batch([(key, value)], timestamp=timestamp, producer=(producer_id, producer_epoch, 0), transactional=True)
+    batch = encode_batch(
+        [(key, value)],
+        timestamp=timestamp,
+        producer=(producer_id, producer_epoch, 0),
+        transactional=True,
+    )
     fields = list(_HEADER.unpack_from(batch))
     fields[5] |= 0x20
     fields[11] = -1
@@ -160,12 +216,12 @@ def control_batch(producer_id: int, producer_epoch: int, *, commit: bool, timest
 
 
 def commits(control: bytes) -> bool:
-    """Whether a control batch ends its transaction with a commit, not an abort."""
+    """Return whether a control batch commits its transaction."""
     return bool(next(DefaultRecordBatch(control)).commit)
 
 
 def decode_batch(batch: bytes, topic: str, partition: int) -> list[Record]:
-    """The records of a batch; those of a control batch are none."""
+    """Return the records of a batch; a control batch has none."""
     info = inspect(batch, check=False)
     if info.control:
         return []
@@ -188,14 +244,18 @@ def decode_batch(batch: bytes, topic: str, partition: int) -> list[Record]:
     ]
 
 
-def _normal(record: Appendable) -> tuple[bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes | None]]]:
+def _normal(
+    record: Appendable,
+) -> tuple[bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes | None]]]:
     if not isinstance(record, tuple):
         return None, record, None, ()
     key, value, *rest = record
     when = rest[0] if rest else None
     headers = rest[1] if len(rest) > 1 else ()
     if not (when is None or isinstance(when, int)) or not isinstance(headers, tuple):
-        raise TypeError(f"a record is a value or (key, value[, timestamp in ms[, headers]]), not {record!r}")
+        raise TypeError(
+            f"a record is a value or (key, value[, timestamp in ms[, headers]]), not {record!r}"
+        )
     return key, value, when, headers
 
 
@@ -213,7 +273,7 @@ def _compress(codec: int, data: bytes) -> bytes:
         return bytes(cramjam.snappy.compress_raw(data))
     if codec == 4:
         return bytes(cramjam.zstd.compress(data))
-    compressor = cramjam.lz4.Compressor(block_linked=False)  # Kafka's reader knows no linked blocks
+    compressor = cramjam.lz4.Compressor(block_linked=False)  # Kafka cannot read linked blocks
     compressor.compress(data)
     return bytes(compressor.finish())
 

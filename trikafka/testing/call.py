@@ -1,4 +1,4 @@
-"""One request on its way through the scripted cluster, as the handlers see it."""
+"""One request in the scripted cluster, as its handlers see it."""
 
 from __future__ import annotations
 
@@ -9,33 +9,38 @@ from typing import Any, TypeAlias
 from .group import Groups
 from .messages import Message, respond
 from .script import Fail
-from .state import Node, State
+from .state import ScriptedNode, State
 
 
 class HangUp(Exception):
-    """The broker closes the connection instead of answering."""
+    """The broker closes the connection instead of responding."""
 
 
 @dataclass(slots=True, eq=False)
-class Call:
-    """A request, the node that got it, and the error that the script wants in the answer."""
+class ScriptedCall:
+    """A request, the node that received it, and the scripted error for its response."""
 
     state: State
     groups: Groups
-    node: Node
+    node: ScriptedNode
     request: Message
     version: int
     client_id: str
     fail: Fail | None = None
 
     def error(self, topic: str | None = None, partition: int | None = None) -> int:
-        """The scripted error code for this item of the response, or 0."""
-        return self.fail.code if self.fail is not None and self.fail.concerns(topic, partition) else 0
+        """Return the scripted error code for this item of the response, or 0."""
+        return (
+            self.fail.code if self.fail is not None and self.fail.concerns(topic, partition) else 0
+        )
 
     def respond(self, **values: Any) -> Message:
-        """The response, in the version of the request. Fields that this version does not have are left out."""
+        """Return the response in the version of the request.
+
+        Fields that the version lacks are left out.
+        """
         return respond(self.request, **values)
 
 
-#: Answers one API. ``None`` means that this request has no answer (``acks=0``).
-Answer: TypeAlias = Callable[[Call], Awaitable[Message | None]]
+#: A handler of one API. It returns ``None`` for a request without a response (``acks=0``).
+Answer: TypeAlias = Callable[[ScriptedCall], Awaitable[Message | None]]

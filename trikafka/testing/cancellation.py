@@ -1,4 +1,4 @@
-"""One cancellation test for every await: run a scenario again and again, cancelled one checkpoint later each time."""
+"""A cancellation test for every await: a scenario runs repeatedly, each time cancelled later."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ import trio
 
 
 class _CancelAtStep(trio.abc.Instrument):
-    """Cancels a scope when a task has suspended itself for the given time (0: the first)."""
+    """An instrument that cancels a scope at the given suspension of a task (0: the first)."""
 
     def __init__(self, task: trio.lowlevel.Task, step: int, scope: trio.CancelScope) -> None:
-        self._task, self._left, self._scope = task, step, scope
+        self._task = task
+        self._left = step
+        self._scope = scope
         self.fired = False
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
@@ -26,6 +28,13 @@ class _CancelAtStep(trio.abc.Instrument):
         self._scope.cancel()
 
 
+# Every await is a place where a cancellation may arrive, and each needs a test. Writing one test
+# per await misses the awaits that a later change adds. So the scenario is run once per checkpoint:
+# run N is cancelled when the task suspends itself for the N-th time, until a run ends without
+# having been cancelled.
+#
+# The instrument counts the steps of the scenario's own task, so the scenario must be deterministic:
+# with MockClock and the scripted cluster it is.
 async def assert_all_awaits_cancellable(
     scenario: Callable[..., Awaitable[object]],
     check: Callable[..., Awaitable[object]] | None = None,
@@ -33,13 +42,25 @@ async def assert_all_awaits_cancellable(
     setup: Callable[[], AbstractAsyncContextManager[Any]] | None = None,
     limit: int = 1000,
 ) -> int:
-    """Run ``scenario`` until it finishes, after having cancelled it at each of its checkpoints, one a run. Return their number.
+    """Run ``scenario`` once per checkpoint, cancelled there, and once to its end.
 
-    With ``setup`` each run has a fresh context manager around it, whose value is given to ``scenario`` and ``check``; without, both
-    are called with nothing. ``check`` runs after every run, the last included: it makes sure that the cancelled call has left
-    nothing behind. A task that is still there after that, and after the end of the context, is an ``AssertionError``. Whatever the
-    scenario raises but ``Cancelled`` comes out, with a note that says at which checkpoint it was cancelled. A scenario that hangs
-    when cancelled hangs here: put ``trio.fail_after`` around. More than ``limit`` checkpoints are an ``AssertionError``.
+    A scenario that hangs when cancelled hangs here: wrap the call in ``trio.fail_after``. An
+    exception other than ``Cancelled`` is raised with a note that names the checkpoint.
+
+    Args:
+        scenario: The function to test.
+        check: Called after every run, also the last; it checks that the cancelled call left nothing
+            behind.
+        setup: Returns a fresh context manager for each run. Its value is the argument of
+            ``scenario`` and ``check``. Without it, both are called without arguments.
+        limit: The largest number of checkpoints.
+
+    Returns:
+        The number of checkpoints.
+
+    Raises:
+        AssertionError: Tasks remain after the end of a run's context, or the scenario has more than
+            ``limit`` checkpoints.
     """
     for step in range(limit):
         tasks = trio.lowlevel.current_statistics().tasks_living

@@ -8,22 +8,31 @@ import trio
 
 
 class Chunked(Protocol):
-    """Says how many bytes at a time reach the client at most."""
+    """An object that bounds the bytes that reach the client at a time."""
 
     chunk: int | None
 
 
 class ClientStream(trio.abc.HalfCloseableStream):
-    """The client's end of a connection; gives what was received in pieces if the cluster says so."""
+    """The client's end of a connection.
 
-    def __init__(self, cluster: Chunked, stream: trio.abc.HalfCloseableStream, gulp: int | None) -> None:
-        self._cluster, self._stream, self._gulp = cluster, stream, gulp
+    It returns received bytes in pieces if the cluster says so.
+    """
+
+    def __init__(
+        self, cluster: Chunked, stream: trio.abc.HalfCloseableStream, gulp: int | None
+    ) -> None:
+        self._cluster = cluster
+        self._stream = stream
+        self._gulp = gulp
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         if self._gulp is None:
             await self._stream.send_all(data)
             return
-        for start in range(0, max(len(data), 1), self._gulp):  # when cancelled, the rest is never sent
+        for start in range(
+            0, max(len(data), 1), self._gulp
+        ):  # when cancelled, the rest is never sent
             await self._stream.send_all(data[start : start + self._gulp])
 
     async def wait_send_all_might_not_block(self) -> None:

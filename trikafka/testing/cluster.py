@@ -1,7 +1,8 @@
-"""The scripted cluster: what a test holds.
+"""The scripted cluster, the object that a test holds.
 
-Owns the nodes' life (up, frozen, down), the connections and the script. What is in the logs and groups is in ``state`` and
-``group``; how an API is answered stands in ``topics``, ``records`` and ``groups``.
+It owns the states of the nodes (up, frozen, down, lost), the connections and the script. Logs and
+groups are in ``state`` and ``group``. The handlers of the APIs are in ``topics``, ``records`` and
+``groups``.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from types import TracebackType
 import trio
 import trio.testing
 
+from trikafka.errors.groups import unwrapped
 from trikafka.types import OffsetAndMetadata, Record
 
 from .batches import Appendable, decode_batch, encode_batch
 from .client_stream import ClientStream
-from .connection import Connection
+from .connection import ScriptedConnection
 from .faults import Change, flip
 from .group import Group, Groups
 from .markers import write_marker
@@ -42,31 +44,72 @@ from .script import (
     Verdict,
 )
 from .state import NodeState, Partition, State
-from .transactions import Transactions
+from .transactions import TransactionCoordinatorState
 
 _GULP = 8
 _EPOCH_MS = 1_700_000_000_000
 
 
+# Why a cluster and no mocks: the errors that matter in a Kafka client arise between its layers,
+# from an order of events that no mock of our own classes would produce. So the fake begins at the
+# byte stream. The client runs unchanged, over its own framing, decoding, deadlines and reconnects;
+# only `dial` differs. Tests say what the network and the brokers do, and assert on requests and
+# results.
+#
+# Three decisions follow:
+#
+# * Byte level. Frames are encoded and decoded by kafka-python's classes, not by trikafka's wire
+#   code (see messages.py), so an encoding error on one side is not repeated on the other. A request
+#   whose re-encoding has another length than its frame is malformed and fails the test (`strict`).
+# * Virtual time. Nothing here does real I/O or reads a real clock; waits use Trio's clock. With
+#   MockClock(autojump_threshold=0) a session timeout of 45 s passes in milliseconds, and a test
+#   asserts exact times. The same events happen in the same order in every run.
+# * Real rules. Brokers check what Kafka checks: epochs, sequences, group generations, transaction
+#   states, fetch sessions. A test scripts only the deviation (fail, delay, drop, damage ...), and
+#   the rest stays what a broker would do. Where Kafka and a KIP disagree, Kafka's behaviour counts;
+#   a comment says so.
 class ScriptedCluster:
-    """A small Kafka cluster in memory that does what Kafka does, until the script says otherwise.
+    """A small Kafka cluster in memory that behaves like Kafka until the script deviates.
 
-    Use it as an async context manager, and give :attr:`bootstrap_servers` and :meth:`dial` to the client::
+    Use it as an async context manager. Pass :attr:`bootstrap_servers` and :meth:`dial` to the
+    client::
 
         async with ScriptedCluster(nodes=2, topics={"t": 3}) as cluster:
             cluster.fail("Fetch", 6)
-            async with trikafka.open_consumer("t", bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as consumer:
+            servers = cluster.bootstrap_servers
+            async with trikafka.open_consumer(
+                "t", bootstrap_servers=servers, dial=cluster.dial
+            ) as consumer:
                 ...
 
-    Nothing here does real I/O or looks at a real clock: with ``trio.testing.MockClock(autojump_threshold=0)`` a test with
-    minutes of waiting takes milliseconds, and its times are exact. An exception in a handler of the test ends the ``async with``
-    block with it. A request that no Kafka could read closes the connection and, if ``strict``, fails the block at its end.
+    The cluster does no real I/O and reads no real clock. With
+    ``trio.testing.MockClock(autojump_threshold=0)``, a test with minutes of waiting takes
+    milliseconds, and its times are exact. An exception in a test's handler ends the ``async with``
+    block. A request that no Kafka could read closes the connection.
 
-    What Kafka 4 offers is offered, groups of the new kind (KIP-848) among it: :meth:`offer` takes it away. A group that has members
-    of one kind takes none of the other. With ``racks`` (one a node) consumers are sent to the follower in their rack (KIP-392);
-    without, only leaders answer a fetch. ``transaction_version`` is the finalized level of the feature of that name: 2 for KIP-890,
-    where each end of a transaction raises the epoch, or 1. A node has room for so many ``fetch_sessions`` (KIP-227). All times are
-    in seconds.
+    The cluster offers the APIs of Kafka 4, including groups of the consumer protocol (KIP-848);
+    :meth:`offer` changes that. A group with members of one protocol refuses members of the other.
+    All times are in seconds.
+
+    Args:
+        nodes: The number of brokers.
+        racks: The rack of each node. With racks, consumers are sent to the follower in their rack
+            (KIP-392). Without, only leaders answer a fetch.
+        topics: The number of partitions by topic.
+        api_versions: Versions to offer, as :meth:`offer`.
+        coordinator: The node that coordinates all groups and transactional ids.
+        auto_create_topics: Create topics on a metadata request that allows it.
+        initial_rebalance_delay: The delay of an empty group's first rebalance.
+        session_timeouts: The smallest and largest session timeout of classic groups.
+        consumer_session_timeout: The session timeout of the consumer protocol.
+        consumer_heartbeat_interval: The heartbeat interval of the consumer protocol.
+        consumer_assignment_interval: The shortest time between two assignments of the consumer
+            protocol.
+        fetch_sessions: The fetch sessions that a node can hold (KIP-227).
+        transaction_version: The finalized level of the feature ``transaction.version``: 1, or 2 for
+            KIP-890, where each end of a transaction raises the epoch.
+        cluster_id: The cluster's id.
+        strict: Raise :exc:`AssertionError` at the end of the block if a malformed request arrived.
     """
 
     def __init__(
@@ -96,27 +139,30 @@ class ScriptedCluster:
         self._groups = Groups(
             initial_rebalance_delay,
             session_timeouts,
-            ModernTimes(consumer_session_timeout, consumer_heartbeat_interval, consumer_assignment_interval),
+            ModernTimes(
+                consumer_session_timeout, consumer_heartbeat_interval, consumer_assignment_interval
+            ),
         )
         self._state.transactions.version = transaction_version
         self._state.transactions.write_marker = partial(write_marker, self._state, self._groups)
         self._script = Script()
-        self._connections: list[Connection] = []
+        self._connections: list[ScriptedConnection] = []
         self._connections_made = 0
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
         self._started = 0.0
         self.strict = strict
-        #: What came in that was no request of Kafka's, in words.
+        #: Descriptions of the malformed requests.
         self.malformed: list[str] = []
-        #: At most so many bytes at a time reach the client; ``None``: as they come.
+        #: The most bytes that reach the client at a time; ``None``: no limit.
         self.chunk: int | None = None
-        #: New connections have no buffer, as if the sockets' were full: a send waits until the other side has read it all. A
-        #: frozen node stops reading in the middle of a request, so that a send to it can be cut there.
+        #: True: new connections have no buffer, as if the sockets' buffers were full. A send waits
+        #: until the other side has read everything. A frozen node stops reading in the middle of a
+        #: request, so that a send can be cut off there.
         self.unbuffered = False
         #: Seconds that a dial takes.
         self.dial_delay: float = 0
-        #: Every dial: (time, node id or None, what came of it).
+        #: Every dial: (time, node id or None, result).
         self.dials: list[tuple[float, int | None, str]] = []
         for name, count in (topics or {}).items():
             self._state.create_topic(name, count)
@@ -131,24 +177,29 @@ class ScriptedCluster:
         self._nursery.start_soon(self._state.transactions.watch)
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         assert self._nursery is not None
         assert self._nursery_manager is not None
         self._nursery.cancel_scope.cancel()
         try:
-            # The body's exception is kept out of the nursery, so that it leaves the block as it is and in no group.
+            # The body's exception does not pass through the nursery, so it leaves the block
+            # unchanged and in no group.
             await self._nursery_manager.__aexit__(None, None, None)
         except BaseExceptionGroup as group:
-            single: BaseException = group
-            while isinstance(single, BaseExceptionGroup) and len(single.exceptions) == 1:
-                single = single.exceptions[0]
-            raise single from None
+            raise unwrapped(group) from None
         finally:
             self._nursery = None
         if self.strict and self.malformed and error is None:
-            raise AssertionError("the cluster got what no Kafka understands: " + "; ".join(self.malformed))
+            raise AssertionError(
+                "the cluster got what no Kafka understands: " + "; ".join(self.malformed)
+            )
 
-    # -- what a client needs -----------------------------------------------------------------------------------------
+    # -- used by clients
 
     @property
     def bootstrap_servers(self) -> str:
@@ -156,8 +207,15 @@ class ScriptedCluster:
         return ",".join(f"{node.host}:{node.port}" for node in self._state.nodes)
 
     async def dial(self, host: str, port: int) -> trio.abc.Stream:
-        """Connect to a node. Raises :exc:`ConnectionRefusedError` if it is down and :exc:`OSError` if there is none."""
-        node = next((node for node in self._state.nodes if (node.host, node.port) == (host, port)), None)
+        """Connect to a node; pass this method to a client as ``dial``.
+
+        Raises:
+            ConnectionRefusedError: The node is down, or refuses connections.
+            OSError: There is no such node.
+        """
+        node = next(
+            (node for node in self._state.nodes if (node.host, node.port) == (host, port)), None
+        )
         await trio.lowlevel.checkpoint()
         if self.dial_delay:
             await trio.sleep(self.dial_delay)
@@ -165,58 +223,94 @@ class ScriptedCluster:
         if node is not None and node.state is NodeState.LOST:
             self.dials.append((now, node_id, "lost"))
             await trio.sleep_forever()
-        if self._nursery is None or node is None or node.state is NodeState.DOWN or not node.accepts:
+        if (
+            self._nursery is None
+            or node is None
+            or node.state is NodeState.DOWN
+            or not node.accepts
+        ):
             self.dials.append((now, node_id, "refused"))
             if node is None:
                 raise OSError(f"there is no host {host}:{port}")
-            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+            raise ConnectionRefusedError(f"nothing listens at {host}:{port}")
         self.dials.append((now, node_id, "connected"))
-        ours, theirs = trio.testing.lockstep_stream_pair() if self.unbuffered else trio.testing.memory_stream_pair()
+        ours, theirs = (
+            trio.testing.lockstep_stream_pair()
+            if self.unbuffered
+            else trio.testing.memory_stream_pair()
+        )
         gulp = _GULP if self.unbuffered else None
         self._connections_made += 1
-        connection = Connection(self._connections_made, node, ours, self._state, self._groups, self._script, gulp)
+        connection = ScriptedConnection(
+            self._connections_made, node, ours, self._state, self._groups, self._script, gulp
+        )
         self._connections.append(connection)
         self._nursery.start_soon(self._serve, connection)
         return ClientStream(self, theirs, gulp)
 
-    async def _serve(self, connection: Connection) -> None:
+    async def _serve(self, connection: ScriptedConnection) -> None:
         try:
-            await connection.run()
+            await connection.serve()
         finally:
             self.malformed += connection.malformed
             self._connections.remove(connection)
 
-    # -- what was seen -----------------------------------------------------------------------------------------------
+    # -- observed requests
 
     @property
     def log(self) -> list[Seen]:
         """Every request that arrived, in order."""
         return self._script.log
 
-    def requests(self, api: Api | None = None, *, node: int | None = None, where: Predicate | None = None) -> list[Seen]:
-        """Those requests of the log that fit: by API (``"Fetch"`` or its number), node, and what they say."""
+    def requests(
+        self, api: Api | None = None, *, node: int | None = None, where: Predicate | None = None
+    ) -> list[Seen]:
+        """Return the matching requests of the log.
+
+        Args:
+            api: The name (``"Fetch"``) or number of the API; ``None`` for all.
+            node: The node id; ``None`` for all.
+            where: A predicate of the decoded request.
+        """
         return self._script.requests(api, node, where)
 
     def transferred(self, api: Api | None = None, *, node: int | None = None) -> tuple[int, int]:
-        """The bytes of such requests and of their responses so far, frames' lengths included."""
+        """Return the bytes of the matching requests and of their responses.
+
+        Frame lengths are included.
+        """
         found = self._script.requests(api, node, None)
         return sum(seen.request_bytes for seen in found), sum(seen.response_bytes for seen in found)
 
-    async def seen(self, api: Api, count: int = 1, *, node: int | None = None, where: Predicate | None = None) -> Seen:
-        """Wait until ``count`` such requests have arrived since the cluster started, and return the last of these."""
+    async def seen(
+        self, api: Api, count: int = 1, *, node: int | None = None, where: Predicate | None = None
+    ) -> Seen:
+        """Wait until ``count`` matching requests have arrived since the start; return the last one.
+
+        Args:
+            api: The name or number of the API.
+            count: The number of requests.
+            node: The node id; ``None`` for all.
+            where: A predicate of the decoded request.
+        """
         while len(found := self._script.requests(api, node, where)) < count:
             await self._script.arrived.wait()
         return found[count - 1]
 
     def connections(self, node: int | None = None) -> int:
-        """How many connections are open."""
+        """Return the number of open connections."""
         return sum(node in (None, connection.node.node_id) for connection in self._connections)
 
     def now_ms(self) -> int:
-        """The cluster's clock, for timestamps: ms since the epoch, a fixed start plus the time since the cluster started."""
-        return _EPOCH_MS + (round((trio.current_time() - self._started) * 1000) if self._nursery else 0)
+        """Return the cluster's time in milliseconds since the epoch.
 
-    # -- the script --------------------------------------------------------------------------------------------------
+        The clock starts at a fixed time and runs with Trio's clock.
+        """
+        return _EPOCH_MS + (
+            round((trio.current_time() - self._started) * 1000) if self._nursery else 0
+        )
+
+    # -- the script
 
     def fail(
         self,
@@ -230,10 +324,18 @@ class ScriptedCluster:
         partition: int | None = None,
         after: bool = False,
     ) -> Rule:
-        """Answer the next ``times`` requests (``None``: all) with an error code, where the API has its place for one.
+        """Respond with an error code, in the field that the API has for it.
 
-        ``topic`` (for calls on groups: the group id) and ``partition`` limit the code to these items; the rest is answered as
-        usual. ``after``: the request is carried out first, as when the broker fails between doing and answering.
+        Args:
+            api: The name or number of the API.
+            code: The error code.
+            times: The number of requests to fail; ``None`` for all.
+            node: Only requests to this node.
+            where: Only requests for which this predicate is true.
+            topic: Only items of this topic; for calls on groups, the group id. The rest of the
+                response is as usual.
+            partition: Only items of this partition.
+            after: Execute the request first, as if the broker failed before it responded.
         """
         return self._rule(api, Fail(code, topic, partition, after), times, node, where)
 
@@ -247,26 +349,56 @@ class ScriptedCluster:
         where: Predicate | None = None,
         after: bool = False,
     ) -> Rule:
-        """Let requests wait before they are carried out; with ``after`` between that and the answer. Delays add up."""
+        """Delay requests before they are executed, or with ``after`` before the response.
+
+        Delays add up. The other arguments are those of :meth:`fail`.
+        """
         return self._rule(api, Delay(seconds, after), times, node, where)
 
     def drop(
-        self, api: Api, times: int | None = 1, *, node: int | None = None, where: Predicate | None = None, after: bool = False
+        self,
+        api: Api,
+        times: int | None = 1,
+        *,
+        node: int | None = None,
+        where: Predicate | None = None,
+        after: bool = False,
     ) -> Rule:
-        """Close the connection instead of answering; with ``after`` the request is carried out first (a lost answer)."""
+        """Close the connection instead of responding.
+
+        With ``after`` the request is executed first, so only the response is lost. The other
+        arguments are those of :meth:`fail`.
+        """
         return self._rule(api, Drop(after), times, node, where)
 
     def garbage(
-        self, api: Api, data: bytes, times: int | None = 1, *, node: int | None = None, where: Predicate | None = None
+        self,
+        api: Api,
+        data: bytes,
+        times: int | None = 1,
+        *,
+        node: int | None = None,
+        where: Predicate | None = None,
     ) -> Rule:
-        """Send these bytes instead of an answer, as they are: no length is put before them."""
+        """Send these bytes instead of a response, without a length in front.
+
+        The other arguments are those of :meth:`fail`.
+        """
         return self._rule(api, Garbage(data), times, node, where)
 
     def silence(
-        self, api: Api, times: int | None = None, *, node: int | None = None, where: Predicate | None = None, after: bool = False
+        self,
+        api: Api,
+        times: int | None = None,
+        *,
+        node: int | None = None,
+        where: Predicate | None = None,
+        after: bool = False,
     ) -> Rule:
-        """Never answer; with ``after`` the request is carried out all the same. As Kafka answers in order, nothing that follows
-        on the same connection is answered either.
+        """Never respond; with ``after`` the request is executed nevertheless.
+
+        Kafka responds in order, so later requests of the same connection get no response either.
+        The other arguments are those of :meth:`fail`.
         """
         return self._rule(api, Silence(after), times, node, where)
 
@@ -279,7 +411,11 @@ class ScriptedCluster:
         node: int | None = None,
         where: Predicate | None = None,
     ) -> Rule:
-        """Change the bytes of the answer by :func:`flip`, :func:`cut`, :func:`strange_id` or your own function."""
+        """Change the bytes of the response.
+
+        ``change`` is :func:`flip`, :func:`cut`, :func:`strange_id` or a function of the test. The
+        other arguments are those of :meth:`fail`.
+        """
         return self._rule(api, Damage(change), times, node, where)
 
     def leave_out(
@@ -292,24 +428,44 @@ class ScriptedCluster:
         node: int | None = None,
         where: Predicate | None = None,
     ) -> Rule:
-        """Leave a topic, or one partition of it, out of the answer to a request that is carried out."""
+        """Omit a topic, or one of its partitions, from the response to an executed request."""
         return self._rule(api, LeaveOut(topic, partition), times, node, where)
 
     def on(
-        self, api: Api, handler: Handler, times: int | None = None, *, node: int | None = None, where: Predicate | None = None
+        self,
+        api: Api,
+        handler: Handler,
+        times: int | None = None,
+        *,
+        node: int | None = None,
+        where: Predicate | None = None,
     ) -> Rule:
-        """Answer by ``async def handler(request, default) -> response | None``.
+        """Let the test respond by ``async def handler(request, default) -> response | None``.
 
-        ``await default()`` carries the request out and returns the response that the cluster would give; :func:`respond` makes
-        one from plain values. ``None`` sends nothing; to keep the client waiting, do not return.
+        ``await default()`` executes the request and returns the cluster's response. :func:`respond`
+        creates a response from plain values. ``None`` sends nothing. A handler that does not return
+        keeps the client waiting.
         """
         return self._rule(api, Handle(handler), times, node, where)
 
-    def _rule(self, api: Api, action: Verdict | Delay, times: int | None, node: int | None, where: Predicate | None) -> Rule:
+    def _rule(
+        self,
+        api: Api,
+        action: Verdict | Delay,
+        times: int | None,
+        node: int | None,
+        where: Predicate | None,
+    ) -> Rule:
         return self._script.add(Rule(api_key(api), action, times, node, where))
 
     def offer(self, api: Api, versions: Versions | None, *, node: int | None = None) -> None:
-        """Offer an API in these versions only (lowest, highest), on one node or all; ``None``: not at all."""
+        """Offer an API only in these versions (lowest, highest).
+
+        Args:
+            api: The name or number of the API.
+            versions: The versions; ``None`` withdraws the API.
+            node: The node; ``None`` for all.
+        """
         key = api_key(api)
         for each in self._state.nodes:
             if node not in (None, each.node_id):
@@ -320,23 +476,37 @@ class ScriptedCluster:
                 each.versions[key] = versions
 
     def want_metrics(self, metrics: Iterable[str], *, interval: float = 300) -> None:
-        """Let the clients push the metrics whose names begin so (``""``: all), every so many seconds (KIP-714). Offer both APIs."""
+        """Request client metrics (KIP-714). Both APIs must be offered.
+
+        Args:
+            metrics: Prefixes of the metrics' names; ``""`` for all.
+            interval: Seconds between two pushes.
+        """
         telemetry = self._state.telemetry
-        telemetry.metrics, telemetry.interval = tuple(metrics), interval
+        telemetry.metrics = tuple(metrics)
+        telemetry.interval = interval
         telemetry.subscription_id += 1
 
-    # -- the nodes' life ---------------------------------------------------------------------------------------------
+    # -- states of nodes, leaders and coordinators
 
     def freeze(self, node: int) -> None:
-        """Let a node take connections and bytes but answer nothing, like a process that was stopped."""
+        """Freeze a node: it accepts connections and bytes but does not respond.
+
+        A stopped process behaves like this.
+        """
         self._set_state(node, NodeState.FROZEN)
 
     def thaw(self, node: int) -> None:
-        """Let a frozen node go on; what it got meanwhile is answered now."""
+        """Resume a frozen node; it now responds to the requests received meanwhile."""
         self._set_state(node, NodeState.UP)
 
     def stop(self, node: int, *, noticed: bool = True) -> None:
-        """Close a node's connections and refuse new ones. ``noticed``: the others' metadata shows that it is away."""
+        """Close a node's connections and refuse new ones.
+
+        Args:
+            node: The node.
+            noticed: True if the other nodes' metadata no longer lists it.
+        """
         self._set_state(node, NodeState.DOWN)
         self._state.nodes[node].listed = not noticed
         self.disconnect(node)
@@ -344,32 +514,33 @@ class ScriptedCluster:
         self._state.changed.notify()
 
     def lose(self, node: int) -> None:
-        """Let a node become unreachable: nothing it is sent is answered, and a new dial hangs."""
+        """Make a node unreachable: it does not respond, and new dials hang."""
         self._set_state(node, NodeState.LOST)
 
     def start(self, node: int) -> None:
-        """Bring a node back that was stopped or lost."""
+        """Start a node that was stopped or lost."""
         self._state.nodes[node].listed = True
         self._set_state(node, NodeState.UP)
 
     def refuse(self, node: int, refused: bool = True) -> None:
-        """Refuse new connections to a node; those that are open go on. ``False``: accept them again."""
+        """Refuse new connections to a node, or accept them again; open ones continue."""
         self._state.nodes[node].accepts = not refused
 
     def disconnect(self, node: int | None = None) -> None:
-        """Close the connections of a node, or all; new ones are accepted."""
+        """Close the connections of a node, or of all nodes; new ones are accepted."""
         for connection in self._connections:
             if node in (None, connection.node.node_id):
                 connection.close()
 
     def move_leader(self, topic: str, partition: int, node: int | None) -> None:
-        """Let another node lead a partition, in the next leader epoch; ``None``: nobody."""
+        """Elect another leader of a partition, in the next leader epoch; ``None``: no leader."""
         self.partition(topic, partition).elect(node)
         self._state.changed.notify()
 
     def elect_uncleanly(self, topic: str, partition: int, node: int, end: int) -> None:
-        """Let a node lead in the next leader epoch whose log ends at ``end``: what comes after is lost, as in Kafka's unclean
-        election. Records are lost by whole batches.
+        """Elect a leader whose log ends at ``end``, in the next leader epoch.
+
+        Later records are lost in whole batches, as in Kafka's unclean election.
         """
         log = self.partition(topic, partition)
         log.truncate_to(end)
@@ -377,7 +548,10 @@ class ScriptedCluster:
         self._state.changed.notify()
 
     def lag(self, topic: str, partition: int, node: int, end: int | None) -> None:
-        """Let a follower have the records before ``end`` only (``None``: all). Of use in a cluster with racks."""
+        """Limit a follower to the records before ``end``; ``None``: all records.
+
+        It has an effect in a cluster with racks.
+        """
         lagging = self.partition(topic, partition).lagging
         lagging.pop(node, None)
         if end is not None:
@@ -385,21 +559,29 @@ class ScriptedCluster:
         self._state.changed.notify()
 
     def tier(self, topic: str, partition: int, before: int, *, readable: bool = True) -> None:
-        """Move the records before an offset to remote storage (KIP-405). Without ``readable`` a fetch of them is answered with
-        OFFSET_MOVED_TO_TIERED_STORAGE.
+        """Move the records before an offset to remote storage (KIP-405).
+
+        Without ``readable``, a fetch of them fails with OFFSET_MOVED_TO_TIERED_STORAGE.
         """
         log = self.partition(topic, partition)
-        log.tiered, log.remote_readable = before, readable
+        log.tiered = before
+        log.remote_readable = readable
         self._state.changed.notify()
 
     def forget_fetch_sessions(self, node: int | None = None) -> None:
-        """Let a node forget its fetch sessions (KIP-227), or all; a stop does so, too."""
+        """Discard the fetch sessions (KIP-227) of a node, or of all nodes.
+
+        A stop does so as well.
+        """
         for each in self._state.nodes:
             if node in (None, each.node_id):
                 each.sessions.by_id.clear()
 
     def move_coordinator(self, node: int, group: str | None = None) -> None:
-        """Let another node coordinate a group, or all. Those who wait in a rebalance get NOT_COORDINATOR."""
+        """Move the coordinator of a group, or of all groups.
+
+        Members that wait in a rebalance get NOT_COORDINATOR.
+        """
         if group is None:
             self._state.coordinator = node
             self._state.coordinators.clear()
@@ -413,46 +595,80 @@ class ScriptedCluster:
         self._state.nodes[node].state = state
         self._state.changed.notify()
 
-    # -- the data ----------------------------------------------------------------------------------------------------
+    # -- topics, records and groups
 
-    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
-        """Make a topic. Of its config, ``max.message.bytes`` and ``message.timestamp.type`` have an effect."""
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a topic.
+
+        Of its config, ``max.message.bytes``, ``message.timestamp.type`` and ``cleanup.policy`` have
+        an effect.
+        """
         self._state.create_topic(name, partitions, None, config)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic, and what groups committed of it. One that is made with its name afterwards has another id."""
+        """Delete a topic and the groups' committed offsets of it.
+
+        A topic created later with the same name has another id.
+        """
         del self._state.topics[name]
         self._groups.forget_topic(name)
         self._state.changed.notify()
 
     def add_partitions(self, topic: str, count: int) -> None:
-        """Let a topic have so many partitions."""
+        """Increase the number of a topic's partitions to ``count``."""
         self._state.grow_topic(self._state.topics[topic], count)
 
     def topic_id(self, topic: str) -> uuid.UUID:
-        """The id of a topic, the same in every run."""
+        """Return the id of a topic, the same in every run."""
         return self._state.topics[topic].topic_id
 
     def partition(self, topic: str, partition: int) -> Partition:
-        """What the cluster knows of a partition. Raises ``LookupError`` if there is none."""
+        """Return the state of a partition.
+
+        Raises:
+            LookupError: There is no such partition.
+        """
         found = self._state.topics[topic].partition(partition)
         if found is None:
             raise LookupError(f"{topic} has no partition {partition}")
         return found
 
-    def append(self, topic: str, partition: int, records: Iterable[Appendable], *, compression: str = "none") -> int:
-        """Put records into a partition's log as one batch and return its first offset.
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        records: Iterable[Appendable],
+        *,
+        compression: str = "none",
+    ) -> int:
+        """Append records to a partition as one batch; return its first offset.
 
-        A record is a value, or ``(key, value[, timestamp in ms[, headers]])``; without a timestamp it gets the cluster's time.
+        A record is a value, or ``(key, value[, timestamp in ms[, headers]])``. Without a timestamp
+        it gets the cluster's time.
         """
         data = encode_batch(records, timestamp=self.now_ms(), compression=compression)
         return self.append_batch(topic, partition, data)
 
-    def append_batch(self, topic: str, partition: int, data: bytes, *, offset: int | None = None, count: int | None = None) -> int:
-        """Put one record batch into the log, its checks left out, and return its first offset.
+    def append_batch(
+        self,
+        topic: str,
+        partition: int,
+        data: bytes,
+        *,
+        offset: int | None = None,
+        count: int | None = None,
+    ) -> int:
+        """Append one record batch without checks; return its first offset.
 
-        Without ``offset`` it goes to the end and the offset is written into it; with one the bytes stay as they are, right or
-        wrong. ``count`` is how many offsets it takes, where its header does not say so.
+        Args:
+            topic: The topic.
+            partition: The partition.
+            data: The bytes of the batch.
+            offset: The first offset; the bytes stay unchanged, right or wrong. ``None``: the end of
+                the log, which is written into the batch.
+            count: The number of offsets, if the header does not show it.
         """
         log = self.partition(topic, partition)
         base = log.end if offset is None else offset
@@ -461,32 +677,40 @@ class ScriptedCluster:
         return base
 
     def delete_records(self, topic: str, partition: int, before: int) -> None:
-        """Forget the records before an offset, as retention does: the earliest offset moves."""
+        """Delete the records before an offset, as retention does: the earliest offset moves."""
         self.partition(topic, partition).truncate_before(before)
 
     def records(self, topic: str, partition: int) -> list[Record]:
-        """What is in a partition's log, decoded."""
+        """Return the records in a partition's log, decoded."""
         log = self.partition(topic, partition)
         return [
-            record for batch in log.batches for record in decode_batch(batch.data, topic, partition) if record.offset >= log.start
+            record
+            for batch in log.batches
+            for record in decode_batch(batch.data, topic, partition)
+            if record.offset >= log.start
         ]
 
     @property
-    def transactions(self) -> Transactions:
-        """The transaction coordinator; a test may set its ``completion`` and other settings, and look at ``by_id``."""
+    def transactions(self) -> TransactionCoordinatorState:
+        """The transaction coordinator.
+
+        A test may change its ``completion`` and other settings, and inspect ``by_id``.
+        """
         return self._state.transactions
 
     def group(self, group: str) -> Group | None:
-        """A consumer group as the coordinator knows it: its state, generation and members."""
+        """Return a group as its coordinator knows it; ``None`` if there is none."""
         return self._groups.by_id.get(group)
 
     def committed(self, group: str, partition: tuple[str, int]) -> OffsetAndMetadata | None:
-        """What a group has committed for a partition."""
+        """Return a group's committed offset for a partition; ``None`` if there is none."""
         known = self._groups.by_id.get(group)
         found = known.offsets.get((partition[0], partition[1])) if known else None
         if found is None:
             return None
-        return OffsetAndMetadata(found.offset, found.leader_epoch if found.leader_epoch >= 0 else None, found.metadata)
+        return OffsetAndMetadata(
+            found.offset, found.leader_epoch if found.leader_epoch >= 0 else None, found.metadata
+        )
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node.host}: {node.state.value}" for node in self._state.nodes)

@@ -1,7 +1,8 @@
-"""One connection of the scripted cluster, from the broker's side.
+"""One connection of the scripted cluster, on the broker's side.
 
-A reader takes frames as they come and logs them; the answers are made one at a time and in order, as Kafka does it, however
-long one takes. Owns the stream; the rules come from the :class:`Script`, the answers from the handlers.
+A reader takes frames as they arrive and logs them. Responses are made one at a time and in order,
+as in Kafka, however long one takes. The connection owns the stream. The rules come from the
+:class:`Script`, the responses from the handlers.
 """
 
 from __future__ import annotations
@@ -15,13 +16,21 @@ import trio
 from kafka.protocol.api_key import ApiKey
 
 from . import fetch, groups, modern_groups, offsets, records, telemetry, topics, transaction_calls
-from ._signal import Signal
-from .call import Answer, Call, HangUp
+from ._signal import WakeSignal
+from .call import Answer, HangUp, ScriptedCall
 from .faults import leave_out
 from .group import Groups
-from .messages import Head, MalformedRequest, Message, api_name, decode_request, encode_response, read_head
+from .messages import (
+    Head,
+    MalformedRequest,
+    Message,
+    api_name,
+    decode_request,
+    encode_response,
+    read_head,
+)
 from .script import Damage, Drop, Fail, Garbage, Handle, LeaveOut, Plan, Script, Seen, Silence
-from .state import Node, NodeState, State
+from .state import NodeState, ScriptedNode, State
 
 ANSWERS: Mapping[int, Answer] = {
     ApiKey.ApiVersions: topics.api_versions,
@@ -63,13 +72,16 @@ ANSWERS: Mapping[int, Answer] = {
 _MAX_FRAME = 104_857_600  # Kafka's socket.request.max.bytes
 
 
-class Connection:
-    """A client's connection to one node. :meth:`run` serves it until either side closes or :meth:`close` is called."""
+class ScriptedConnection:
+    """A client's connection to one node.
+
+    :meth:`run` serves it until either side closes or :meth:`close` is called.
+    """
 
     def __init__(
         self,
         number: int,
-        node: Node,
+        node: ScriptedNode,
         stream: trio.StapledStream[Any, Any],
         state: State,
         groups: Groups,
@@ -80,19 +92,23 @@ class Connection:
         self.node = node
         self.malformed: list[str] = []
         self._stream = stream
-        self._state, self._groups, self._script = state, groups, script
-        self._gulp = gulp  # read so many bytes at a time, and none while the node is frozen
+        self._state = state
+        self._groups = groups
+        self._script = script
+        self._gulp = gulp  # bytes to read at a time; a frozen node reads none
         self._scope = trio.CancelScope()
-        self._waiting: deque[tuple[Seen, Head]] = deque()  # read, not yet answered; the client's own cap bounds it
-        self._arrived = Signal()
+        self._waiting: deque[tuple[Seen, Head]] = (
+            deque()
+        )  # requests without a response; bounded by the client's own limit
+        self._arrived = WakeSignal()
         self._buffer = bytearray()
 
     def close(self) -> None:
-        """Hang up at once, whatever is under way."""
+        """Close the connection at once."""
         self._scope.cancel()
 
-    async def run(self) -> None:
-        """Serve. The stream is closed when this returns."""
+    async def serve(self) -> None:
+        """Serve the connection; the stream is closed when this returns."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -100,16 +116,16 @@ class Connection:
                     await self._read_all()
                     nursery.cancel_scope.cancel()
         finally:
-            # No await here: a cancellation that comes now must not hide the exception of a test's handler.
+            # No await here: a cancellation must not replace the exception of a test's handler.
             for half in (self._stream.send_stream, self._stream.receive_stream):
                 half.close()
 
-    # -- reading -----------------------------------------------------------------------------------------------------
+    # -- reading
 
     async def _read_all(self) -> None:
         try:
             while (frame := await self._read_frame()) is not None:
-                self._take(frame)
+                self._handle_frame(frame)
         except MalformedRequest as error:
             self.malformed.append(str(error))
         except trio.BrokenResourceError:
@@ -136,22 +152,33 @@ class Connection:
         del self._buffer[:count]
         return taken
 
-    def _take(self, frame: bytes) -> None:
+    def _handle_frame(self, frame: bytes) -> None:
         head = read_head(frame)
         offered = self.node.versions.get(head.api_key)
         known = offered is not None and offered[0] <= head.version <= offered[1]
         if not known and head.api_key != ApiKey.ApiVersions:
-            raise MalformedRequest(f"{api_name(head.api_key)} v{head.version} is not offered by node {self.node.node_id}")
+            raise MalformedRequest(
+                f"{api_name(head.api_key)} v{head.version} is not offered by node "
+                f"{self.node.node_id}"
+            )
         request = decode_request(head, frame) if known else None
         seen = Seen(
-            trio.current_time(), self.node.node_id, self.number, head.api_key, api_name(head.api_key), head.version,
-            head.correlation_id, head.client_id, request, len(frame) + 4,
-        )  # fmt: skip
+            trio.current_time(),
+            self.node.node_id,
+            self.number,
+            head.api_key,
+            api_name(head.api_key),
+            head.version,
+            head.correlation_id,
+            head.client_id,
+            request,
+            len(frame) + 4,
+        )
         self._waiting.append((seen, head))
         self._script.record(seen)
         self._arrived.notify()
 
-    # -- answering ---------------------------------------------------------------------------------------------------
+    # -- answering
 
     async def _answer_all(self) -> None:
         try:
@@ -183,11 +210,14 @@ class Connection:
             if isinstance(plan.verdict, Damage):
                 frame = plan.verdict.change(frame)
             await self._stream.send_stream.send_all(frame)
-            seen.response, seen.response_bytes = response, len(frame)
+            seen.response = response
+            seen.response_bytes = len(frame)
         seen.answered_at = trio.current_time()
 
     async def _respond(self, seen: Seen, head: Head, plan: Plan) -> Message | None:
-        call = Call(self._state, self._groups, self.node, seen.request, head.version, seen.client_id or "")
+        call = ScriptedCall(
+            self._state, self._groups, self.node, seen.request, head.version, seen.client_id or ""
+        )
 
         async def default() -> Message | None:
             return await ANSWERS[head.api_key](call)

@@ -1,4 +1,7 @@
-"""What can be wrong with a response that was right: parts left out, bytes damaged. Pure functions over messages and frames."""
+"""Faults of responses: omitted parts and damaged bytes.
+
+Pure functions over messages and frames.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any, TypeAlias
 
 from .messages import Message
 
-#: Changes the bytes of a whole frame, its length included.
+#: A function that changes the bytes of a whole frame, its length included.
 Change: TypeAlias = Callable[[bytes], bytes]
 
 _INDEXES = ("partition_index", "partition", "index")
@@ -15,28 +18,37 @@ _NAMES = ("name", "topic")
 
 
 def flip(frame: bytes) -> bytes:
-    """Another byte in the middle of what follows the correlation id; the length stays right."""
+    """Invert one byte in the middle of the message; the length stays correct."""
     place = 8 + (len(frame) - 8) // 2
     return frame[:place] + bytes([frame[place] ^ 0xFF]) + frame[place + 1 :]
 
 
 def cut(frame: bytes) -> bytes:
-    """A frame that is whole, but whose message ends in its middle."""
+    """Cut the message in the middle; the frame's length fits the rest."""
     body = frame[4 : max(8, len(frame) // 2)]
     return len(body).to_bytes(4, "big") + body
 
 
 def strange_id(frame: bytes) -> bytes:
-    """A response to a request that nobody made."""
-    return frame[:4] + (int.from_bytes(frame[4:8], "big") ^ 0x40000000).to_bytes(4, "big") + frame[8:]
+    """Change the correlation id to one of no request."""
+    return (
+        frame[:4] + (int.from_bytes(frame[4:8], "big") ^ 0x40000000).to_bytes(4, "big") + frame[8:]
+    )
 
 
 def leave_out(message: Message, topic: str, topic_id: Any, partition: int | None) -> None:
-    """Take a partition out of a response, or all of a topic's; a topic without partitions goes, too."""
+    """Remove a partition, or a whole topic, from a response.
+
+    A topic without partitions left is removed as well.
+    """
     for name in _lists(message):
         items = getattr(message, name)
         if items and any(_is_topic(item, topic, topic_id) for item in items):
-            setattr(message, name, [item for item in items if not _emptied(item, topic, topic_id, partition)])
+            setattr(
+                message,
+                name,
+                [item for item in items if not _emptied(item, topic, topic_id, partition)],
+            )
         else:
             for item in items or ():
                 leave_out(item, topic, topic_id, partition)

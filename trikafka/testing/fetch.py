@@ -1,4 +1,4 @@
-"""Fetch: the long poll, sessions (KIP-227), reading from followers (KIP-392) and truncated logs (KIP-320)."""
+"""Fetch: the long poll, sessions (KIP-227), followers (KIP-392) and truncation (KIP-320)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,20 @@ from typing import Any
 
 import trio
 
-from .call import Call
+from .call import ScriptedCall
 from .leaders import endpoints, hint, led
 from .messages import Message
-from .sessions import FINAL, INITIAL, FetchSession, PartKey, Wanted, asked
+from .sessions import FINAL, INITIAL, PartKey, ScriptedFetchSession, SessionPartition, asked
 from .state import Partition, StoredBatch
 
 _SESSION_ERRORS = (70, 71, 106)
 
 
-async def fetch(call: Call) -> Message:
-    """Long poll: answer when there are ``min_bytes``, when a partition has other news, or after ``max_wait_ms``."""
+async def fetch(call: ScriptedCall) -> Message:
+    """Respond when there are ``min_bytes``, when a partition has other news, or after a wait.
+
+    The wait lasts at most ``max_wait_ms``.
+    """
     request = call.request
     if call.fail is not None and call.fail.topic is None and call.fail.code in _SESSION_ERRORS:
         return call.respond(error_code=call.fail.code, session_id=0, responses=[])
@@ -27,7 +30,10 @@ async def fetch(call: Call) -> Message:
     _learn_names(call, wanted)
     answers, urgent = _read(call, wanted)
     with trio.move_on_after(request.max_wait_ms / 1000):
-        while sum(len(answer["records"]) for answer in answers.values()) < request.min_bytes and not urgent:
+        while (
+            sum(len(answer["records"]) for answer in answers.values()) < request.min_bytes
+            and not urgent
+        ):
             await call.state.changed.wait()
             answers, urgent = _read(call, wanted)
     told = _told(session, wanted, answers, full=request.session_epoch in (FINAL, INITIAL))
@@ -38,8 +44,10 @@ async def fetch(call: Call) -> Message:
     )
 
 
-def _session(call: Call) -> tuple[FetchSession | None, dict[PartKey, Wanted], int]:
-    """The session of a request if it has one, what it is to fetch, and the error if there is one."""
+def _session(
+    call: ScriptedCall,
+) -> tuple[ScriptedFetchSession | None, dict[PartKey, SessionPartition], int]:
+    """Return the session of a request, the partitions to fetch, and an error code or 0."""
     request, sessions, by_id = call.request, call.node.sessions, call.version >= 13
     if request.session_epoch in (FINAL, INITIAL):
         wanted = asked(request, by_id)
@@ -57,16 +65,20 @@ def _session(call: Call) -> tuple[FetchSession | None, dict[PartKey, Wanted], in
     return session, session.wanted, 0
 
 
-def _learn_names(call: Call, wanted: Mapping[PartKey, Wanted]) -> None:
+def _learn_names(call: ScriptedCall, wanted: Mapping[PartKey, SessionPartition]) -> None:
     for item in wanted.values():
         topic, _ = call.state.find_topic(item.topic, item.topic_id)
         item.name = topic.name if topic else item.name
 
 
 def _told(
-    session: FetchSession | None, wanted: Mapping[PartKey, Wanted], answers: Mapping[PartKey, dict[str, Any]], *, full: bool
+    session: ScriptedFetchSession | None,
+    wanted: Mapping[PartKey, SessionPartition],
+    answers: Mapping[PartKey, dict[str, Any]],
+    *,
+    full: bool,
 ) -> dict[PartKey, dict[str, Any]]:
-    """What is in the answer: everything that was asked for, or in a session only what is new."""
+    """Return the partitions of the response: all, or in a session only those with news."""
     if session is None:
         return dict(answers)
     told = {key: answer for key, answer in answers.items() if wanted[key].news(answer) or full}
@@ -74,40 +86,72 @@ def _told(
     return told
 
 
-def _by_topic(wanted: Mapping[PartKey, Wanted], told: Mapping[PartKey, dict[str, Any]]) -> list[dict[str, Any]]:
+def _by_topic(
+    wanted: Mapping[PartKey, SessionPartition], told: Mapping[PartKey, dict[str, Any]]
+) -> list[dict[str, Any]]:
     responses: dict[Any, dict[str, Any]] = {}
     for key, answer in told.items():
         item = wanted[key]
-        response = responses.setdefault(key[0], {"topic": item.topic, "topic_id": item.topic_id, "partitions": []})
+        response = responses.setdefault(
+            key[0], {"topic": item.topic, "topic_id": item.topic_id, "partitions": []}
+        )
         response["partitions"].append(answer)
     return list(responses.values())
 
 
-def _read(call: Call, wanted: Mapping[PartKey, Wanted]) -> tuple[dict[PartKey, dict[str, Any]], bool]:
+def _read(
+    call: ScriptedCall, wanted: Mapping[PartKey, SessionPartition]
+) -> tuple[dict[PartKey, dict[str, Any]], bool]:
     left, size, urgent = call.request.max_bytes, 0, not wanted
     answers = {}
     for key, item in wanted.items():
         answers[key] = answer = _fetch_one(call, item, left, first=size == 0)
         left -= len(answer["records"])
         size += len(answer["records"])
-        urgent = urgent or answer["error_code"] != 0 or "diverging_epoch" in answer or "preferred_read_replica" in answer
+        urgent = (
+            urgent
+            or answer["error_code"] != 0
+            or "diverging_epoch" in answer
+            or "preferred_read_replica" in answer
+        )
     return answers, urgent
 
 
-def _fetch_one(call: Call, item: Wanted, left: int, *, first: bool) -> dict[str, Any]:
+def _fetch_one(
+    call: ScriptedCall, item: SessionPartition, left: int, *, first: bool
+) -> dict[str, Any]:
     part = item.part
     follows = call.state.has_racks and call.version >= 11
-    _, partition, code = led(call, item.topic, item.topic_id, part.partition, part.current_leader_epoch, followers=follows)
-    if code == 100 and item.name is not None:  # a session stays with the name that the id had when it was opened
+    _, partition, code = led(
+        call,
+        item.topic,
+        item.topic_id,
+        part.partition,
+        part.current_leader_epoch,
+        followers=follows,
+    )
+    if (
+        code == 100 and item.name is not None
+    ):  # a session remembers the name that the id had before the topic was deleted
         code = 103 if item.name in call.state.topics else 3
-    answer: dict[str, Any] = {"partition_index": part.partition, "high_watermark": -1, "aborted_transactions": None, "records": b""}
+    answer: dict[str, Any] = {
+        "partition_index": part.partition,
+        "high_watermark": -1,
+        "aborted_transactions": None,
+        "records": b"",
+    }
     if partition is None:
         return answer | {"error_code": code, "aborted_transactions": []}
     if code:
         return answer | {"error_code": code} | hint(call, partition, code)
     end = partition.reach(call.node.node_id)
     stable = min(partition.stable_end, end)
-    here = answer | {"error_code": 0, "high_watermark": end, "last_stable_offset": stable, "log_start_offset": partition.start}
+    here = answer | {
+        "error_code": 0,
+        "high_watermark": end,
+        "last_stable_offset": stable,
+        "log_start_offset": partition.start,
+    }
     nowhere = {"high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1}
     if (other := _nearer(call, partition, part.fetch_offset)) is not None:
         return here | {"preferred_read_replica": other}
@@ -118,25 +162,36 @@ def _fetch_one(call: Call, item: Wanted, left: int, *, first: bool) -> dict[str,
         return answer | nowhere | {"error_code": 1}
     if part.fetch_offset < partition.tiered and not partition.remote_readable:
         return answer | nowhere | {"error_code": 109}
-    batches = partition.read(part.fetch_offset, stable if call.request.isolation_level == 1 else end)
+    batches = partition.read(
+        part.fetch_offset, stable if call.request.isolation_level == 1 else end
+    )
     data, upto = _cut(batches, min(part.partition_max_bytes, left), first=first)
     if call.request.isolation_level == 1:
         here["aborted_transactions"] = _aborted(partition, part.fetch_offset, upto)
     return here | {"records": data}
 
 
-def _nearer(call: Call, partition: Partition, offset: int) -> int | None:
-    """The follower that a consumer is to read from because it stands in the consumer's rack."""
+def _nearer(call: ScriptedCall, partition: Partition, offset: int) -> int | None:
+    """Return the follower in the consumer's rack to read from, or ``None``."""
     rack = call.request.rack_id if call.version >= 11 else ""
     if not rack or partition.leader != call.node.node_id or call.node.rack == rack:
         return None
-    nodes = [call.state.nodes[number] for number in partition.replicas if number != call.node.node_id]
-    near = [n.node_id for n in nodes if n.rack == rack and n.listed and partition.start <= offset <= partition.reach(n.node_id)]
+    nodes = [
+        call.state.nodes[number] for number in partition.replicas if number != call.node.node_id
+    ]
+    near = [
+        n.node_id
+        for n in nodes
+        if n.rack == rack and n.listed and partition.start <= offset <= partition.reach(n.node_id)
+    ]
     return max(near, key=partition.reach, default=None)
 
 
 def _diverging(partition: Partition, last_epoch: int, offset: int) -> tuple[int, int] | None:
-    """Epoch and offset where the log of a consumer parts from this one (KIP-320), if its last record is none of this log."""
+    """Return the epoch and offset where the consumer's log diverges from this one (KIP-320).
+
+    ``None`` if the consumer's last record is part of this log.
+    """
     if last_epoch < 0 or offset < partition.start:
         return None
     known = partition.epoch_end(last_epoch)
@@ -144,7 +199,7 @@ def _diverging(partition: Partition, last_epoch: int, offset: int) -> tuple[int,
 
 
 def _aborted(partition: Partition, offset: int, upto: int) -> list[dict[str, int]]:
-    """The aborted transactions that have a part in what is fetched."""
+    """Return the aborted transactions that overlap the fetched offsets."""
     return [
         {"producer_id": producer, "first_offset": start}
         for producer, start, end in partition.aborted
@@ -153,10 +208,11 @@ def _aborted(partition: Partition, offset: int, upto: int) -> list[dict[str, int
 
 
 def _cut(batches: list[StoredBatch], limit: int, *, first: bool) -> tuple[bytes, int]:
-    """The bytes of a log segment up to the limit, and the offset after them. The last batch may be cut in the middle, but the
-    first of all comes whole.
+    """Return the bytes of a log segment up to the limit, and the offset after them.
 
-    Of another partition whose first batch does not fit nothing comes, as from Kafka since version 3 of Fetch.
+    The last batch may be cut in the middle. The first batch of the response is always complete. If
+    the first batch of another partition does not fit, the partition returns nothing, as in Kafka
+    since Fetch v3.
     """
     if not batches:
         return b"", 0

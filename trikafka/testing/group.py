@@ -1,14 +1,16 @@
-"""The classic group coordinator: one consumer group's members, generations and committed offsets.
+"""The classic group coordinator: members, generations and committed offsets of one group.
 
-A state machine without I/O: every call changes the group at once, and a member that has to wait gets a :class:`Promise`. The
-only task is :meth:`Groups.watch`, which calls :meth:`Group.expire` when the next deadline has come.
+A state machine without I/O. Every call changes the group at once, and a member that must wait gets
+a :class:`Promise`. The only task is :meth:`Groups.watch`, which calls :meth:`Group.expire` at the
+next deadline.
 
-    state                  leaves it when
-    EMPTY                  a member joins                                  -> PREPARING
-    PREPARING              all members have joined, or the time is up      -> COMPLETING (EMPTY if nobody is left)
-    COMPLETING             the leader has synced                           -> STABLE
-                           a member comes, goes or changes                 -> PREPARING
-    STABLE                 a member comes, goes or changes, the leader joins again   -> PREPARING
+    state         leaves it when
+    EMPTY         a member joins                                -> PREPARING
+    PREPARING     all members have joined, or the time is up    -> COMPLETING, EMPTY without members
+    COMPLETING    the leader has synced                         -> STABLE
+                  a member joins, leaves or changes             -> PREPARING
+    STABLE        a member joins, leaves or changes             -> PREPARING
+                  the leader joins again                        -> PREPARING
 """
 
 from __future__ import annotations
@@ -21,12 +23,12 @@ from typing import NamedTuple
 
 import trio
 
-from ._signal import Promise, Signal
+from ._signal import Promise, WakeSignal
 from .modern import ModernGroup, ModernTimes
 
 
 class GroupState(Enum):
-    """The names are those that DescribeGroups and ListGroups show."""
+    """The state of a classic group, by the names of DescribeGroups and ListGroups."""
 
     EMPTY = "Empty"
     PREPARING = "PreparingRebalance"
@@ -34,8 +36,11 @@ class GroupState(Enum):
     STABLE = "Stable"
 
 
-class Joined(NamedTuple):
-    """The answer to a JoinGroup request. ``members`` is for the leader: (member id, instance id, metadata)."""
+class JoinResult(NamedTuple):
+    """The response to JoinGroup.
+
+    ``members`` is for the leader: (member id, instance id, metadata).
+    """
 
     error: int
     member_id: str = ""
@@ -47,7 +52,7 @@ class Joined(NamedTuple):
 
 
 class Synced(NamedTuple):
-    """The answer to a SyncGroup request."""
+    """The response to SyncGroup."""
 
     error: int
     assignment: bytes = b""
@@ -62,8 +67,11 @@ class CommittedOffset(NamedTuple):
 
 
 @dataclass(slots=True, eq=False)
-class Member:
-    """One member. ``deadline`` is when its session ends, unless it waits for an answer of ours."""
+class ClassicMember:
+    """A member of a classic group.
+
+    ``deadline`` is the end of its session, unless the member waits for a response.
+    """
 
     member_id: str
     instance_id: str | None
@@ -74,26 +82,26 @@ class Member:
     deadline: float = math.inf
     assignment: bytes = b""
     synced: bool = False
-    joining: Promise[Joined] | None = None
+    joining: Promise[JoinResult] | None = None
     syncing: Promise[Synced] | None = None
 
     @property
     def waits(self) -> bool:
-        """Whether the member waits for an answer, so that its session cannot end."""
+        """True while the member waits for a response, so that its session cannot end."""
         return self.joining is not None or self.syncing is not None
 
     def metadata(self, protocol: str) -> bytes:
-        """What the member said about itself for one protocol."""
+        """Return the member's metadata for one protocol."""
         return dict(self.protocols).get(protocol, b"")
 
     def touch(self) -> None:
-        """Start the session anew."""
+        """Restart the session timeout."""
         self.deadline = trio.current_time() + self.session_timeout
 
     def refuse(self, error: int) -> None:
-        """Answer what the member waits for with an error."""
+        """Respond with an error to the requests that the member waits for."""
         if self.joining is not None:
-            self.joining.give(Joined(error, self.member_id))
+            self.joining.give(JoinResult(error, self.member_id))
         if self.syncing is not None:
             self.syncing.give(Synced(error))
         self.joining = self.syncing = None
@@ -105,39 +113,45 @@ class Group:
 
     group_id: str
     initial_delay: float
-    changed: Signal
+    changed: WakeSignal
     state: GroupState = GroupState.EMPTY
     generation: int = 0
     protocol_type: str = ""
     protocol: str = ""
     leader: str | None = None
-    members: dict[str, Member] = field(default_factory=dict)
-    pending: dict[str, float] = field(default_factory=dict)  # member ids given with MEMBER_ID_REQUIRED, until when
+    members: dict[str, ClassicMember] = field(default_factory=dict)
+    pending: dict[str, float] = field(
+        default_factory=dict
+    )  # member ids sent with MEMBER_ID_REQUIRED, and their deadlines
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     deadline: float = math.inf  # of PREPARING and COMPLETING
     delaying: bool = False  # the first rebalance waits for more members
-    held: dict[tuple[int, int], dict[tuple[str, int], CommittedOffset]] = field(default_factory=dict)  # by producer id and epoch
-    modern: ModernGroup | None = None  # KIP-848: then there is nothing in the classic fields but the offsets
+    held: dict[tuple[int, int], dict[tuple[str, int], CommittedOffset]] = field(
+        default_factory=dict
+    )  # by producer id and epoch
+    modern: ModernGroup | None = (
+        None  # KIP-848: then only the offsets of the classic fields are used
+    )
 
     @property
     def kind(self) -> str:
-        """The group's type by the name that ListGroups shows."""
+        """The group's type as ListGroups shows it."""
         return "classic" if self.modern is None else "consumer"
 
     @property
     def state_name(self) -> str:
-        """The group's state, whichever kind it is of."""
+        """The group's state, for either protocol."""
         return self.state.value if self.modern is None else self.modern.state
 
     @property
     def empty(self) -> bool:
-        """Whether the group has no members of either kind."""
+        """True if the group has no members of either protocol."""
         return not self.members if self.modern is None else not self.modern.members
 
-    # -- the calls of the members ------------------------------------------------------------------------------------
+    # -- requests of members
 
     def check(self, member_id: str, instance_id: str | None, generation: int | None) -> int:
-        """The error for a member's call that does not fit the group, or 0."""
+        """Return the error code for a member's call, or 0."""
         if instance_id is not None:
             owner = self.static_member(instance_id)
             if owner is None:
@@ -149,15 +163,19 @@ class Group:
         return 22 if generation is not None and generation != self.generation else 0
 
     def knows(self, member_id: str) -> bool:
-        """Whether somebody may join under this member id."""
+        """Return whether a member may join with this member id."""
         return member_id in self.members or member_id in self.pending
 
-    def static_member(self, instance_id: str) -> Member | None:
-        """The member that holds a group instance id."""
-        return next((member for member in self.members.values() if member.instance_id == instance_id), None)
+    def static_member(self, instance_id: str) -> ClassicMember | None:
+        """Return the member with a group instance id."""
+        return next(
+            (member for member in self.members.values() if member.instance_id == instance_id), None
+        )
 
-    def accepts(self, protocol_type: str, protocols: Sequence[tuple[str, bytes]], member_id: str) -> bool:
-        """Whether somebody with these protocols can be a member beside the others."""
+    def accepts(
+        self, protocol_type: str, protocols: Sequence[tuple[str, bytes]], member_id: str
+    ) -> bool:
+        """Return whether a member with these protocols fits the other members."""
         if not protocol_type or not protocols:
             return False
         others = [member for member in self.members.values() if member.member_id != member_id]
@@ -169,13 +187,13 @@ class Group:
         return protocol_type == self.protocol_type and bool(common)
 
     def expect(self, member_id: str, session_timeout: float) -> None:
-        """Remember a member id that was given to somebody who is to join with it."""
+        """Remember a member id that was assigned and is to join next."""
         self.pending[member_id] = trio.current_time() + session_timeout
         self.changed.notify()
 
-    def join(self, member: Member, protocol_type: str) -> Promise[Joined]:
-        """A member joins, for the first time or again. ``member`` replaces what was known of it."""
-        promise: Promise[Joined] = Promise()
+    def join(self, member: ClassicMember, protocol_type: str) -> Promise[JoinResult]:
+        """Let a member join, for the first time or again; ``member`` replaces the known one."""
+        promise: Promise[JoinResult] = Promise()
         self.pending.pop(member.member_id, None)
         known = self.members.get(member.member_id)
         if known is not None and not self._rejoin_matters(known, member):
@@ -195,20 +213,26 @@ class Group:
         self.changed.notify()
         return promise
 
-    def _rejoin_matters(self, known: Member, new: Member) -> bool:
+    def _rejoin_matters(self, known: ClassicMember, new: ClassicMember) -> bool:
         if self.state is GroupState.COMPLETING:
-            return known.protocols != new.protocols  # else the answer was lost: the same again
+            return known.protocols != new.protocols  # if equal, the response was lost: repeat it
         if self.state is GroupState.STABLE:
             return known.protocols != new.protocols or known.member_id == self.leader
         return True
 
-    def replace(self, old: Member, new: Member, *, can_skip: bool) -> Promise[Joined]:
-        """A static member comes back under a new member id (KIP-345); a stable group need not rebalance for it."""
-        promise: Promise[Joined] = Promise()
+    def replace(
+        self, old: ClassicMember, new: ClassicMember, *, can_skip: bool
+    ) -> Promise[JoinResult]:
+        """Replace a static member that returns with a new member id (KIP-345).
+
+        A stable group need not rebalance for it.
+        """
+        promise: Promise[JoinResult] = Promise()
         old.refuse(82)
         del self.members[old.member_id]
         self.members[new.member_id] = new
-        new.assignment, new.synced = old.assignment, old.synced
+        new.assignment = old.assignment
+        new.synced = old.synced
         led = old.member_id == self.leader
         if led:
             self.leader = new.member_id
@@ -230,7 +254,7 @@ class Group:
         return promise
 
     def sync(self, member_id: str, assignments: dict[str, bytes]) -> Promise[Synced]:
-        """A member asks for its part; the leader brings everybody's."""
+        """Return a member's assignment; the leader's request carries all assignments."""
         promise: Promise[Synced] = Promise()
         member = self.members[member_id]
         if self.state is GroupState.COMPLETING:
@@ -247,13 +271,13 @@ class Group:
         return promise
 
     def heartbeat(self, member_id: str) -> int:
-        """A member is alive; the answer tells it whether it has to join again."""
+        """Record a heartbeat; return the error code that makes the member join again, or 0."""
         self.members[member_id].touch()
         self.changed.notify()
         return 27 if self.state is GroupState.PREPARING else 0
 
     def remove(self, member_id: str) -> bool:
-        """A member leaves or is thrown out. False if there is none of that id."""
+        """Remove a member; return False if there is no such member."""
         if self.pending.pop(member_id, None) is not None:
             self._complete_join_if_all()
             self.changed.notify()
@@ -272,46 +296,48 @@ class Group:
         return True
 
     def refuse_all(self, error: int) -> None:
-        """Answer everybody who waits with an error: the coordinator has moved."""
+        """Respond with an error to all waiting members, because the coordinator has moved."""
         for member in self.members.values():
             if member.waits:
                 member.touch()
             member.refuse(error)
         self.changed.notify()
 
-    # -- offsets in transactions -------------------------------------------------------------------------------------
+    # -- offsets in transactions
 
-    def hold_offsets(self, producer_id: int, epoch: int, offsets: dict[tuple[str, int], CommittedOffset]) -> None:
-        """Keep positions that count when the producer's transaction is committed."""
+    def hold_offsets(
+        self, producer_id: int, epoch: int, offsets: dict[tuple[str, int], CommittedOffset]
+    ) -> None:
+        """Store offsets that count once the producer's transaction commits."""
         self.held.setdefault((producer_id, epoch), {}).update(offsets)
 
     def holds_offsets(self, producer_id: int, epoch: int) -> bool:
-        """Whether the producer has a transaction open here, in this epoch."""
+        """Return whether the producer has an open transaction here, in this epoch."""
         return (producer_id, epoch) in self.held
 
     def end_transaction(self, producer_id: int, commit: bool) -> None:
-        """The producer's transaction is over: its positions count, or are forgotten."""
+        """Apply or discard the offsets of the producer's ended transaction."""
         for key in [key for key in self.held if key[0] == producer_id]:
             offsets = self.held.pop(key)
             if commit:
                 self.offsets.update(offsets)
 
     def is_unstable(self, topic: str, partition: int) -> bool:
-        """Whether a transaction that is open has a position for this partition."""
+        """Return whether an open transaction has an offset for this partition."""
         return any((topic, partition) in offsets for offsets in self.held.values())
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- time
 
     @property
     def next_deadline(self) -> float:
-        """When something happens of itself."""
+        """The time of the next timeout."""
         if self.modern is not None:
             return self.modern.next_deadline
         sessions = [member.deadline for member in self.members.values() if not member.waits]
         return min([self.deadline, *sessions, *self.pending.values()])
 
     def expire(self, now: float) -> None:
-        """Throw out whose time is up."""
+        """Remove the members whose time is up; finish an overdue rebalance."""
         if self.modern is not None:
             self.modern.expire(now)
             return
@@ -329,7 +355,7 @@ class Group:
                 if not member.synced:
                     self.remove(member.member_id)
 
-    # -- the way from one generation to the next ---------------------------------------------------------------------
+    # -- from one generation to the next
 
     def _rebalance(self) -> None:
         first = self.state is GroupState.EMPTY
@@ -340,13 +366,19 @@ class Group:
                 member.touch()
         self.state = GroupState.PREPARING
         self.delaying = first and self.initial_delay > 0
-        wait = self.initial_delay if first else max((member.rebalance_timeout for member in self.members.values()), default=0)
+        wait = (
+            self.initial_delay
+            if first
+            else max((member.rebalance_timeout for member in self.members.values()), default=0)
+        )
         self.deadline = trio.current_time() + wait
         if not self.delaying:
             self._complete_join_if_all()
 
     def _complete_join_if_all(self) -> None:
-        everybody = all(member.joining is not None for member in self.members.values()) and not self.pending
+        everybody = (
+            all(member.joining is not None for member in self.members.values()) and not self.pending
+        )
         if self.state is GroupState.PREPARING and everybody and not self.delaying:
             self._complete_join()
 
@@ -359,12 +391,15 @@ class Group:
                     self.leader = None
         joined = [member for member in self.members.values() if member.joining is not None]
         now = trio.current_time()
-        if self.members and not joined:  # static members only, and all of them away
+        if self.members and not joined:  # only static members, and none has joined
             self.deadline = now + max(member.rebalance_timeout for member in self.members.values())
             return
         self.generation += 1
         if not self.members:
-            self.state, self.protocol, self.leader, self.deadline = GroupState.EMPTY, "", None, math.inf
+            self.state = GroupState.EMPTY
+            self.protocol = ""
+            self.leader = None
+            self.deadline = math.inf
             return
         self.state = GroupState.COMPLETING
         self.deadline = now + max(member.rebalance_timeout for member in self.members.values())
@@ -385,13 +420,24 @@ class Group:
         votes = [next(name for name, _ in member.protocols if name in common) for member in members]
         return max(votes, key=votes.count)
 
-    def _joined(self, member: Member) -> Joined:
+    def _joined(self, member: ClassicMember) -> JoinResult:
         leads = member.member_id == self.leader
-        everybody = tuple((other.member_id, other.instance_id, other.metadata(self.protocol)) for other in self.members.values())
-        return Joined(0, member.member_id, self.generation, self.protocol, self.leader or "", everybody if leads else ())
+        everybody = tuple(
+            (other.member_id, other.instance_id, other.metadata(self.protocol))
+            for other in self.members.values()
+        )
+        return JoinResult(
+            0,
+            member.member_id,
+            self.generation,
+            self.protocol,
+            self.leader or "",
+            everybody if leads else (),
+        )
 
     def _assign(self, assignments: dict[str, bytes]) -> None:
-        self.state, self.deadline = GroupState.STABLE, math.inf
+        self.state = GroupState.STABLE
+        self.deadline = math.inf
         for member in self.members.values():
             member.assignment = assignments.get(member.member_id, b"")
             if member.syncing is not None:
@@ -403,32 +449,36 @@ class Group:
 class Groups:
     """All groups of a cluster."""
 
-    def __init__(self, initial_delay: float, session_timeouts: tuple[float, float], modern: ModernTimes) -> None:
+    def __init__(
+        self, initial_delay: float, session_timeouts: tuple[float, float], modern: ModernTimes
+    ) -> None:
         self.initial_delay = initial_delay
         self.min_session_timeout, self.max_session_timeout = session_timeouts
         self.modern = modern
         self.by_id: dict[str, Group] = {}
-        self.changed = Signal()
+        self.changed = WakeSignal()
         self._members_made = 0
 
     def get_or_make(self, group_id: str) -> Group:
-        """The group of that id, made if there is none."""
+        """Return the group with that id; create it if necessary."""
         if group_id not in self.by_id:
             self.by_id[group_id] = Group(group_id, self.initial_delay, self.changed)
         return self.by_id[group_id]
 
     def forget_topic(self, name: str) -> None:
-        """A topic was deleted: what was committed of it goes with it, as in Kafka."""
+        """Discard the committed offsets of a deleted topic, as Kafka does."""
         for group in self.by_id.values():
-            group.offsets = {place: committed for place, committed in group.offsets.items() if place[0] != name}
+            group.offsets = {
+                place: committed for place, committed in group.offsets.items() if place[0] != name
+            }
 
     def new_member_id(self, prefix: str) -> str:
-        """A member id that has not been given before; the same ones in the same order in every run."""
+        """Return a new member id; the sequence of ids is the same in every run."""
         self._members_made += 1
         return f"{prefix}-{self._members_made:04d}"
 
     async def watch(self) -> None:
-        """Throw out those whose time is up, for ever."""
+        """Expire members and rebalances at their deadlines, forever."""
         while True:
             deadline = min((group.next_deadline for group in self.by_id.values()), default=math.inf)
             with trio.move_on_at(deadline):

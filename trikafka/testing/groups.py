@@ -1,17 +1,24 @@
-"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch and the group calls of an admin: one handler an API."""
+"""Handlers of the classic group APIs, offsets and the admin's group calls.
+
+JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch, ListGroups, DescribeGroups
+and DeleteGroups.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .call import Call
-from .group import CommittedOffset, Group, GroupState, Joined, Member
+from .call import ScriptedCall
+from .group import ClassicMember, CommittedOffset, Group, GroupState, JoinResult
 from .messages import Message
 from .modern import ModernGroup, Refused
 
 
-def refusal(call: Call, group_id: str, *, nameless: bool = False) -> int:
-    """The error that a call on a group gets before anybody looks into the group, or 0. Offsets may have a group without a name."""
+def refusal(call: ScriptedCall, group_id: str, *, nameless: bool = False) -> int:
+    """Return the error code of a call on a group before its state matters, or 0.
+
+    With ``nameless`` the group id may be empty, as for offsets.
+    """
     if code := call.error(group_id):
         return code
     if not group_id and not nameless:
@@ -19,8 +26,10 @@ def refusal(call: Call, group_id: str, *, nameless: bool = False) -> int:
     return 0 if call.state.coordinator_of(group_id) is call.node else 16
 
 
-def _checked(call: Call, member_id: str, instance_id: str | None, generation: int | None) -> tuple[Group | None, int]:
-    """The group of a member's call, and the error if the call does not fit."""
+def _checked(
+    call: ScriptedCall, member_id: str, instance_id: str | None, generation: int | None
+) -> tuple[Group | None, int]:
+    """Return the group of a member's call, and the error code if the call does not fit."""
     if code := refusal(call, call.request.group_id):
         return None, code
     group = call.groups.by_id.get(call.request.group_id)
@@ -29,8 +38,8 @@ def _checked(call: Call, member_id: str, instance_id: str | None, generation: in
     return group, group.check(member_id, instance_id, generation)
 
 
-async def join_group(call: Call) -> Message:
-    """Join, once the whole group has."""
+async def join_group(call: ScriptedCall) -> Message:
+    """Respond to JoinGroup once the whole group has joined."""
     joined = await _join(call)
     group = call.groups.by_id.get(call.request.group_id)
     # v0 to v6 cannot say null
@@ -43,47 +52,52 @@ async def join_group(call: Call) -> Message:
         leader=joined.leader,
         skip_assignment=joined.skip_assignment,
         member_id=joined.member_id,
-        members=[{"member_id": m, "group_instance_id": i, "metadata": data} for m, i, data in joined.members],
+        members=[
+            {"member_id": m, "group_instance_id": i, "metadata": data}
+            for m, i, data in joined.members
+        ],
     )
 
 
-async def _join(call: Call) -> Joined:
+async def _join(call: ScriptedCall) -> JoinResult:
     request, groups = call.request, call.groups
     session = request.session_timeout_ms / 1000
     if code := refusal(call, request.group_id):
-        return Joined(code, request.member_id)
+        return JoinResult(code, request.member_id)
     if not groups.min_session_timeout <= session <= groups.max_session_timeout:
-        return Joined(26, request.member_id)
+        return JoinResult(26, request.member_id)
     instance = request.group_instance_id
     known = groups.by_id.get(request.group_id)
     if known is not None and known.modern is not None:
         if known.modern.members:
-            return Joined(23, request.member_id)
-        known.modern = None  # nobody is left: it may become one of the old kind
+            return JoinResult(23, request.member_id)
+        known.modern = None  # without members it may become a classic group
     holder = known.static_member(instance) if known and instance is not None else None
     if request.member_id and holder is not None and holder.member_id != request.member_id:
-        return Joined(82, request.member_id)
+        return JoinResult(82, request.member_id)
     if request.member_id and not (known and known.knows(request.member_id)):
-        return Joined(25, request.member_id)
+        return JoinResult(25, request.member_id)
     group = groups.get_or_make(request.group_id)
     protocols = [(item.name, bytes(item.metadata)) for item in request.protocols]
     if not group.accepts(request.protocol_type, protocols, request.member_id):
-        return Joined(23, request.member_id)
+        return JoinResult(23, request.member_id)
     member_id = request.member_id or groups.new_member_id(instance or call.client_id)
     if not request.member_id and instance is None and call.version >= 4:
         group.expect(member_id, session)
-        return Joined(79, member_id)
+        return JoinResult(79, member_id)
     rebalance = request.rebalance_timeout_ms / 1000 if call.version >= 1 else session
-    member = Member(member_id, instance, call.client_id, session, rebalance, protocols)
+    member = ClassicMember(member_id, instance, call.client_id, session, rebalance, protocols)
     if holder is not None and not request.member_id:
         return await group.replace(holder, member, can_skip=call.version >= 9).wait()
     return await group.join(member, request.protocol_type).wait()
 
 
-async def sync_group(call: Call) -> Message:
-    """Get this member's part, once the leader has brought everybody's."""
+async def sync_group(call: ScriptedCall) -> Message:
+    """Respond with the member's assignment, once the leader has sent all assignments."""
     request = call.request
-    group, code = _checked(call, request.member_id, request.group_instance_id, request.generation_id)
+    group, code = _checked(
+        call, request.member_id, request.group_instance_id, request.generation_id
+    )
     if group is not None and not code:
         said = request.protocol_type, request.protocol_name
         if call.version >= 5 and said != (group.protocol_type, group.protocol):
@@ -92,21 +106,27 @@ async def sync_group(call: Call) -> Message:
         return call.respond(error_code=code, assignment=b"")
     assignments = {item.member_id: bytes(item.assignment) for item in request.assignments}
     synced = await group.sync(request.member_id, assignments).wait()
-    named = {} if synced.error else {"protocol_type": group.protocol_type, "protocol_name": group.protocol}
+    named = (
+        {}
+        if synced.error
+        else {"protocol_type": group.protocol_type, "protocol_name": group.protocol}
+    )
     return call.respond(error_code=synced.error, assignment=synced.assignment, **named)
 
 
-async def heartbeat(call: Call) -> Message:
-    """Tell the group that a member is alive."""
+async def heartbeat(call: ScriptedCall) -> Message:
+    """Respond to a heartbeat."""
     request = call.request
-    group, code = _checked(call, request.member_id, request.group_instance_id, request.generation_id)
+    group, code = _checked(
+        call, request.member_id, request.group_instance_id, request.generation_id
+    )
     if group is not None and not code:
         code = group.heartbeat(request.member_id)
     return call.respond(error_code=code)
 
 
-async def leave_group(call: Call) -> Message:
-    """Take members out of the group."""
+async def leave_group(call: ScriptedCall) -> Message:
+    """Remove members from the group."""
     request = call.request
     if call.version < 3:
         group, code = _checked(call, request.member_id, None, None)
@@ -121,7 +141,13 @@ async def leave_group(call: Call) -> Message:
     members = []
     for item in request.members:
         code = 25 if group is None else _leave_one(group, item.member_id, item.group_instance_id)
-        members.append({"member_id": item.member_id, "group_instance_id": item.group_instance_id, "error_code": code})
+        members.append(
+            {
+                "member_id": item.member_id,
+                "group_instance_id": item.group_instance_id,
+                "error_code": code,
+            }
+        )
     return call.respond(error_code=0, members=members)
 
 
@@ -136,8 +162,8 @@ def _leave_one(group: Group, member_id: str, instance_id: str | None) -> int:
     return 0 if group.remove(member_id) else 25
 
 
-async def offset_commit(call: Call) -> Message:
-    """Store positions, if the member is one and in this generation."""
+async def offset_commit(call: ScriptedCall) -> Message:
+    """Store offsets if the member belongs to the current generation."""
     request = call.request
     code = _commit_refusal(call)
     topics = []
@@ -146,27 +172,35 @@ async def offset_commit(call: Call) -> Message:
         parts = []
         for part in item.partitions:
             label = topic.name if topic else item.name
-            # As in Kafka: what does not exist is refused before the coordinator is asked who commits.
-            unknown = missing or (0 if topic is not None and topic.partition(part.partition_index) is not None else 3)
+            # As in Kafka, a missing topic is refused before the member is checked.
+            unknown = missing or (
+                0 if topic is not None and topic.partition(part.partition_index) is not None else 3
+            )
             error = call.error(label, part.partition_index) or unknown or code
             if not error and len(part.committed_metadata or "") > 4096:
                 error = 12
             if not error:
-                committed = CommittedOffset(part.committed_offset, part.committed_leader_epoch, part.committed_metadata or "")
-                call.groups.get_or_make(request.group_id).offsets[label, part.partition_index] = committed
+                committed = CommittedOffset(
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.committed_metadata or "",
+                )
+                call.groups.get_or_make(request.group_id).offsets[label, part.partition_index] = (
+                    committed
+                )
             parts.append({"partition_index": part.partition_index, "error_code": error})
         topics.append({"name": item.name, "topic_id": item.topic_id, "partitions": parts})
     return call.respond(topics=topics)
 
 
-def _commit_refusal(call: Call) -> int:
+def _commit_refusal(call: ScriptedCall) -> int:
     request = call.request
     if call.state.coordinator_of(request.group_id) is not call.node:
         return 16
     generation = request.generation_id_or_member_epoch
     group = call.groups.by_id.get(request.group_id)
     if group is None or group.empty:
-        # somebody who manages no group may commit into an empty one
+        # a committer that is no member may commit to an empty group
         return 0 if generation < 0 else (69 if call.version >= 9 else 22) if group is None else 25
     if group.modern is not None:
         return _modern_commit_refusal(call, group.modern)
@@ -179,24 +213,26 @@ def _commit_refusal(call: Call) -> int:
     return 0
 
 
-def _modern_commit_refusal(call: Call, modern: ModernGroup) -> int:
+def _modern_commit_refusal(call: ScriptedCall, modern: ModernGroup) -> int:
     request = call.request
     try:
         modern.member(request.member_id)
         if call.version < 9:
-            return 35  # no member of a group of the new kind speaks so old a version
+            return 35  # the consumer protocol needs version 9
         modern.check(request.member_id, request.generation_id_or_member_epoch)
     except Refused as refused:
         return refused.code
     return 0
 
 
-async def offset_fetch(call: Call) -> Message:
-    """Committed positions; -1 for none."""
+async def offset_fetch(call: ScriptedCall) -> Message:
+    """Return committed offsets; -1 for none."""
     request = call.request
     if call.version < 8:
         code = refusal(call, request.group_id, nameless=True)
-        return call.respond(error_code=code, topics=_fetch_topics(call, request.group_id, request.topics, code))
+        return call.respond(
+            error_code=code, topics=_fetch_topics(call, request.group_id, request.topics, code)
+        )
     groups = []
     for item in request.groups:
         code = refusal(call, item.group_id, nameless=True) or _reader_refusal(call, item)
@@ -205,8 +241,11 @@ async def offset_fetch(call: Call) -> Message:
     return call.respond(groups=groups)
 
 
-def _reader_refusal(call: Call, item: Any) -> int:
-    """The error for a member of a group of the new kind that is not up to date; who says nothing of itself is an admin."""
+def _reader_refusal(call: ScriptedCall, item: Any) -> int:
+    """Return the error code for a member of the consumer protocol with an old epoch, or 0.
+
+    A request without a member id comes from an admin and is not checked.
+    """
     group = call.groups.by_id.get(item.group_id)
     if group is None or group.modern is None or (item.member_id is None and item.member_epoch < 0):
         return 0
@@ -217,15 +256,22 @@ def _reader_refusal(call: Call, item: Any) -> int:
     return 0
 
 
-def _fetch_topics(call: Call, group_id: str, topics: Any, code: int) -> list[dict[str, Any]]:
+def _fetch_topics(
+    call: ScriptedCall, group_id: str, topics: Any, code: int
+) -> list[dict[str, Any]]:
     group = call.groups.by_id.get(group_id)
     offsets = group.offsets if group else {}
     asked: list[tuple[str | None, Any, list[int]]]
     if topics is None:
         names = dict.fromkeys(name for name, _ in offsets)
-        asked = [(name, None, [index for topic, index in offsets if topic == name]) for name in names]
+        asked = [
+            (name, None, [index for topic, index in offsets if topic == name]) for name in names
+        ]
     else:
-        asked = [(item.name, item.topic_id if call.version >= 10 else None, item.partition_indexes) for item in topics]
+        asked = [
+            (item.name, item.topic_id if call.version >= 10 else None, item.partition_indexes)
+            for item in topics
+        ]
     answers = []
     for name, topic_id, indexes in asked:
         topic, missing = call.state.find_topic(name, topic_id)
@@ -233,9 +279,18 @@ def _fetch_topics(call: Call, group_id: str, topics: Any, code: int) -> list[dic
         parts = []
         for index in indexes:
             found = offsets.get((label, index), CommittedOffset(-1, -1, ""))
-            unstable = group is not None and call.version >= 7 and call.request.require_stable and group.is_unstable(label, index)
-            # an unknown name is no error here; an unknown id is
-            error = call.error(label, index) or code or (missing if missing == 100 else 88 if unstable else 0)
+            unstable = (
+                group is not None
+                and call.version >= 7
+                and call.request.require_stable
+                and group.is_unstable(label, index)
+            )
+            # an unknown name is no error here, but an unknown id is
+            error = (
+                call.error(label, index)
+                or code
+                or (missing if missing == 100 else 88 if unstable else 0)
+            )
             if error:
                 found = CommittedOffset(-1, -1, "")
             parts.append(
@@ -254,8 +309,8 @@ def _fetch_topics(call: Call, group_id: str, topics: Any, code: int) -> list[dic
     return answers
 
 
-async def list_groups(call: Call) -> Message:
-    """The groups that this node coordinates."""
+async def list_groups(call: ScriptedCall) -> Message:
+    """List the groups that this node coordinates."""
     if code := call.error():
         return call.respond(error_code=code, groups=[])
     states = {name.lower() for name in call.request.states_filter or ()}
@@ -275,12 +330,12 @@ async def list_groups(call: Call) -> Message:
     return call.respond(error_code=0, groups=groups)
 
 
-async def describe_groups(call: Call) -> Message:
-    """The state and the members of groups."""
+async def describe_groups(call: ScriptedCall) -> Message:
+    """Describe the state and the members of groups."""
     return call.respond(groups=[_describe(call, group_id) for group_id in call.request.groups])
 
 
-def _describe(call: Call, group_id: str) -> dict[str, Any]:
+def _describe(call: ScriptedCall, group_id: str) -> dict[str, Any]:
     empty = {"group_id": group_id, "protocol_type": "", "protocol_data": "", "members": []}
     if code := refusal(call, group_id):
         return empty | {"error_code": code, "group_state": ""}
@@ -309,7 +364,7 @@ def _describe(call: Call, group_id: str) -> dict[str, Any]:
     }
 
 
-async def delete_groups(call: Call) -> Message:
+async def delete_groups(call: ScriptedCall) -> Message:
     """Delete groups that have no members."""
     results = []
     for group_id in call.request.groups_names:
@@ -317,7 +372,9 @@ async def delete_groups(call: Call) -> Message:
         group = call.groups.by_id.get(group_id)
         if not code and group is None:
             code = 69
-        elif not code and group is not None and not (group.empty and group.state is GroupState.EMPTY):
+        elif (
+            not code and group is not None and not (group.empty and group.state is GroupState.EMPTY)
+        ):
             code = 68
         if not code:
             del call.groups.by_id[group_id]

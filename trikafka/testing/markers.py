@@ -1,4 +1,4 @@
-"""What the end of a transaction leaves behind: markers in the partitions, and offsets of groups that count from now on."""
+"""The effects of a transaction's end: markers in partitions, and offsets that take effect."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from .state import NodeState, State
 from .transactions import Identity, Target
 
 
-def write_marker(state: State, groups: Groups, target: Target, producer: Identity, commit: bool) -> bool:
-    """End a transaction in one partition or group. False while nobody is there who could write it down."""
+def write_marker(
+    state: State, groups: Groups, target: Target, producer: Identity, commit: bool
+) -> bool:
+    """End a transaction in one partition or group.
+
+    Return False while the partition's leader is not available.
+    """
     if isinstance(target, str):
         group = groups.by_id.get(target)
         if group is not None:
@@ -18,7 +23,7 @@ def write_marker(state: State, groups: Groups, target: Target, producer: Identit
     topic = state.topics.get(target[0])
     partition = topic.partition(target[1]) if topic else None
     if partition is None:
-        return True  # deleted meanwhile
+        return True  # the topic was deleted meanwhile
     leader = state.leader_of(partition)
     if leader is None or leader.state is not NodeState.UP:
         return False

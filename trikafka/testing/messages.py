@@ -1,7 +1,9 @@
-"""Kafka's frames and messages on the broker's side, over kafka-python's message classes.
+"""Kafka's frames and messages on the broker's side, by kafka-python's message classes.
 
-Owns which APIs the scripted cluster speaks and in which versions, and the step between bytes and messages. It knows nothing of
-what the messages mean. Nothing here comes from trikafka's own wire code: the scripted cluster is to be an independent judge.
+This module defines the APIs of the scripted cluster with their versions, and converts between bytes
+and messages. It knows nothing about their meaning. No code of trikafka's wire layer is used, since
+the scripted cluster is an independent judge of it. Only the schemas of messages that kafka-python
+lacks are shared (see missing_messages.py).
 """
 
 from __future__ import annotations
@@ -15,21 +17,29 @@ from kafka.protocol.api_key import ApiKey
 
 from . import missing_messages
 
-#: A kafka-python message or a part of one. They are generated from JSON schemas and have no static types.
+#: A kafka-python message or a part of one. The classes are generated from JSON schemas and have no
+#: static types.
 Message: TypeAlias = Any
 
-#: An API by its name in the protocol ("Fetch") or its number. ``ApiKey`` members are numbers, too.
+#: An API by its name in the protocol ("Fetch") or by its number. ``ApiKey`` members are numbers,
+#: too.
 Api: TypeAlias = str | int
 
 Versions: TypeAlias = tuple[int, int]
 
 _MODULES = (consumer, producer, metadata, admin, sasl)
-_NAMES = [(module, name) for module in _MODULES for name in module.__all__ if "Bytes" not in name]  # those are no messages
+_NAMES = [
+    (module, name) for module in _MODULES for name in module.__all__ if "Bytes" not in name
+]  # names with "Bytes" are no messages
 _CLASSES = {name: getattr(module, name) for module, name in _NAMES} | missing_messages.CLASSES
-REQUESTS: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Request")}
-RESPONSES: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Response")}
+REQUESTS: dict[int, Any] = {
+    cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Request")
+}
+RESPONSES: dict[int, Any] = {
+    cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Response")
+}
 
-#: What a Kafka 4 broker offers, as far as the scripted cluster can answer it.
+#: The APIs and versions of a Kafka 4 broker, as far as the scripted cluster implements them.
 KAFKA_4: Mapping[int, Versions] = {
     ApiKey.Produce: (3, 13),
     ApiKey.Fetch: (4, 18),
@@ -66,17 +76,23 @@ KAFKA_4: Mapping[int, Versions] = {
 
 
 def api_key(api: Api) -> int:
-    """The number of an API. Raises ``ValueError`` for a name that Kafka does not have."""
+    """Return the number of an API.
+
+    Raises:
+        ValueError: Kafka has no API of that name.
+    """
     if isinstance(api, int):
         return int(api)
     try:
         return int(ApiKey[api])
     except KeyError:
-        raise ValueError(f"no Kafka API is called {api!r}; the names are those of kafka.protocol.api_key.ApiKey") from None
+        raise ValueError(
+            f"no Kafka API is called {api!r}; the names are those of kafka.protocol.api_key.ApiKey"
+        ) from None
 
 
 def api_name(key: int) -> str:
-    """The name of an API, such as ``"Fetch"``; the number in text where there is none."""
+    """Return the name of an API, such as ``"Fetch"``; ``"api-<number>"`` if it has none."""
     try:
         return str(ApiKey(key).name)
     except ValueError:
@@ -84,7 +100,7 @@ def api_name(key: int) -> str:
 
 
 class Head(NamedTuple):
-    """The start of a request's header, which has the same form in all versions."""
+    """The start of a request's header, the same in all versions."""
 
     api_key: int
     version: int
@@ -97,18 +113,28 @@ class MalformedRequest(Exception):
 
 
 def read_head(frame: bytes) -> Head:
-    """Read the part of a request header that is always the same. Raises :exc:`MalformedRequest` if it is not all there."""
+    """Return the start of a request's header.
+
+    Raises:
+        MalformedRequest: The frame is too short.
+    """
     if len(frame) < 10:
         raise MalformedRequest(f"a request header needs at least 10 bytes, not {len(frame)}")
     key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
     name = frame[10 : 10 + max(length, 0)]
     if len(name) != max(length, 0):
         raise MalformedRequest(f"a client id of {length} bytes in a frame of {len(frame)}")
-    return Head(key, version, correlation_id, name.decode(errors="replace") if length >= 0 else None)
+    return Head(
+        key, version, correlation_id, name.decode(errors="replace") if length >= 0 else None
+    )
 
 
 def decode_request(head: Head, frame: bytes) -> Message:
-    """Decode a whole request. Raises :exc:`MalformedRequest` unless exactly these bytes make one up."""
+    """Return the decoded request.
+
+    Raises:
+        MalformedRequest: The frame is not exactly one request.
+    """
     what = f"{api_name(head.api_key)} v{head.version}"
     try:
         request = REQUESTS[head.api_key].decode(frame, version=head.version, header=True)
@@ -116,12 +142,17 @@ def decode_request(head: Head, frame: bytes) -> Message:
     except Exception as error:
         raise MalformedRequest(f"{what} cannot be decoded: {error!r}") from error
     if len(canonical) != len(frame):
-        raise MalformedRequest(f"{what} takes {len(canonical)} bytes, but the frame has {len(frame)}")
+        raise MalformedRequest(
+            f"{what} takes {len(canonical)} bytes, but the frame has {len(frame)}"
+        )
     return request
 
 
 def encode_response(response: Message, version: int, correlation_id: int) -> bytes:
-    """One frame, length included. ``version`` applies where the message does not say its own."""
+    """Return the response as one frame, its length included.
+
+    ``version`` applies if the message has no version of its own.
+    """
     if response.API_VERSION is None:
         response.API_VERSION = version
     response.with_header(correlation_id)
@@ -129,16 +160,24 @@ def encode_response(response: Message, version: int, correlation_id: int) -> byt
 
 
 def build(cls: Any, version: int, values: Mapping[str, Any]) -> Message:
-    """A message from plain dicts and lists. Fields that ``version`` does not have are left out; unknown ones are an error."""
+    """Return a message made from plain dicts and lists.
+
+    Fields that ``version`` lacks are left out. Unknown fields raise :exc:`ValueError`.
+    """
     built: dict[str, Any] = {}
     for name, value in values.items():
         field = cls.fields.get(name)
         if field is None:
-            raise ValueError(f"{cls.__name__} has no field {name!r}; it has {', '.join(cls.fields)}")
+            raise ValueError(
+                f"{cls.__name__} has no field {name!r}; it has {', '.join(cls.fields)}"
+            )
         if not field.for_version_q(version):
             continue
         if field.is_struct_array() and value is not None:
-            value = [item if not isinstance(item, Mapping) else build(field.data_class, version, item) for item in value]
+            value = [
+                item if not isinstance(item, Mapping) else build(field.data_class, version, item)
+                for item in value
+            ]
         elif field.is_struct() and isinstance(value, Mapping):
             value = build(field.data_class, version, value)
         built[name] = value
@@ -146,5 +185,8 @@ def build(cls: Any, version: int, values: Mapping[str, Any]) -> Message:
 
 
 def respond(request: Message, **values: Any) -> Message:
-    """The response to ``request``, in its version, from plain values. For handlers of :meth:`ScriptedCluster.on`, too."""
+    """Return the response to ``request``, in its version, made from plain values.
+
+    Handlers of :meth:`ScriptedCluster.on` use it as well.
+    """
     return build(RESPONSES[request.API_KEY], request.API_VERSION, values)

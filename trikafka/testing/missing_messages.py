@@ -1,4 +1,4 @@
-"""The messages that kafka-python does not have, made of the schemas of trikafka's wire room."""
+"""Messages that kafka-python lacks, made from the schemas of trikafka's wire code."""
 
 from __future__ import annotations
 
@@ -19,5 +19,7 @@ def _make(name: str) -> Any:
     return type(base)(name, (base,), {"__module__": __name__}, load_json="trikafka._wire.schemas")
 
 
-#: By their names, as the modules of ``kafka.protocol`` have them.
-CLASSES: dict[str, Any] = {name: _make(name) for api in _APIS for name in (f"{api}Request", f"{api}Response")}
+#: The messages by name, as the modules of ``kafka.protocol`` have them.
+CLASSES: dict[str, Any] = {
+    name: _make(name) for api in _APIS for name in (f"{api}Request", f"{api}Response")
+}

@@ -1,14 +1,15 @@
-"""The coordinator of a consumer group of the new kind (KIP-848): members, epochs, and the way from one assignment to the next.
+"""The group coordinator of the consumer protocol (KIP-848): members, epochs, assignments.
 
-A state machine without I/O. Nobody waits in it: each heartbeat takes its member one step towards the target assignment, and a
-partition goes to its new owner only when the old one has said that it let go. :meth:`ModernGroup.expire` throws out who said
-nothing for the session timeout, and who did not let go within its rebalance timeout. As in Kafka since 4.3 there is at most one
-new target in ``assignment_interval``: until then the members stay in their epoch.
+A state machine without I/O. No call waits: each heartbeat moves its member one step towards the
+target assignment. A partition moves to its new owner only after the old one has released it.
+:meth:`ModernGroup.expire` removes members that were silent for the session timeout, and members
+that did not release their partitions within the rebalance timeout. As in Kafka since 4.3, there is
+at most one new target per ``assignment_interval``; until then the members stay in their epoch.
 
-    state of a member      leaves it when
-    STABLE                 there is a newer target assignment   -> one of the three
-    UNREVOKED              it owns nothing of what it is to give up (it names what it owns)   -> one of the three
-    UNRELEASED             everything it is to get has been let go by the others   -> STABLE
+    state         leaves it when
+    STABLE        there is a newer target assignment                         -> one of the three
+    UNREVOKED     the member reports that it has released what was revoked   -> one of the three
+    UNRELEASED    the other members have released its new partitions         -> STABLE
 """
 
 from __future__ import annotations
@@ -31,15 +32,16 @@ LEAVES_FOR_A_WHILE = -2
 
 
 class Refused(Exception):
-    """The coordinator refuses a call: ``code`` is the error of the answer."""
+    """The coordinator refuses a call. ``code`` is the error code of the response."""
 
     def __init__(self, code: int, reason: str) -> None:
-        self.code, self.reason = code, reason
+        self.code = code
+        self.reason = reason
         super().__init__(reason)
 
 
 class ModernTimes(NamedTuple):
-    """What a broker is configured with, in seconds."""
+    """The broker's configured times, in seconds."""
 
     session_timeout: float = 45
     heartbeat_interval: float = 5
@@ -47,7 +49,10 @@ class ModernTimes(NamedTuple):
 
 
 class Beat(NamedTuple):
-    """A heartbeat. ``None`` (and a negative time) is for what the member did not say, because it is as before. Times in s."""
+    """A heartbeat.
+
+    ``None``, or a negative time, means unchanged since the last heartbeat. Times are in seconds.
+    """
 
     member_id: str
     epoch: int
@@ -62,20 +67,24 @@ class Beat(NamedTuple):
 
     @property
     def full(self) -> bool:
-        """Whether the member said everything, so that it is to be told everything."""
-        return self.rebalance_timeout >= 0 and (self.names is not None or self.regex is not None) and self.owned is not None
+        """True if the heartbeat states everything, so that the response does, too."""
+        return (
+            self.rebalance_timeout >= 0
+            and (self.names is not None or self.regex is not None)
+            and self.owned is not None
+        )
 
 
 class Reply(NamedTuple):
-    """The answer to a heartbeat. ``assignment`` is ``None`` where it is as before."""
+    """The response to a heartbeat. ``assignment`` is ``None`` if it is unchanged."""
 
     member_id: str
     epoch: int
     assignment: Parts | None = None
 
 
-class MemberState(Enum):
-    """Where a member is on its way to the target assignment."""
+class ModernMemberState(Enum):
+    """A member's progress towards the target assignment."""
 
     STABLE = "stable"
     UNREVOKED = "unrevoked"
@@ -84,7 +93,11 @@ class MemberState(Enum):
 
 @dataclass(slots=True, eq=False)
 class ModernMember:
-    """One member. Its session ends at ``deadline``; what it is ``revoking`` has to be let go until ``revoke_until``."""
+    """A member of the consumer protocol.
+
+    Its session ends at ``deadline``. It must release the partitions in ``revoking`` before
+    ``revoke_until``.
+    """
 
     member_id: str
     client_id: str
@@ -96,14 +109,14 @@ class ModernMember:
     assignor: str = ""
     epoch: int = 0
     previous_epoch: int = 0
-    state: MemberState = MemberState.STABLE
+    state: ModernMemberState = ModernMemberState.STABLE
     assigned: Parts = frozenset()
     revoking: Parts = frozenset()
     deadline: float = math.inf
     revoke_until: float = math.inf
 
     def learn(self, beat: Beat) -> bool:
-        """Take over what a heartbeat says. Returns whether the subscription or the assignor is another than before."""
+        """Apply a heartbeat; return whether subscription or assignor changed."""
         before = self.names, self.regex, self.assignor
         self.client_id = beat.client_id
         if beat.rack_id is not None:
@@ -119,18 +132,22 @@ class ModernMember:
         return before != (self.names, self.regex, self.assignor)
 
     def wants(self, topic: str) -> bool:
-        """Whether the member has subscribed to a topic."""
+        """Return whether the member subscribes to a topic."""
         return topic in self.names or bool(self.regex and re.fullmatch(self.regex, topic))
 
     def enter(self, epoch: int) -> None:
-        """Come into an epoch."""
+        """Enter an epoch."""
         if epoch != self.epoch:
-            self.previous_epoch, self.epoch = self.epoch, epoch
+            self.previous_epoch = self.epoch
+            self.epoch = epoch
 
 
 @dataclass(slots=True, eq=False)
 class ModernGroup:
-    """The members of one group. ``epoch`` counts the changes, ``assignment_epoch`` is that of the ``target``."""
+    """The members of one group.
+
+    ``epoch`` counts the changes. ``assignment_epoch`` is the epoch of the ``target``.
+    """
 
     topics: Mapping[str, Topic]
     session_timeout: float
@@ -140,19 +157,32 @@ class ModernGroup:
     assigned_at: float = -math.inf
     members: dict[str, ModernMember] = field(default_factory=dict)
     target: dict[str, Parts] = field(default_factory=dict)
-    _known: dict[str, tuple[uuid.UUID, int]] = field(default_factory=dict)  # the topics, as the target was made for them
+    _known: dict[str, tuple[uuid.UUID, int]] = field(
+        default_factory=dict
+    )  # the topics that the target was computed for
 
-    # -- what the handlers call --------------------------------------------------------------------------------------
+    # -- called by the handlers
 
     def heartbeat(self, beat: Beat) -> Reply:
-        """One step of one member. Raises :exc:`Refused`."""
+        """Process one heartbeat of one member.
+
+        Raises:
+            Refused: The member may not continue.
+        """
         member, changed = self._admit(beat)
         changed |= member.learn(beat)
-        known = {name: (topic.topic_id, len(topic.partitions)) for name, topic in self.topics.items() if self._wanted(name)}
+        known = {
+            name: (topic.topic_id, len(topic.partitions))
+            for name, topic in self.topics.items()
+            if self._wanted(name)
+        }
         if changed or known != self._known:
             self._known = known
             self.epoch += 1
-        if self.assignment_epoch < self.epoch and trio.current_time() >= self.assigned_at + self.assignment_interval:
+        if (
+            self.assignment_epoch < self.epoch
+            and trio.current_time() >= self.assigned_at + self.assignment_interval
+        ):
             self._assign()
         before = member.assigned
         self._reconcile(member, beat.owned)
@@ -161,68 +191,92 @@ class ModernGroup:
         return Reply(member.member_id, member.epoch, member.assigned if news else None)
 
     def leave(self, member_id: str, instance_id: str | None, epoch: int) -> Reply:
-        """A member goes for good, or a static one for a while. Raises :exc:`Refused`."""
+        """Remove a member, or mark a static one as temporarily away.
+
+        Raises:
+            Refused: The member is unknown.
+        """
         if instance_id is None:
             member = self.member(member_id)
         else:
             member = self._holder(member_id, instance_id)
-            if epoch == LEAVES_FOR_A_WHILE:  # its partitions wait for it until its session ends
-                member.epoch, member.revoking, member.revoke_until = epoch, frozenset(), math.inf
+            if epoch == LEAVES_FOR_A_WHILE:  # its partitions are kept until its session ends
+                member.epoch = epoch
+                member.revoking = frozenset()
+                member.revoke_until = math.inf
                 return Reply(member_id, epoch)
         self.remove(member.member_id)
         return Reply(member_id, epoch)
 
     def check(self, member_id: str, epoch: int) -> None:
-        """Raise :exc:`Refused` unless a commit (or a look at the commits) comes from a member that is up to date."""
+        """Check the member epoch of a commit, or of a look-up of commits.
+
+        Raises:
+            Refused: The member is unknown, or its epoch is not current.
+        """
         member = self.member(member_id)
         if epoch != member.epoch:
             raise Refused(113, f"The member epoch {epoch} is not the current one, {member.epoch}.")
 
     def member(self, member_id: str) -> ModernMember:
-        """The member of that id. Raises :exc:`Refused`."""
+        """Return the member with that id.
+
+        Raises:
+            Refused: There is none.
+        """
         if member_id not in self.members:
             raise Refused(25, f"Member {member_id} is not a member of the group.")
         return self.members[member_id]
 
     def remove(self, member_id: str) -> None:
-        """Throw a member out: what it had is free at once."""
+        """Remove a member; its partitions are free at once."""
         del self.members[member_id]
         self.target.pop(member_id, None)
         self.epoch += 1
 
     @property
     def state(self) -> str:
-        """The group's state by the name that Kafka shows."""
+        """The group's state as Kafka shows it."""
         if not self.members:
             return "Empty"
         if self.epoch > self.assignment_epoch:
             return "Assigning"
-        settled = all(member.state is MemberState.STABLE and member.epoch == self.epoch for member in self.members.values())
+        settled = all(
+            member.state is ModernMemberState.STABLE and member.epoch == self.epoch
+            for member in self.members.values()
+        )
         return "Stable" if settled else "Reconciling"
 
     @property
     def assignor(self) -> str:
-        """The assignor that most members want."""
+        """The assignor that most members request."""
         votes = [member.assignor for member in self.members.values() if member.assignor]
         return max(votes, key=votes.count) if votes else next(iter(ASSIGNORS))
 
-    # -- time --------------------------------------------------------------------------------------------------------
+    # -- time
 
     @property
     def next_deadline(self) -> float:
-        """When something happens of itself."""
-        return min((min(member.deadline, member.revoke_until) for member in self.members.values()), default=math.inf)
+        """The time of the next timeout."""
+        return min(
+            (min(member.deadline, member.revoke_until) for member in self.members.values()),
+            default=math.inf,
+        )
 
     def expire(self, now: float) -> None:
-        """Throw out whose time is up."""
+        """Remove the members whose time is up."""
         for member in list(self.members.values()):
             if min(member.deadline, member.revoke_until) <= now:
                 self.remove(member.member_id)
 
-    # -- who may speak -----------------------------------------------------------------------------------------------
+    # -- admission of heartbeats
 
     def _admit(self, beat: Beat) -> tuple[ModernMember, bool]:
-        """The member that speaks, and whether it is new. Raises :exc:`Refused`."""
+        """Return the member of a heartbeat, and whether it is new.
+
+        Raises:
+            Refused: The member id, instance id or epoch does not fit.
+        """
         if beat.instance_id is not None:
             holder = self._static(beat.instance_id)
             if beat.epoch == 0 and holder is not None:
@@ -230,20 +284,34 @@ class ModernGroup:
             if beat.epoch != 0:
                 self._holder(beat.member_id, beat.instance_id)
         if beat.epoch == 0 and beat.member_id not in self.members:
-            self.members[beat.member_id] = made = ModernMember(beat.member_id, beat.client_id, beat.instance_id)
+            self.members[beat.member_id] = made = ModernMember(
+                beat.member_id, beat.client_id, beat.instance_id
+            )
             return made, True
         member = self.member(beat.member_id)
         if beat.epoch == 0:
-            return member, False  # it may always begin anew
+            return member, False  # a member may always join again
         if beat.epoch > member.epoch:
-            raise Refused(110, f"The member epoch {beat.epoch} is greater than the coordinator's, {member.epoch}.")
-        lost = beat.epoch == member.previous_epoch and beat.owned is not None and beat.owned <= member.assigned
-        if beat.epoch < member.epoch and not lost:  # a lost answer is no fault of the member
-            raise Refused(110, f"The member epoch {beat.epoch} is smaller than the coordinator's, {member.epoch}.")
+            raise Refused(
+                110,
+                f"The member epoch {beat.epoch} is greater than the coordinator's, {member.epoch}.",
+            )
+        lost = (
+            beat.epoch == member.previous_epoch
+            and beat.owned is not None
+            and beat.owned <= member.assigned
+        )
+        if beat.epoch < member.epoch and not lost:  # the last response may have been lost
+            raise Refused(
+                110,
+                f"The member epoch {beat.epoch} is smaller than the coordinator's, {member.epoch}.",
+            )
         return member, False
 
     def _static(self, instance_id: str) -> ModernMember | None:
-        return next((member for member in self.members.values() if member.instance_id == instance_id), None)
+        return next(
+            (member for member in self.members.values() if member.instance_id == instance_id), None
+        )
 
     def _holder(self, member_id: str, instance_id: str) -> ModernMember:
         holder = self._static(instance_id)
@@ -255,9 +323,18 @@ class ModernGroup:
 
     def _take_over(self, old: ModernMember, beat: Beat) -> ModernMember:
         if old.epoch != LEAVES_FOR_A_WHILE:
-            raise Refused(111, f"Instance {beat.instance_id} is still held by member {old.member_id}.")
+            raise Refused(
+                111, f"Instance {beat.instance_id} is still held by member {old.member_id}."
+            )
         new = ModernMember(
-            beat.member_id, beat.client_id, old.instance_id, old.rack_id, old.rebalance_timeout, old.names, old.regex, old.assignor
+            beat.member_id,
+            beat.client_id,
+            old.instance_id,
+            old.rack_id,
+            old.rebalance_timeout,
+            old.names,
+            old.regex,
+            old.assignor,
         )
         new.assigned = old.assigned
         del self.members[old.member_id]
@@ -265,33 +342,43 @@ class ModernGroup:
         self.target[new.member_id] = self.target.pop(old.member_id, frozenset())
         return new
 
-    # -- the way to the target ---------------------------------------------------------------------------------------
+    # -- towards the target assignment
 
     def _wanted(self, topic: str) -> bool:
         return any(member.wants(topic) for member in self.members.values())
 
     def _assign(self) -> None:
         wishes = {
-            member.member_id: {topic_id: count for name, (topic_id, count) in self._known.items() if member.wants(name)}
+            member.member_id: {
+                topic_id: count
+                for name, (topic_id, count) in self._known.items()
+                if member.wants(name)
+            }
             for member in self.members.values()
         }
         self.target = ASSIGNORS[self.assignor](wishes, self.target)
-        self.assignment_epoch, self.assigned_at = self.epoch, trio.current_time()
+        self.assignment_epoch = self.epoch
+        self.assigned_at = trio.current_time()
 
     def _reconcile(self, member: ModernMember, owned: Parts | None) -> None:
-        if member.state is MemberState.STABLE and member.epoch == self.assignment_epoch:
+        if member.state is ModernMemberState.STABLE and member.epoch == self.assignment_epoch:
             return
-        if member.state is MemberState.UNREVOKED and (owned is None or owned & member.revoking):
+        if member.state is ModernMemberState.UNREVOKED and (
+            owned is None or owned & member.revoking
+        ):
             return
         target = self.target.get(member.member_id, frozenset())
         kept, given_up = member.assigned & target, member.assigned - target
-        member.revoking, member.revoke_until = frozenset(), math.inf
+        member.revoking = frozenset()
+        member.revoke_until = math.inf
         if given_up and (owned is None or owned & given_up):
-            member.state, member.assigned, member.revoking = MemberState.UNREVOKED, kept, given_up
+            member.state = ModernMemberState.UNREVOKED
+            member.assigned = kept
+            member.revoking = given_up
             member.revoke_until = trio.current_time() + member.rebalance_timeout
             return
         held = self._held_by_others(member)
-        member.state = MemberState.UNRELEASED if target & held else MemberState.STABLE
+        member.state = ModernMemberState.UNRELEASED if target & held else ModernMemberState.STABLE
         member.assigned = kept | (target - held)
         member.enter(self.assignment_epoch)
 
@@ -304,11 +391,13 @@ def check_regex(regex: str) -> None:
     try:
         re.compile(regex)
     except re.error as error:
-        raise Refused(128, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}.") from error
+        raise Refused(
+            128, f"SubscribedTopicRegex `{regex}` is not a valid regular expression: {error}."
+        ) from error
 
 
 def by_topic(parts: Collection[Part]) -> dict[uuid.UUID, list[int]]:
-    """Partitions in the form of the messages: of each topic the numbers, in order."""
+    """Return partitions in the form of the messages: the sorted numbers by topic."""
     found: dict[uuid.UUID, list[int]] = {}
     for topic, index in sorted(parts):
         found.setdefault(topic, []).append(index)

@@ -1,20 +1,34 @@
-"""ListOffsets and OffsetForLeaderEpoch: one handler an API."""
+"""Handlers of ListOffsets and OffsetForLeaderEpoch."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .call import Call
+from .call import ScriptedCall
 from .leaders import led
 from .messages import Message
 from .state import Partition
 
-LATEST, EARLIEST, OF_MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = -1, -2, -3, -4, -5, -6
-_SINCE = {LATEST: 0, EARLIEST: 0, OF_MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11}
+LATEST, EARLIEST, OF_MAX_TIMESTAMP, EARLIEST_LOCAL, LATEST_TIERED, EARLIEST_PENDING_UPLOAD = (
+    -1,
+    -2,
+    -3,
+    -4,
+    -5,
+    -6,
+)
+_SINCE = {
+    LATEST: 0,
+    EARLIEST: 0,
+    OF_MAX_TIMESTAMP: 7,
+    EARLIEST_LOCAL: 8,
+    LATEST_TIERED: 9,
+    EARLIEST_PENDING_UPLOAD: 11,
+}
 
 
-async def list_offsets(call: Call) -> Message:
-    """Offsets by time, or one of those that have a name."""
+async def list_offsets(call: ScriptedCall) -> Message:
+    """Return offsets by time, or those with a name such as the latest."""
     topics = []
     for item in call.request.topics:
         parts = [_list_one(call, item.name, part) for part in item.partitions]
@@ -22,19 +36,27 @@ async def list_offsets(call: Call) -> Message:
     return call.respond(topics=topics)
 
 
-def _list_one(call: Call, topic: str, part: Any) -> dict[str, Any]:
+def _list_one(call: ScriptedCall, topic: str, part: Any) -> dict[str, Any]:
     _, partition, code = led(call, topic, None, part.partition_index, part.current_leader_epoch)
     if not code and part.timestamp < 0 and call.version < _SINCE.get(part.timestamp, 99):
         code = 35
-    answer = {"partition_index": part.partition_index, "error_code": code, "timestamp": -1, "offset": -1, "leader_epoch": -1}
+    answer = {
+        "partition_index": part.partition_index,
+        "error_code": code,
+        "timestamp": -1,
+        "offset": -1,
+        "leader_epoch": -1,
+    }
     if partition is None or code:
         return answer
-    offset, timestamp, epoch = _find(partition, part.timestamp, committed=call.request.isolation_level == 1)
+    offset, timestamp, epoch = _find(
+        partition, part.timestamp, committed=call.request.isolation_level == 1
+    )
     return answer | {"timestamp": timestamp, "offset": offset, "leader_epoch": epoch}
 
 
 def _find(partition: Partition, wanted: int, *, committed: bool) -> tuple[int, int, int]:
-    """Offset, timestamp and leader epoch; -1 for what there is not."""
+    """Return offset, timestamp and leader epoch; -1 for a value that does not exist."""
     last = partition.stable_end if committed else partition.end
     match wanted:
         case -1:
@@ -56,8 +78,8 @@ def _find(partition: Partition, wanted: int, *, committed: bool) -> tuple[int, i
     return *found, partition.epoch_at(found[0])
 
 
-async def offset_for_leader_epoch(call: Call) -> Message:
-    """Where an epoch of a partition's log ends."""
+async def offset_for_leader_epoch(call: ScriptedCall) -> Message:
+    """Return the end of an epoch in a partition's log."""
     topics = []
     for item in call.request.topics:
         parts = [_epoch_end(call, item.topic, part) for part in item.partitions]
@@ -65,7 +87,7 @@ async def offset_for_leader_epoch(call: Call) -> Message:
     return call.respond(topics=topics)
 
 
-def _epoch_end(call: Call, topic: str, part: Any) -> dict[str, Any]:
+def _epoch_end(call: ScriptedCall, topic: str, part: Any) -> dict[str, Any]:
     _, partition, code = led(call, topic, None, part.partition, part.current_leader_epoch)
     answer = {"error_code": code, "partition": part.partition, "leader_epoch": -1, "end_offset": -1}
     found = partition.epoch_end(part.leader_epoch) if partition is not None and not code else None

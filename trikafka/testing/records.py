@@ -1,4 +1,4 @@
-"""Produce."""
+"""The handler of Produce."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from trikafka.error_codes import ErrorCode
 
 from .batches import BadBatch, decode_batch, inspect, split_batches, verify
-from .call import Call, HangUp
+from .call import HangUp, ScriptedCall
 from .leaders import endpoints, hint, led
 from .messages import Message
 from .state import Partition
@@ -16,8 +16,8 @@ from .transaction_calls import admit_batch
 _MAX_MESSAGE_BYTES = 1_048_588
 
 
-async def produce(call: Call) -> Message | None:
-    """Check the batches, append them, and say where they are."""
+async def produce(call: ScriptedCall) -> Message | None:
+    """Check the batches, append them and return their offsets."""
     request, answers = call.request, []
     acks_ok = request.acks in (-1, 0, 1)
     for item in request.topic_data:
@@ -27,18 +27,27 @@ async def produce(call: Call) -> Message | None:
     everything = [part for answer in answers for part in answer["partition_responses"]]
     if request.acks == 0:
         if any(part["error_code"] for part in everything):
-            raise HangUp  # as Kafka: the only way to tell a producer that wants no answer
+            raise HangUp  # as Kafka does: with acks=0 there is no response for the error
         return None
     return call.respond(responses=answers, node_endpoints=endpoints(call, everything))
 
 
-def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, Any]:
+def _produce_one(call: ScriptedCall, item: Any, part: Any, acks_ok: bool) -> dict[str, Any]:
     topic, partition, code = led(call, item.name, item.topic_id, part.index)
-    answer = {"index": part.index, "error_code": code or (0 if acks_ok else 21), "base_offset": -1, "log_start_offset": -1}
+    answer = {
+        "index": part.index,
+        "error_code": code or (0 if acks_ok else 21),
+        "base_offset": -1,
+        "log_start_offset": -1,
+    }
     answer |= hint(call, partition, code)
     if topic is None or partition is None or answer["error_code"]:
         return answer
-    own_time = call.state.clock() if topic.config.get("message.timestamp.type") == "LogAppendTime" else None
+    own_time = (
+        call.state.clock()
+        if topic.config.get("message.timestamp.type") == "LogAppendTime"
+        else None
+    )
     try:
         batches = split_batches(bytes(part.records or b""))
         if len(batches) != 1:
@@ -48,10 +57,18 @@ def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, A
         verify(batches[0])
         if refused := _refusal(call, partition, batches[0]):
             raise BadBatch(refused, "the partition was not added to the transaction")
-        if "compact" in topic.config.get("cleanup.policy", "delete") and (keyless := _keyless(batches[0], part.index)):
+        if "compact" in topic.config.get("cleanup.policy", "delete") and (
+            keyless := _keyless(batches[0], part.index)
+        ):
             text = "Compacted topic cannot accept message without key"
-            errors = [{"batch_index": index, "batch_index_error_message": text} for index in keyless]
-            return answer | {"error_code": 87, "record_errors": errors, "error_message": "One or more records have been rejected"}
+            errors = [
+                {"batch_index": index, "batch_index_error_message": text} for index in keyless
+            ]
+            return answer | {
+                "error_code": 87,
+                "record_errors": errors,
+                "error_message": "One or more records have been rejected",
+            }
         answer["base_offset"] = partition.store(batches[0], log_append_time=own_time)
     except BadBatch as bad:
         return answer | {"error_code": bad.code, "error_message": str(bad)}
@@ -62,10 +79,14 @@ def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, A
 
 
 def _keyless(batch: bytes, partition: int) -> list[int]:
-    return [index for index, record in enumerate(decode_batch(batch, "", partition)) if record.key is None]
+    return [
+        index
+        for index, record in enumerate(decode_batch(batch, "", partition))
+        if record.key is None
+    ]
 
 
-def _refusal(call: Call, partition: Partition, batch: bytes) -> int:
+def _refusal(call: ScriptedCall, partition: Partition, batch: bytes) -> int:
     info = inspect(batch)
     if info.transactional and call.request.transactional_id is None:
         return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED

@@ -1,6 +1,7 @@
-"""What was seen and what is to go wrong: the log of requests and the rules of a test.
+"""The log of requests and the rules of a test.
 
-Owns the list of :class:`Seen` and the rules. The connections ask :meth:`Script.plan` once a request; nothing else takes rules.
+This module owns the list of :class:`Seen` and the rules. Each connection calls :meth:`Script.plan`
+once per request; nothing else consumes rules.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ._signal import Signal
+from ._signal import WakeSignal
 from .faults import Change
 from .messages import Api, Message, api_key
 
@@ -22,9 +23,9 @@ Predicate: TypeAlias = Callable[[Message], bool]
 class Seen:
     """One request as it arrived.
 
-    ``request`` is ``None`` for an ApiVersions request of a version that the node does not have, for nobody can read it.
-    ``answered_at``, ``response`` and ``response_bytes`` are filled in when an answer has been sent. The bytes are those of the
-    whole frame, its length included.
+    ``request`` is ``None`` for an ApiVersions request in a version that the node lacks and cannot
+    decode. ``answered_at``, ``response`` and ``response_bytes`` are set once a response has been
+    sent. Byte counts include the frame's length field.
     """
 
     time: float
@@ -44,7 +45,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Fail:
-    """Answer with an error code, everywhere or only for one topic or partition."""
+    """Respond with an error code, for all items or for one topic or partition."""
 
     code: int
     topic: str | None = None
@@ -52,13 +53,13 @@ class Fail:
     after: bool = False
 
     def concerns(self, topic: str | None, partition: int | None) -> bool:
-        """Whether this item of the response is to carry the code."""
+        """Return whether this item of the response carries the code."""
         return self.topic in (None, topic) and self.partition in (None, partition)
 
 
 @dataclass(frozen=True, slots=True)
 class Delay:
-    """Wait before the request is carried out, or between that and the answer."""
+    """Wait before the request is executed, or before the response."""
 
     seconds: float
     after: bool = False
@@ -66,42 +67,42 @@ class Delay:
 
 @dataclass(frozen=True, slots=True)
 class Drop:
-    """Close the connection instead of answering."""
+    """Close the connection instead of responding."""
 
     after: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Garbage:
-    """Send these bytes instead of an answer."""
+    """Send these bytes instead of a response."""
 
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Let the test answer."""
+    """Let the test respond."""
 
     handler: Handler
 
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """Never answer, nor what comes after it on the same connection: answers come in order."""
+    """Never respond, nor to later requests of the connection: responses are in order."""
 
     after: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Change the bytes of the answer."""
+    """Change the bytes of the response."""
 
     change: Change
 
 
 @dataclass(frozen=True, slots=True)
 class LeaveOut:
-    """Leave a topic or one of its partitions out of the answer."""
+    """Omit a topic or one of its partitions from the response."""
 
     topic: str
     partition: int | None = None
@@ -112,7 +113,7 @@ Verdict: TypeAlias = Fail | Drop | Garbage | Handle | Silence | Damage | LeaveOu
 
 @dataclass(slots=True, eq=False)
 class Rule:
-    """One line of the script. ``used`` counts how often it was applied; :meth:`remove` ends it."""
+    """One rule of the script. ``used`` counts its applications; :meth:`remove` ends it."""
 
     api: int
     action: Verdict | Delay
@@ -122,16 +123,16 @@ class Rule:
     used: int = 0
 
     def remove(self) -> None:
-        """Apply this rule no more."""
+        """Stop applying this rule."""
         self.times = self.used
 
     @property
     def spent(self) -> bool:
-        """Whether the rule has been applied as often as it may be."""
+        """True once the rule has been applied ``times`` times."""
         return self.times is not None and self.used >= self.times
 
     def matches(self, seen: Seen) -> bool:
-        """Whether the rule is to be applied to this request."""
+        """Return whether the rule applies to this request."""
         if self.spent or self.api != seen.api_key or self.node not in (None, seen.node_id):
             return False
         return self.where is None or (seen.request is not None and self.where(seen.request))
@@ -139,7 +140,7 @@ class Rule:
 
 @dataclass(slots=True)
 class Plan:
-    """What is to happen to one request: the delays add up, the first verdict counts."""
+    """The script for one request: delays add up, the first verdict counts."""
 
     before: float = 0
     after: float = 0
@@ -151,27 +152,35 @@ class Script:
 
     def __init__(self) -> None:
         self.log: list[Seen] = []
-        self.arrived = Signal()
+        self.arrived = WakeSignal()
         self._rules: list[Rule] = []
 
     def add(self, rule: Rule) -> Rule:
-        """Put a rule after those that are there."""
+        """Add a rule behind the existing ones."""
         self._rules.append(rule)
         return rule
 
     def record(self, seen: Seen) -> None:
-        """Note that a request has arrived."""
+        """Log a request that has arrived."""
         self.log.append(seen)
         self.arrived.notify()
 
     def requests(self, api: Api | None, node: int | None, where: Predicate | None) -> list[Seen]:
-        """The requests that arrived so far, in order."""
+        """Return the matching requests so far, in order."""
         key = None if api is None else api_key(api)
-        found = [seen for seen in self.log if key in (None, seen.api_key) and node in (None, seen.node_id)]
-        return found if where is None else [seen for seen in found if seen.request is not None and where(seen.request)]
+        found = [
+            seen
+            for seen in self.log
+            if key in (None, seen.api_key) and node in (None, seen.node_id)
+        ]
+        return (
+            found
+            if where is None
+            else [seen for seen in found if seen.request is not None and where(seen.request)]
+        )
 
     def plan(self, seen: Seen) -> Plan:
-        """Take the rules that apply to a request whose turn has come."""
+        """Consume the rules that apply to a request; return their sum."""
         plan = Plan()
         for rule in self._rules:
             if not rule.matches(seen):

@@ -1,6 +1,6 @@
-"""Fetch sessions (KIP-227): what one node remembers of its consumers, so that they need not say it again.
+"""Fetch sessions (KIP-227): the partitions that a node remembers for its consumers.
 
-No I/O. A session is used by one request at a time, for the answers of a connection are made in order.
+No I/O. A session serves one request at a time, since a connection's responses are made in order.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-FINAL = -1  # the epoch of a full request that wants no session, or ends its own
-INITIAL = 0  # of a full request that wants a new session
+FINAL = -1  # the epoch of a full request without a session, or one that ends its session
+INITIAL = 0  # the epoch of a full request that opens a session
 _LAST_EPOCH = 2**31 - 1
 
 #: A partition as a request names it: its topic's name or id, and its number.
@@ -18,8 +18,8 @@ PartKey: TypeAlias = tuple[Any, int]
 
 
 @dataclass(slots=True)
-class Wanted:
-    """A partition that is to be fetched, as the consumer said it, and what it was told of it last."""
+class SessionPartition:
+    """A requested partition, and the last response about it."""
 
     topic: str
     topic_id: Any
@@ -29,7 +29,7 @@ class Wanted:
     name: str | None = None  # of the topic whose id this is, once a session has seen it
 
     def news(self, answer: dict[str, Any]) -> bool:
-        """Whether an incremental answer has to name the partition. Remembers what it says."""
+        """Return whether an incremental response must contain the partition; remember it."""
         changed = bool(
             answer["records"]
             or answer["error_code"]
@@ -38,27 +38,27 @@ class Wanted:
             or answer["high_watermark"] != self.high_watermark
             or answer.get("log_start_offset", -1) != self.log_start
         )
-        # After an error the next answer is news, whatever it says.
+        # After an error the next response always counts as news.
         self.high_watermark = -1 if answer["error_code"] else answer["high_watermark"]
         self.log_start = answer.get("log_start_offset", -1)
         return changed
 
 
 @dataclass(slots=True, eq=False)
-class FetchSession:
-    """One session. ``epoch`` is what the next request has to say."""
+class ScriptedFetchSession:
+    """One session. ``epoch`` is the epoch that the next request must have."""
 
     session_id: int
-    by_id: bool  # whether it names topics by id
-    wanted: dict[PartKey, Wanted] = field(default_factory=dict)
+    by_id: bool  # True: requests name topics by id
+    wanted: dict[PartKey, SessionPartition] = field(default_factory=dict)
     epoch: int = 1
 
     def advance(self) -> None:
-        """Expect the next epoch; after the last comes 1."""
+        """Expect the next epoch; after the last one comes 1."""
         self.epoch = 1 if self.epoch == _LAST_EPOCH else self.epoch + 1
 
     def update(self, request: Any) -> None:
-        """Take in what a request adds, changes and forgets."""
+        """Apply the partitions that a request adds, changes and forgets."""
         for key, new in asked(request, self.by_id).items():
             if key in self.wanted:
                 self.wanted[key].part = new.part
@@ -69,43 +69,49 @@ class FetchSession:
                 self.wanted.pop((item.topic_id if self.by_id else item.topic, index), None)
 
     def move_to_end(self, served: Iterable[PartKey]) -> None:
-        """Let those that have got records come last in the next answer, so that the others are not starved."""
+        """Move partitions that returned records to the end, so that the others do not starve."""
         for key in served:
             self.wanted[key] = self.wanted.pop(key)
 
 
-def asked(request: Any, by_id: bool) -> dict[PartKey, Wanted]:
-    """The partitions that a request names."""
+def asked(request: Any, by_id: bool) -> dict[PartKey, SessionPartition]:
+    """Return the partitions that a request names."""
     return {
-        (item.topic_id if by_id else item.topic, part.partition): Wanted(item.topic, item.topic_id, part)
+        (item.topic_id if by_id else item.topic, part.partition): SessionPartition(
+            item.topic, item.topic_id, part
+        )
         for item in request.topics
         for part in item.partitions
     }
 
 
 class FetchSessions:
-    """The sessions of one node; no more than ``limit``: who comes then gets none and goes on without."""
+    """The sessions of one node, at most ``limit``; further consumers continue without one."""
 
     def __init__(self, first_id: int, limit: int) -> None:
         self.limit = limit
-        self.by_id: dict[int, FetchSession] = {}
+        self.by_id: dict[int, ScriptedFetchSession] = {}
         self._next_id = first_id
 
-    def open(self, by_id: bool, wanted: dict[PartKey, Wanted]) -> FetchSession | None:
-        """A new session, if there is room."""
+    def open(
+        self, by_id: bool, wanted: dict[PartKey, SessionPartition]
+    ) -> ScriptedFetchSession | None:
+        """Return a new session; ``None`` if there is no room."""
         if len(self.by_id) >= self.limit:
             return None
-        session = FetchSession(self._next_id, by_id, wanted)
+        session = ScriptedFetchSession(self._next_id, by_id, wanted)
         self._next_id += 1
         self.by_id[session.session_id] = session
         return session
 
     def close(self, session_id: int) -> None:
-        """Forget a session, if it is there."""
+        """Discard a session, if it exists."""
         self.by_id.pop(session_id, None)
 
-    def find(self, session_id: int, epoch: int, by_id: bool) -> tuple[FetchSession | None, int]:
-        """The session of an incremental request, and the error that it gets."""
+    def find(
+        self, session_id: int, epoch: int, by_id: bool
+    ) -> tuple[ScriptedFetchSession | None, int]:
+        """Return the session of an incremental request, and its error code or 0."""
         session = self.by_id.get(session_id)
         if session is None:
             return None, 70

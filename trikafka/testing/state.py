@@ -1,6 +1,7 @@
-"""What the scripted cluster knows: nodes, topics, partition logs and their producers. No I/O, no messages.
+"""The state of the scripted cluster: nodes, topics, partition logs and producers.
 
-Written by the handlers and by the script's calls on the cluster; everybody who waits for a change waits for ``changed``.
+No I/O, no messages. Handlers and the script change it. Tasks that wait for a change wait for
+``changed``.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from enum import Enum
 
 from trikafka.error_codes import ErrorCode
 
-from ._signal import Signal
+from ._signal import WakeSignal
 from .batches import BadBatch, BatchInfo, commits, decode_batch, inspect, place, stamp
 from .messages import KAFKA_4, Versions
 from .sessions import FetchSessions
-from .transactions import Transactions
+from .transactions import TransactionCoordinatorState
 
 _NAMESPACE = uuid.UUID("7472696b-6166-6b61-0000-000000000000")
 
 
 class NodeState(Enum):
-    """UP answers; FROZEN takes connections and bytes but answers nothing; DOWN refuses; LOST lets a dial hang for ever."""
+    """The state of a node.
+
+    UP: the node responds. FROZEN: it accepts connections and bytes but does not respond. DOWN: it
+    refuses connections. LOST: a dial hangs forever.
+    """
 
     UP = "up"
     FROZEN = "frozen"
@@ -32,7 +37,7 @@ class NodeState(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class ScriptedNode:
     """One broker."""
 
     node_id: int
@@ -42,13 +47,13 @@ class Node:
     sessions: FetchSessions
     rack: str | None = None
     state: NodeState = NodeState.UP
-    listed: bool = True  # whether metadata names it
-    accepts: bool = True  # new connections
+    listed: bool = True  # True: metadata lists the node
+    accepts: bool = True  # True: new connections are accepted
 
 
 @dataclass(frozen=True, slots=True)
 class StoredBatch:
-    """A batch in a log: the offsets ``base <= offset < end`` are its own."""
+    """A batch in a log, with the offsets ``base <= offset < end``."""
 
     base: int
     end: int
@@ -57,8 +62,11 @@ class StoredBatch:
 
 
 @dataclass(slots=True)
-class ProducerState:
-    """What a partition remembers of a producer: its epoch and its last five batches (first and last sequence, offset)."""
+class RememberedProducer:
+    """A partition's memory of a producer: its epoch and its last five batches.
+
+    A batch is (first sequence, last sequence, offset).
+    """
 
     epoch: int
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
@@ -78,23 +86,32 @@ class Partition:
     start: int = 0
     end: int = 0
     batches: list[StoredBatch] = field(default_factory=list)
-    producers: dict[int, ProducerState] = field(default_factory=dict)
+    producers: dict[int, RememberedProducer] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)  # producer id -> first offset
-    aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first and last offset
-    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # leader epoch and its first offset
-    lagging: dict[int, int] = field(default_factory=dict)  # how far the followers are that are not up to date
-    tiered: int = 0  # what is before is in remote storage only
+    aborted: list[tuple[int, int, int]] = field(
+        default_factory=list
+    )  # producer id, first and last offset
+    epochs: list[tuple[int, int]] = field(
+        default_factory=lambda: [(0, 0)]
+    )  # leader epoch and its first offset
+    lagging: dict[int, int] = field(
+        default_factory=dict
+    )  # the ends of the followers that lag behind
+    tiered: int = 0  # records below this offset are only in remote storage
     remote_readable: bool = True
 
     @property
     def stable_end(self) -> int:
-        """The last stable offset: where the first open transaction begins."""
+        """The last stable offset: the start of the first open transaction."""
         return min(self.open_transactions.values(), default=self.end)
 
     def store(self, batch: bytes, *, log_append_time: int | None = None) -> int:
-        """Append one checked batch and return its base offset; a batch that is there already gives its old one.
+        """Append one checked batch; return its base offset.
 
-        Raises :exc:`BadBatch` with the code for a batch whose producer epoch or sequence number is wrong.
+        A duplicate returns the offset of the batch in the log.
+
+        Raises:
+            BadBatch: The producer epoch or the sequence number is wrong. It has the error code.
         """
         info = inspect(batch)
         if info.producer_id >= 0 and not info.control:
@@ -102,7 +119,10 @@ class Partition:
             if known is not None:
                 return known
             if info.producer_id in self.open_transactions and not info.transactional:
-                raise BadBatch(ErrorCode.INVALID_TXN_STATE, "a batch outside of the transaction that its producer has open")
+                raise BadBatch(
+                    ErrorCode.INVALID_TXN_STATE,
+                    "a batch outside of the transaction that its producer has open",
+                )
         base = self.end
         if log_append_time is not None:
             batch = stamp(batch, log_append_time)
@@ -110,8 +130,13 @@ class Partition:
         self._remember(info, base)
         return base
 
-    def append_raw(self, data: bytes, base: int, count: int | None = None, *, rewrite: bool = True) -> None:
-        """Append bytes at ``base`` unchecked. ``count``: how many offsets they take, where the header does not say so."""
+    def append_raw(
+        self, data: bytes, base: int, count: int | None = None, *, rewrite: bool = True
+    ) -> None:
+        """Append bytes at ``base`` without checks.
+
+        ``count`` is the number of offsets, if the header does not show it.
+        """
         if rewrite:
             data = place(data, base, self.leader_epoch)
         info = inspect(data, check=False)
@@ -134,19 +159,23 @@ class Partition:
             self.open_transactions.setdefault(info.producer_id, base)
 
     def _follow_marker(self, info: BatchInfo) -> None:
-        """A marker of a later epoch (KIP-890) begins that epoch: what follows starts with sequence 0."""
+        """Apply a marker: a later epoch (KIP-890) begins with it, at sequence 0."""
         known = self.producers.get(info.producer_id)
         if known is None or known.epoch < info.producer_epoch:
-            known = self.producers[info.producer_id] = ProducerState(info.producer_epoch)
-        known.coordinator_epoch, known.timestamp = 0, info.max_timestamp
+            known = self.producers[info.producer_id] = RememberedProducer(info.producer_epoch)
+        known.coordinator_epoch = 0
+        known.timestamp = info.max_timestamp
 
     def in_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether a producer has a transaction open here, in this epoch."""
+        """Return whether a producer has an open transaction here, in this epoch."""
         known = self.producers.get(producer_id)
         return producer_id in self.open_transactions and known is not None and known.epoch == epoch
 
     def end_transaction(self, marker: bytes) -> int:
-        """Append the marker of a transaction's end. Returns the error if its producer's epoch is an old one."""
+        """Append the marker of a transaction's end.
+
+        Return the error code for an outdated producer epoch, or 0.
+        """
         info = inspect(marker)
         known = self.producers.get(info.producer_id)
         if known is not None and info.producer_epoch < known.epoch:
@@ -155,23 +184,33 @@ class Partition:
         return ErrorCode.NONE
 
     def read(self, offset: int, limit: int) -> list[StoredBatch]:
-        """The batches from the one that contains ``offset`` (or comes next) that start before ``limit``."""
+        """Return the batches from ``offset`` on that start before ``limit``.
+
+        The first one contains ``offset`` or follows it.
+        """
         return [batch for batch in self.batches if batch.end > offset and batch.base < limit]
 
     def find_time(self, timestamp: int) -> tuple[int, int] | None:
-        """Offset and timestamp of the first record at or after a time."""
+        """Return offset and timestamp of the first record at or after a time."""
         for batch in self.batches:
             for record in decode_batch(batch.data, self.topic, self.index):
-                if record.timestamp is not None and record.timestamp >= timestamp and record.offset >= self.start:
+                if (
+                    record.timestamp is not None
+                    and record.timestamp >= timestamp
+                    and record.offset >= self.start
+                ):
                     return record.offset, record.timestamp
         return None
 
     def epoch_at(self, offset: int) -> int:
-        """The leader epoch of the record at an offset."""
+        """Return the leader epoch of the record at an offset."""
         return max((epoch for epoch, first in self.epochs if first <= offset), default=-1)
 
     def epoch_end(self, epoch: int) -> tuple[int, int] | None:
-        """The largest epoch up to ``epoch`` that this log has, and the offset after its last record; ``None`` if it is newer."""
+        """Return the largest epoch of this log up to ``epoch``, and its end offset.
+
+        ``None`` if ``epoch`` is newer than this log.
+        """
         latest = self.epochs[-1][0]
         if epoch >= latest:
             return (epoch, self.end) if epoch == latest else None
@@ -183,34 +222,46 @@ class Partition:
         self.leader = node
         self.leader_epoch += 1
         if node is not None:
-            self.epochs = [*(entry for entry in self.epochs if entry[1] < self.end), (self.leader_epoch, self.end)]
+            self.epochs = [
+                *(entry for entry in self.epochs if entry[1] < self.end),
+                (self.leader_epoch, self.end),
+            ]
 
     def reach(self, node: int) -> int:
-        """The high watermark as a node knows it: the leader's is the end of the log, a follower's may lag behind."""
+        """Return the high watermark that a node knows.
+
+        For the leader that is the end of the log. A follower may lag behind.
+        """
         return self.end if node == self.leader else min(self.lagging.get(node, self.end), self.end)
 
     def truncate_to(self, offset: int) -> None:
-        """Lose the records from an offset on: the batches that reach behind it."""
+        """Remove the batches that reach beyond an offset."""
         self.batches = [batch for batch in self.batches if batch.end <= offset]
         self.end = self.batches[-1].end if self.batches else min(self.start, offset)
         self.start = min(self.start, self.end)
         self.epochs = [entry for entry in self.epochs if entry[1] < self.end] or [(0, self.start)]
         for state in self.producers.values():
-            state.batches = deque((batch for batch in state.batches if batch[2] < self.end), maxlen=5)
+            state.batches = deque(
+                (batch for batch in state.batches if batch[2] < self.end), maxlen=5
+            )
         reopened = {producer: first for producer, first, last in self.aborted if last >= self.end}
         self.aborted = [entry for entry in self.aborted if entry[2] < self.end]
         self.open_transactions |= reopened
-        self.open_transactions = {producer: first for producer, first in self.open_transactions.items() if first < self.end}
+        self.open_transactions = {
+            producer: first
+            for producer, first in self.open_transactions.items()
+            if first < self.end
+        }
 
     def truncate_before(self, offset: int) -> None:
-        """Forget what is before an offset, as retention does."""
+        """Remove the records before an offset, as retention does."""
         self.start = max(self.start, min(offset, self.end))
         self.batches = [batch for batch in self.batches if batch.end > self.start]
 
     def _check_sequence(self, info: BatchInfo) -> int | None:
         known = self.producers.get(info.producer_id)
         if known is None:
-            return None  # as Kafka: a producer of which nothing is known may start anywhere
+            return None  # as in Kafka: an unknown producer may start with any sequence
         if info.producer_epoch < known.epoch:
             raise BadBatch(47, f"epoch {info.producer_epoch} after {known.epoch}")
         if info.producer_epoch > known.epoch:
@@ -230,14 +281,14 @@ class Partition:
             return
         state = self.producers.get(info.producer_id)
         if state is None or state.epoch != info.producer_epoch:
-            state = self.producers[info.producer_id] = ProducerState(info.producer_epoch)
+            state = self.producers[info.producer_id] = RememberedProducer(info.producer_epoch)
         state.batches.append((info.base_sequence, info.last_sequence, base))
         state.timestamp = info.max_timestamp
 
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic: its id stays the same while it exists."""
+    """A topic. Its id stays the same while the topic exists."""
 
     name: str
     topic_id: uuid.UUID
@@ -245,13 +296,13 @@ class Topic:
     config: dict[str, str] = field(default_factory=dict)
 
     def partition(self, index: int) -> Partition | None:
-        """The partition of that number, if there is one."""
+        """Return the partition with that number, or ``None``."""
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
 
 
 @dataclass(slots=True)
 class Telemetry:
-    """What the brokers want to know of their clients (KIP-714). ``interval`` in seconds."""
+    """The brokers' subscription to client metrics (KIP-714). ``interval`` is in seconds."""
 
     metrics: tuple[str, ...] = ()
     interval: float = 300
@@ -263,44 +314,62 @@ class State:
     """The whole cluster's data."""
 
     def __init__(
-        self, nodes: int, clock: Callable[[], int], cluster_id: str, racks: Sequence[str | None] = (), fetch_sessions: int = 1000
+        self,
+        nodes: int,
+        clock: Callable[[], int],
+        cluster_id: str,
+        racks: Sequence[str | None] = (),
+        fetch_sessions: int = 1000,
     ) -> None:
         self.cluster_id = cluster_id
         self.clock = clock  # ms since the epoch, in virtual time
         self.nodes = [
-            Node(i, f"broker-{i}", 9092, dict(KAFKA_4), FetchSessions(1000 * i + 1, fetch_sessions), rack)
+            ScriptedNode(
+                i,
+                f"broker-{i}",
+                9092,
+                dict(KAFKA_4),
+                FetchSessions(1000 * i + 1, fetch_sessions),
+                rack,
+            )
             for i, rack in zip(range(nodes), [*racks, *[None] * nodes], strict=False)
         ]
         self.topics: dict[str, Topic] = {}
-        self.changed = Signal()
+        self.changed = WakeSignal()
         self.controller = 0
         self.coordinator = 0
         self.coordinators: dict[str, int] = {}
         self.auto_create = False
         self.next_producer_id = 1000
-        self.transactions = Transactions(clock, self.new_producer_id, self.changed)
+        self.transactions = TransactionCoordinatorState(clock, self.new_producer_id, self.changed)
         self.telemetry = Telemetry()
         self._topics_made = 0
 
     def new_producer_id(self) -> int:
-        """A producer id that nobody has had."""
+        """Return a new producer id."""
         self.next_producer_id += 1
         return self.next_producer_id - 1
 
     def create_topic(
-        self, name: str, partitions: int, replication: int | None = None, config: Mapping[str, str] | None = None
+        self,
+        name: str,
+        partitions: int,
+        replication: int | None = None,
+        config: Mapping[str, str] | None = None,
     ) -> Topic:
-        """Make a topic, its leaders spread over the nodes."""
+        """Create a topic; its leaders are spread over the nodes."""
         count = len(self.nodes)
         width = count if replication is None else replication
         self._topics_made += 1
-        topic = Topic(name, uuid.uuid5(_NAMESPACE, f"{name}/{self._topics_made}"), [], dict(config or {}))
+        topic = Topic(
+            name, uuid.uuid5(_NAMESPACE, f"{name}/{self._topics_made}"), [], dict(config or {})
+        )
         self.topics[name] = topic
         self.grow_topic(topic, partitions, width)
         return topic
 
     def grow_topic(self, topic: Topic, partitions: int, replication: int | None = None) -> None:
-        """Add partitions until there are as many."""
+        """Add partitions until the topic has ``partitions``."""
         count = len(self.nodes)
         width = len(topic.partitions[0].replicas) if replication is None else replication
         for index in range(len(topic.partitions), partitions):
@@ -309,7 +378,7 @@ class State:
         self.changed.notify()
 
     def find_topic(self, name: str | None, topic_id: uuid.UUID | None) -> tuple[Topic | None, int]:
-        """A topic by what a request names it with, and the error code if there is none."""
+        """Return the topic that a request names, and an error code if there is none."""
         if name:
             topic = self.topics.get(name)
             return topic, 0 if topic else 3
@@ -320,16 +389,16 @@ class State:
 
     @property
     def has_racks(self) -> bool:
-        """Whether consumers are sent to followers in their rack, and followers answer them (KIP-392)."""
+        """True if consumers are sent to followers in their rack, which serve fetches (KIP-392)."""
         return any(node.rack is not None for node in self.nodes)
 
-    def leader_of(self, partition: Partition) -> Node | None:
-        """The node that leads a partition, unless it is known to be away."""
+    def leader_of(self, partition: Partition) -> ScriptedNode | None:
+        """Return the leader of a partition, unless the metadata shows it as absent."""
         if partition.leader is None or not self.nodes[partition.leader].listed:
             return None
         return self.nodes[partition.leader]
 
-    def coordinator_of(self, key: str) -> Node | None:
-        """The node that coordinates a group or a transactional id, unless it is known to be away."""
+    def coordinator_of(self, key: str) -> ScriptedNode | None:
+        """Return the coordinator of a group or transactional id, unless it is shown as absent."""
         node = self.nodes[self.coordinators.get(key, self.coordinator)]
         return node if node.listed else None

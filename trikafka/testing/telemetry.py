@@ -1,10 +1,13 @@
-"""GetTelemetrySubscriptions and PushTelemetry (KIP-714): one handler an API. Offered only where a test says so, as in Kafka."""
+"""Handlers of GetTelemetrySubscriptions and PushTelemetry (KIP-714).
+
+They are offered only if a test enables them, as in Kafka.
+"""
 
 from __future__ import annotations
 
 import uuid
 
-from .call import Call
+from .call import ScriptedCall
 from .messages import Message
 
 _NOBODY = uuid.UUID(int=0)
@@ -12,8 +15,8 @@ _CODECS = [4, 3, 1, 2]  # zstd, lz4, gzip and snappy, in Kafka's order
 _MAX_BYTES = 1_048_576
 
 
-async def get_telemetry_subscriptions(call: Call) -> Message:
-    """Which metrics the test wants, and how often; a client without an id gets one."""
+async def get_telemetry_subscriptions(call: ScriptedCall) -> Message:
+    """Return the metrics that the test wants and the interval; assign missing client ids."""
     if code := call.error():
         return call.respond(error_code=code)
     wanted, asked = call.state.telemetry, call.request.client_instance_id
@@ -34,8 +37,8 @@ async def get_telemetry_subscriptions(call: Call) -> Message:
     )
 
 
-async def push_telemetry(call: Call) -> Message:
-    """Take metrics of the subscription that holds now. What they say is in the request's log."""
+async def push_telemetry(call: ScriptedCall) -> Message:
+    """Accept metrics of the current subscription. The log of requests has their content."""
     code = call.error()
     if not code and call.request.subscription_id != call.state.telemetry.subscription_id:
         code = 117

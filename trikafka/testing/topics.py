@@ -1,44 +1,69 @@
-"""ApiVersions, Metadata, FindCoordinator, and the making and deleting of topics: one handler an API."""
+"""Handlers of ApiVersions, Metadata, FindCoordinator, topics and their configs."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
-from .call import Call
+from .call import ScriptedCall
 from .messages import RESPONSES, Message, build
-from .state import Node, Partition, Topic
+from .state import Partition, ScriptedNode, Topic
 
 _TOPIC_RESOURCE = 2
+_GROUP_RESOURCE = 32
 _TRANSACTIONS = "transaction.version"
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
-async def api_versions(call: Call) -> Message:
-    """Every API of this node with its range. A version that is too new is answered with error 35 in the oldest form."""
+async def api_versions(call: ScriptedCall) -> Message:
+    """List every API of this node with its versions.
+
+    A version that is too new gets error 35 in the oldest form of the response.
+    """
     offered = call.node.versions
     low, high = offered[ApiKey.ApiVersions]
     code = call.error() or (0 if low <= call.version <= high else 35)
     if code == 35:
-        # KIP-511: brokers since 2.4 (which know v3) say at least which versions of ApiVersions they have.
-        own = [{"api_key": int(ApiKey.ApiVersions), "min_version": low, "max_version": high}] if high >= 3 else []
+        # KIP-511: brokers since 2.4, which know v3, return at least their versions of ApiVersions.
+        own = (
+            [{"api_key": int(ApiKey.ApiVersions), "min_version": low, "max_version": high}]
+            if high >= 3
+            else []
+        )
         return build(RESPONSES[ApiKey.ApiVersions], 0, {"error_code": 35, "api_keys": own})
-    keys = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in sorted(offered.items())]
+    keys = [
+        {"api_key": int(key), "min_version": low, "max_version": high}
+        for key, (low, high) in sorted(offered.items())
+    ]
     return call.respond(error_code=code, api_keys=keys, **_features(call))
 
 
-def _features(call: Call) -> dict[str, Any]:
-    """The levels of the cluster's features (KIP-584). One at level 0 is not named, nor, to older clients, one that begins there."""
+def _features(call: ScriptedCall) -> dict[str, Any]:
+    """Return the levels of the cluster's features (KIP-584).
+
+    A feature at level 0 is omitted. Older clients do not get features whose range begins at 0.
+    """
     level = call.state.transactions.version
-    supported = [{"name": _TRANSACTIONS, "min_version": 0, "max_version": 2}] if call.version >= 4 else []
-    finalized = [{"name": _TRANSACTIONS, "max_version_level": level, "min_version_level": level}] if level else []
-    return {"supported_features": supported, "finalized_features_epoch": 1, "finalized_features": finalized}
+    supported = (
+        [{"name": _TRANSACTIONS, "min_version": 0, "max_version": 2}] if call.version >= 4 else []
+    )
+    finalized = (
+        [{"name": _TRANSACTIONS, "max_version_level": level, "min_version_level": level}]
+        if level
+        else []
+    )
+    return {
+        "supported_features": supported,
+        "finalized_features_epoch": 1,
+        "finalized_features": finalized,
+    }
 
 
-async def metadata(call: Call) -> Message:
-    """The cluster as this node knows it."""
+async def metadata(call: ScriptedCall) -> Message:
+    """Describe the cluster as this node knows it."""
     asked, state = call.request.topics, call.state
     if asked is None or (call.version == 0 and not asked):
         found = [_topic(call, topic) for topic in state.topics.values()]
@@ -53,8 +78,11 @@ async def metadata(call: Call) -> Message:
     )
 
 
-async def describe_topic_partitions(call: Call) -> Message:
-    """A page of the topics, in the order of their names. Offered where a test asks for it."""
+async def describe_topic_partitions(call: ScriptedCall) -> Message:
+    """Return a page of the topics in the order of their names.
+
+    Offered only if a test enables it.
+    """
     begins = call.request.cursor.topic_name if call.request.cursor is not None else ""
     names = {each.name for each in call.request.topics} or set(call.state.topics)
     found, left = [], call.request.response_partition_limit
@@ -66,7 +94,7 @@ async def describe_topic_partitions(call: Call) -> Message:
     return call.respond(topics=found)
 
 
-def _asked_topic(call: Call, item: Any) -> dict[str, Any]:
+def _asked_topic(call: ScriptedCall, item: Any) -> dict[str, Any]:
     topic, code = call.state.find_topic(item.name, item.topic_id)
     if topic is not None:
         return _topic(call, topic)
@@ -74,13 +102,23 @@ def _asked_topic(call: Call, item: Any) -> dict[str, Any]:
         code = 17
     elif item.name and call.state.auto_create and call.request.allow_auto_topic_creation:
         call.state.create_topic(item.name, 1, 1)
-        code = 5  # as Kafka: made, and known at the next time of asking
-    return {"error_code": call.error(item.name) or code, "name": item.name, "topic_id": item.topic_id, "partitions": []}
+        code = 5  # as in Kafka: created now, and described by the next request
+    return {
+        "error_code": call.error(item.name) or code,
+        "name": item.name,
+        "topic_id": item.topic_id,
+        "partitions": [],
+    }
 
 
-def _topic(call: Call, topic: Topic) -> dict[str, Any]:
+def _topic(call: ScriptedCall, topic: Topic) -> dict[str, Any]:
     if code := call.error(topic.name):
-        return {"error_code": code, "name": topic.name, "topic_id": topic.topic_id, "partitions": []}
+        return {
+            "error_code": code,
+            "name": topic.name,
+            "topic_id": topic.topic_id,
+            "partitions": [],
+        }
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
@@ -89,7 +127,7 @@ def _topic(call: Call, topic: Topic) -> dict[str, Any]:
     }
 
 
-def _partition(call: Call, partition: Partition) -> dict[str, Any]:
+def _partition(call: ScriptedCall, partition: Partition) -> dict[str, Any]:
     leader = call.state.leader_of(partition)
     here = [number for number in partition.replicas if call.state.nodes[number].listed]
     return {
@@ -103,33 +141,49 @@ def _partition(call: Call, partition: Partition) -> dict[str, Any]:
     }
 
 
-def _broker(node: Node) -> dict[str, Any]:
+def _broker(node: ScriptedNode) -> dict[str, Any]:
     return {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
 
 
-async def find_coordinator(call: Call) -> Message:
-    """Where a group or a transactional id is coordinated."""
+async def find_coordinator(call: ScriptedCall) -> Message:
+    """Return the coordinator of a group or a transactional id."""
     if call.version >= 4:
-        return call.respond(coordinators=[_coordinator(call, key) for key in call.request.coordinator_keys])
+        return call.respond(
+            coordinators=[_coordinator(call, key) for key in call.request.coordinator_keys]
+        )
     found = _coordinator(call, call.request.key)
     del found["key"]
     return call.respond(**found)
 
 
-def _coordinator(call: Call, key: str) -> dict[str, Any]:
+def _coordinator(call: ScriptedCall, key: str) -> dict[str, Any]:
     node = call.state.coordinator_of(key)
     code = call.error(key) or (0 if node else 15)
     if code or node is None:
-        return {"key": key, "error_code": code, "error_message": None, "node_id": -1, "host": "", "port": -1}
-    return {"key": key, "error_code": 0, "error_message": None, "node_id": node.node_id, "host": node.host, "port": node.port}
+        return {
+            "key": key,
+            "error_code": code,
+            "error_message": None,
+            "node_id": -1,
+            "host": "",
+            "port": -1,
+        }
+    return {
+        "key": key,
+        "error_code": 0,
+        "error_message": None,
+        "node_id": node.node_id,
+        "host": node.host,
+        "port": node.port,
+    }
 
 
-async def create_topics(call: Call) -> Message:
-    """Make topics, each with its own verdict."""
+async def create_topics(call: ScriptedCall) -> Message:
+    """Create topics, each with its own result."""
     return call.respond(topics=[_create(call, item) for item in call.request.topics])
 
 
-def _create(call: Call, item: Any) -> dict[str, Any]:
+def _create(call: ScriptedCall, item: Any) -> dict[str, Any]:
     state = call.state
     partitions = len(item.assignments) or (1 if item.num_partitions == -1 else item.num_partitions)
     replication = 1 if item.replication_factor == -1 else item.replication_factor
@@ -142,7 +196,13 @@ def _create(call: Call, item: Any) -> dict[str, Any]:
     config = {entry.name: entry.value for entry in item.configs}
     answer |= {"num_partitions": partitions, "replication_factor": replication}
     answer["configs"] = [
-        {"name": name, "value": value, "read_only": False, "config_source": 1, "is_sensitive": False}
+        {
+            "name": name,
+            "value": value,
+            "read_only": False,
+            "config_source": 1,
+            "is_sensitive": False,
+        }
         for name, value in config.items()
     ]
     if not call.request.validate_only:
@@ -150,7 +210,9 @@ def _create(call: Call, item: Any) -> dict[str, Any]:
     return answer
 
 
-def _objection(call: Call, name: str, partitions: int, replication: int) -> tuple[int, str | None]:
+def _objection(
+    call: ScriptedCall, name: str, partitions: int, replication: int
+) -> tuple[int, str | None]:
     if not _LEGAL_NAME.fullmatch(name):
         return 17, f"Topic name is invalid: '{name}'"
     if name in call.state.topics:
@@ -162,8 +224,8 @@ def _objection(call: Call, name: str, partitions: int, replication: int) -> tupl
     return 0, None
 
 
-async def delete_topics(call: Call) -> Message:
-    """Delete topics by name or id, each with its own verdict."""
+async def delete_topics(call: ScriptedCall) -> Message:
+    """Delete topics by name or id, each with its own result."""
     if call.version >= 6:
         asked = [(item.name, item.topic_id) for item in call.request.topics]
     else:
@@ -177,12 +239,16 @@ async def delete_topics(call: Call) -> Message:
             call.groups.forget_topic(topic.name)
             call.state.changed.notify()
         responses.append(
-            {"name": topic.name if topic else name, "topic_id": topic.topic_id if topic else topic_id, "error_code": code}
+            {
+                "name": topic.name if topic else name,
+                "topic_id": topic.topic_id if topic else topic_id,
+                "error_code": code,
+            }
         )
     return call.respond(responses=responses)
 
 
-async def create_partitions(call: Call) -> Message:
+async def create_partitions(call: ScriptedCall) -> Message:
     """Add partitions to topics that exist."""
     results = []
     for item in call.request.topics:
@@ -196,16 +262,40 @@ async def create_partitions(call: Call) -> Message:
     return call.respond(results=results)
 
 
-async def describe_configs(call: Call) -> Message:
-    """What was configured for topics themselves; of brokers and groups nothing is known."""
+def _configured(call: ScriptedCall, item: Any) -> tuple[Mapping[str, str], int]:
+    """Return the configured values of one resource, and an error code or 0."""
+    if item.resource_type == _GROUP_RESOURCE:
+        times = call.groups.modern
+        return {
+            "consumer.session.timeout.ms": str(round(times.session_timeout * 1000)),
+            "consumer.heartbeat.interval.ms": str(round(times.heartbeat_interval * 1000)),
+        }, 0
+    if item.resource_type != _TOPIC_RESOURCE:
+        return {}, 42
+    topic, code = call.state.find_topic(item.resource_name, None)
+    return {} if topic is None else topic.config, code
+
+
+async def describe_configs(call: ScriptedCall) -> Message:
+    """Return the configured values of topics and the times of groups.
+
+    Brokers have no configured values.
+    """
     results = []
     for item in call.request.resources:
-        topic, code = call.state.find_topic(item.resource_name, None) if item.resource_type == _TOPIC_RESOURCE else (None, 42)
+        set_here, code = _configured(call, item)
         code = call.error(item.resource_name) or code
         wanted = item.configuration_keys
-        set_here = {} if topic is None or code else topic.config
+        set_here = {} if code else set_here
         configs = [
-            {"name": name, "value": value, "read_only": False, "config_source": 1, "is_sensitive": False, "synonyms": []}
+            {
+                "name": name,
+                "value": value,
+                "read_only": False,
+                "config_source": 1,
+                "is_sensitive": False,
+                "synonyms": [],
+            }
             for name, value in set_here.items()
             if wanted is None or name in wanted
         ]

@@ -1,4 +1,4 @@
-"""The calls of transactional producers, and of admins who look after them: one handler an API."""
+"""Handlers of the transactional producers' APIs, and of the admin's transaction calls."""
 
 from __future__ import annotations
 
@@ -9,64 +9,83 @@ from typing import Any
 from trikafka.error_codes import ErrorCode
 
 from .batches import BatchInfo, control_batch
-from .call import Call
+from .call import ScriptedCall
 from .group import CommittedOffset
 from .leaders import led
 from .messages import Message
 from .state import Partition
 from .transaction_offsets import commit_refusal
-from .transactions import Identity, Target, Transaction, TransactionState
+from .transactions import CoordinatorTransaction, CoordinatorTransactionState, Identity, Target
 
 _OFFSETS_TOPIC = "__consumer_offsets"
 _OFFSETS_PARTITIONS = 50
-#: From these versions on a request adds what it writes to by itself (KIP-890).
+#: The versions from which a request adds its partitions or group to the transaction (KIP-890).
 _ADDS = {0: 12, 28: 5}  # Produce and TxnOffsetCommit
 _SAYS_ABORTABLE = {0: 11, 28: 4}
 _END_BUMPS = 5
 
 
-def _refusal(call: Call, name: str | None) -> int:
-    """The error that a call on a transactional id gets before anybody looks into its state, or 0."""
+def _refusal(call: ScriptedCall, name: str | None) -> int:
+    """Return the error code of a call on a transactional id before its state matters, or 0."""
     if code := call.error(name):
         return code
-    return 0 if not name or call.state.coordinator_of(name) is call.node else ErrorCode.NOT_COORDINATOR
+    return (
+        0 if not name or call.state.coordinator_of(name) is call.node else ErrorCode.NOT_COORDINATOR
+    )
 
 
-async def init_producer_id(call: Call) -> Message:
-    """A new producer id; with a transactional id always the same one, its epoch one higher."""
+async def init_producer_id(call: ScriptedCall) -> Message:
+    """Return a new producer id; for a transactional id the same one in a higher epoch."""
     request, state = call.request, call.state
     name = request.transactional_id
     if code := _refusal(call, name):
         return call.respond(error_code=code, producer_id=-1, producer_epoch=-1)
     if name is None:
         return call.respond(error_code=0, producer_id=state.new_producer_id(), producer_epoch=0)
-    said = Identity(request.producer_id, request.producer_epoch) if call.version >= 3 else Identity()
+    said = (
+        Identity(request.producer_id, request.producer_epoch) if call.version >= 3 else Identity()
+    )
     if (said.producer_id < 0) != (said.epoch < 0):
         return call.respond(error_code=ErrorCode.INVALID_REQUEST, producer_id=-1, producer_epoch=-1)
     expected = None if said == Identity() else said
     two_phase = call.version >= 6 and request.enable2_pc
     keep = call.version >= 6 and request.keep_prepared_txn
-    found = state.transactions.initialize(name, request.transaction_timeout_ms, expected, two_phase=two_phase, keep=keep)
+    found = state.transactions.initialize(
+        name, request.transaction_timeout_ms, expected, two_phase=two_phase, keep=keep
+    )
     code = found.error
     if code == ErrorCode.PRODUCER_FENCED and call.version < 4:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
-    values = {"ongoing_txn_producer_id": found.ongoing.producer_id, "ongoing_txn_producer_epoch": found.ongoing.epoch}
+    values = {
+        "ongoing_txn_producer_id": found.ongoing.producer_id,
+        "ongoing_txn_producer_epoch": found.ongoing.epoch,
+    }
     values |= {"producer_id": found.identity.producer_id, "producer_epoch": found.identity.epoch}
     return call.respond(error_code=code, **values)
 
 
-async def add_partitions_to_txn(call: Call) -> Message:
-    """Let a transaction write to partitions: all of them or none."""
+async def add_partitions_to_txn(call: ScriptedCall) -> Message:
+    """Add partitions to a transaction: all of them or none."""
     request = call.request
     if call.version < 4:
         producer = Identity(request.v3_and_below_producer_id, request.v3_and_below_producer_epoch)
-        results = _add_partitions(call, request.v3_and_below_transactional_id, producer, request.v3_and_below_topics, verify=False)
+        results = _add_partitions(
+            call,
+            request.v3_and_below_transactional_id,
+            producer,
+            request.v3_and_below_topics,
+            verify=False,
+        )
         return call.respond(results_by_topic_v3_and_below=results)
     answers = [
         {
             "transactional_id": item.transactional_id,
             "topic_results": _add_partitions(
-                call, item.transactional_id, Identity(item.producer_id, item.producer_epoch), item.topics, verify=item.verify_only
+                call,
+                item.transactional_id,
+                Identity(item.producer_id, item.producer_epoch),
+                item.topics,
+                verify=item.verify_only,
             ),
         }
         for item in request.transactions
@@ -74,13 +93,17 @@ async def add_partitions_to_txn(call: Call) -> Message:
     return call.respond(error_code=0, results_by_transaction=answers)
 
 
-def _add_partitions(call: Call, name: str, producer: Identity, topics: Any, *, verify: bool) -> list[dict[str, Any]]:
+def _add_partitions(
+    call: ScriptedCall, name: str, producer: Identity, topics: Any, *, verify: bool
+) -> list[dict[str, Any]]:
     asked = [(item.name, index) for item in topics for index in item.partitions]
     codes: dict[Target, int] = {}
     for topic, index in asked:
         known = call.state.topics.get(topic)
         missing = known is None or known.partition(index) is None
-        codes[topic, index] = call.error(topic, index) or (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else 0)
+        codes[topic, index] = call.error(topic, index) or (
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if missing else 0
+        )
     if any(codes.values()):
         codes = {part: code or ErrorCode.OPERATION_NOT_ATTEMPTED for part, code in codes.items()}
     elif code := _refusal(call, name):
@@ -94,20 +117,25 @@ def _add_partitions(call: Call, name: str, producer: Identity, topics: Any, *, v
         {
             "name": item.name,
             "results_by_partition": [
-                {"partition_index": index, "partition_error_code": codes[item.name, index]} for index in item.partitions
+                {"partition_index": index, "partition_error_code": codes[item.name, index]}
+                for index in item.partitions
             ],
         }
         for item in topics
     ]
 
 
-def _fenced_then(call: Call, code: int) -> int:
-    """Before version 2 (KIP-588) PRODUCER_FENCED was not known to these calls."""
-    return ErrorCode.INVALID_PRODUCER_EPOCH if code == ErrorCode.PRODUCER_FENCED and call.version < 2 else code
+def _fenced_then(call: ScriptedCall, code: int) -> int:
+    """Return the code as the version can express it: PRODUCER_FENCED needs v2 (KIP-588)."""
+    return (
+        ErrorCode.INVALID_PRODUCER_EPOCH
+        if code == ErrorCode.PRODUCER_FENCED and call.version < 2
+        else code
+    )
 
 
-async def add_offsets_to_txn(call: Call) -> Message:
-    """Let a transaction commit offsets of a group."""
+async def add_offsets_to_txn(call: ScriptedCall) -> Message:
+    """Add a group's offsets to a transaction."""
     request = call.request
     code = _refusal(call, request.transactional_id)
     if not code:
@@ -116,22 +144,25 @@ async def add_offsets_to_txn(call: Call) -> Message:
     return call.respond(error_code=_fenced_then(call, code))
 
 
-async def end_txn(call: Call) -> Message:
-    """Commit or abort."""
+async def end_txn(call: ScriptedCall) -> Message:
+    """Commit or abort a transaction."""
     request = call.request
     if code := _refusal(call, request.transactional_id):
         return call.respond(error_code=code)
     producer = Identity(request.producer_id, request.producer_epoch)
     bumps = call.version >= _END_BUMPS
-    found = call.state.transactions.end(request.transactional_id, producer, commit=request.committed, bumps=bumps)
+    found = call.state.transactions.end(
+        request.transactional_id, producer, commit=request.committed, bumps=bumps
+    )
     values = {"producer_id": found.identity.producer_id, "producer_epoch": found.identity.epoch}
     return call.respond(error_code=_fenced_then(call, found.error), **values)
 
 
-def admit(call: Call, name: str | None, producer: Identity, target: Target) -> int:
-    """The error for somebody who writes to a partition or a group outside of the transaction, or 0 (KIP-890).
+def admit(call: ScriptedCall, name: str | None, producer: Identity, target: Target) -> int:
+    """Return the error code for a write to a partition or group outside of its transaction, or 0.
 
-    Newer requests add what they write to by themselves; for older ones it must have been added.
+    Newer requests add the target to the transaction themselves (KIP-890). For older ones it must
+    have been added before.
     """
     transactions, api = call.state.transactions, call.request.API_KEY
     coordinator = call.state.coordinator_of(name or "")
@@ -152,26 +183,32 @@ def admit(call: Call, name: str | None, producer: Identity, target: Target) -> i
     return code
 
 
-def admit_batch(call: Call, partition: Partition, info: BatchInfo) -> int:
-    """The error for a transactional batch that does not belong to a transaction of this partition, or 0."""
+def admit_batch(call: ScriptedCall, partition: Partition, info: BatchInfo) -> int:
+    """Return the error code for a batch outside of a transaction of this partition, or 0."""
     producer = Identity(info.producer_id, info.producer_epoch)
     if not info.transactional or partition.in_transaction(*producer):
         return ErrorCode.NONE
-    if code := admit(call, call.request.transactional_id, producer, (partition.topic, partition.index)):
+    if code := admit(
+        call, call.request.transactional_id, producer, (partition.topic, partition.index)
+    ):
         return code
-    # Outside of transactions a producer of which nothing is known may begin anywhere.
+    # Outside of transactions, an unknown producer may begin with any sequence.
     begins = info.producer_id in partition.producers or info.base_sequence == 0
     return ErrorCode.NONE if begins else ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
 
-async def txn_offset_commit(call: Call) -> Message:
-    """Store positions that count once the transaction is committed."""
-    request, producer = call.request, Identity(call.request.producer_id, call.request.producer_epoch)
+async def txn_offset_commit(call: ScriptedCall) -> Message:
+    """Store offsets that count once the transaction is committed."""
+    request, producer = (
+        call.request,
+        Identity(call.request.producer_id, call.request.producer_epoch),
+    )
     known = {
         (item.name, part.partition_index)
         for item in request.topics
         for part in item.partitions
-        if (topic := call.state.topics.get(item.name)) is not None and topic.partition(part.partition_index) is not None
+        if (topic := call.state.topics.get(item.name)) is not None
+        and topic.partition(part.partition_index) is not None
     }
     code = commit_refusal(call, producer, admit) if known else 0
     offsets: dict[tuple[str, int], CommittedOffset] = {}
@@ -180,11 +217,17 @@ async def txn_offset_commit(call: Call) -> Message:
         parts = []
         for part in item.partitions:
             key = item.name, part.partition_index
-            error = call.error(*key) or (code if key in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            error = call.error(*key) or (
+                code if key in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            )
             if not error and len(part.committed_metadata or "") > 4096:
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
             if not error:
-                offsets[key] = CommittedOffset(part.committed_offset, part.committed_leader_epoch, part.committed_metadata or "")
+                offsets[key] = CommittedOffset(
+                    part.committed_offset,
+                    part.committed_leader_epoch,
+                    part.committed_metadata or "",
+                )
             parts.append({"partition_index": part.partition_index, "error_code": error})
         topics.append({"name": item.name, "partitions": parts})
     if offsets:
@@ -192,22 +235,34 @@ async def txn_offset_commit(call: Call) -> Message:
     return call.respond(topics=topics)
 
 
-# -- the calls of admins (KIP-664) -----------------------------------------------------------------------------------
+# -- the calls of admins (KIP-664)
 
 
-async def describe_transactions(call: Call) -> Message:
-    """The state of each transactional id, and what its transaction has written to."""
-    return call.respond(transaction_states=[_describe(call, name) for name in call.request.transactional_ids])
+async def describe_transactions(call: ScriptedCall) -> Message:
+    """Describe the state and the partitions of each transactional id."""
+    return call.respond(
+        transaction_states=[_describe(call, name) for name in call.request.transactional_ids]
+    )
 
 
-def _describe(call: Call, name: str) -> dict[str, Any]:
+def _describe(call: ScriptedCall, name: str) -> dict[str, Any]:
     found = call.state.transactions.by_id.get(name)
     code = _refusal(call, name) or (ErrorCode.INVALID_REQUEST if not name else 0)
     if not code and found is None:
         code = ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
     if code or found is None:
-        nothing = {"transaction_state": "", "transaction_timeout_ms": 0, "transaction_start_time_ms": 0}
-        return nothing | {"error_code": code, "transactional_id": name, "producer_id": 0, "producer_epoch": 0, "topics": []}
+        nothing = {
+            "transaction_state": "",
+            "transaction_timeout_ms": 0,
+            "transaction_start_time_ms": 0,
+        }
+        return nothing | {
+            "error_code": code,
+            "transactional_id": name,
+            "producer_id": 0,
+            "producer_epoch": 0,
+            "topics": [],
+        }
     return {
         "error_code": 0,
         "transactional_id": name,
@@ -223,7 +278,11 @@ def _describe(call: Call, name: str) -> dict[str, Any]:
 def _described(targets: Iterable[Target]) -> list[dict[str, Any]]:
     topics: dict[str, set[int]] = {}
     for target in targets:
-        topic, index = (_OFFSETS_TOPIC, _java_hash(target) % _OFFSETS_PARTITIONS) if isinstance(target, str) else target
+        topic, index = (
+            (_OFFSETS_TOPIC, _java_hash(target) % _OFFSETS_PARTITIONS)
+            if isinstance(target, str)
+            else target
+        )
         topics.setdefault(topic, set()).add(index)
     return [{"topic": topic, "partitions": sorted(indexes)} for topic, indexes in topics.items()]
 
@@ -235,23 +294,33 @@ def _java_hash(text: str) -> int:
     return value % 2**31 if value < 2**31 else 2**32 - value
 
 
-async def list_transactions(call: Call) -> Message:
-    """The transactional ids that this node coordinates."""
+async def list_transactions(call: ScriptedCall) -> Message:
+    """List the transactional ids that this node coordinates."""
     request = call.request
     if code := call.error():
         return call.respond(error_code=code, unknown_state_filters=[], transaction_states=[])
-    names = {state.value for state in TransactionState} | {"Dead", "PrepareEpochFence"}
+    names = {state.value for state in CoordinatorTransactionState} | {"Dead", "PrepareEpochFence"}
     unknown = [name for name in request.state_filters if name not in names]
     if request.state_filters and len(unknown) == len(request.state_filters):
         return call.respond(error_code=0, unknown_state_filters=unknown, transaction_states=[])
     try:
         pattern = re.compile(request.transactional_id_pattern or "" if call.version >= 2 else "")
     except re.error:
-        return call.respond(error_code=ErrorCode.INVALID_REGULAR_EXPRESSION, unknown_state_filters=[], transaction_states=[])
+        return call.respond(
+            error_code=ErrorCode.INVALID_REGULAR_EXPRESSION,
+            unknown_state_filters=[],
+            transaction_states=[],
+        )
     found = [
-        {"transactional_id": name, "producer_id": each.producer_id, "transaction_state": each.state.value}
+        {
+            "transactional_id": name,
+            "producer_id": each.producer_id,
+            "transaction_state": each.state.value,
+        }
         for name, each in call.state.transactions.by_id.items()
-        if call.state.coordinator_of(name) is call.node and _is_wanted(call, each) and _matches(pattern, name)
+        if call.state.coordinator_of(name) is call.node
+        and _is_wanted(call, each)
+        and _matches(pattern, name)
     ]
     return call.respond(error_code=0, unknown_state_filters=unknown, transaction_states=found)
 
@@ -260,7 +329,7 @@ def _matches(pattern: re.Pattern[str], name: str) -> bool:
     return not pattern.pattern or pattern.fullmatch(name) is not None
 
 
-def _is_wanted(call: Call, each: Transaction) -> bool:
+def _is_wanted(call: ScriptedCall, each: CoordinatorTransaction) -> bool:
     request = call.request
     if request.producer_id_filters and each.producer_id not in request.producer_id_filters:
         return False
@@ -270,15 +339,22 @@ def _is_wanted(call: Call, each: Transaction) -> bool:
     return longer < 0 or (each.started_ms >= 0 and call.state.clock() - each.started_ms > longer)
 
 
-async def describe_producers(call: Call) -> Message:
-    """What the leaders of partitions remember of their producers."""
+async def describe_producers(call: ScriptedCall) -> Message:
+    """Describe the producers that the leaders of partitions remember."""
     topics = []
     for item in call.request.topics:
         parts = []
         for index in item.partition_indexes:
             _, partition, code = led(call, item.name, None, index)
             active = [] if partition is None or code else _producers(partition)
-            parts.append({"partition_index": index, "error_code": code, "error_message": None, "active_producers": active})
+            parts.append(
+                {
+                    "partition_index": index,
+                    "error_code": code,
+                    "error_message": None,
+                    "active_producers": active,
+                }
+            )
         topics.append({"name": item.name, "partitions": parts})
     return call.respond(topics=topics)
 
@@ -297,11 +373,19 @@ def _producers(partition: Partition) -> list[dict[str, Any]]:
     ]
 
 
-async def write_txn_markers(call: Call) -> Message:
-    """End transactions in partitions, whatever their coordinators say: how an admin ends one that hangs."""
+async def write_txn_markers(call: ScriptedCall) -> Message:
+    """End transactions in partitions without their coordinators.
+
+    An admin ends a hanging transaction in this way.
+    """
     markers = []
     for item in call.request.markers:
-        data = control_batch(item.producer_id, item.producer_epoch, commit=item.transaction_result, timestamp=call.state.clock())
+        data = control_batch(
+            item.producer_id,
+            item.producer_epoch,
+            commit=item.transaction_result,
+            timestamp=call.state.clock(),
+        )
         topics = []
         for topic in item.topics:
             parts = []

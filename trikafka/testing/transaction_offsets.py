@@ -1,4 +1,4 @@
-"""Who may commit a group's offsets in a transaction (KIP-447)."""
+"""The check of offset commits in transactions (KIP-447)."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from typing import TypeAlias
 
 from trikafka.error_codes import ErrorCode
 
-from .call import Call
+from .call import ScriptedCall
 from .group import Group
 from .modern import ModernGroup, Refused
 from .transactions import Identity, Target
 
-Admit: TypeAlias = Callable[[Call, str | None, Identity, Target], int]
+Admit: TypeAlias = Callable[[ScriptedCall, str | None, Identity, Target], int]
 
 
-def commit_refusal(call: Call, producer: Identity, admit: Admit) -> int:
-    """The error for a TxnOffsetCommit: of the transaction first, of the group's membership then; or 0."""
+def commit_refusal(call: ScriptedCall, producer: Identity, admit: Admit) -> int:
+    """Return the error code for a TxnOffsetCommit, or 0.
+
+    The transaction is checked first, the group's membership second.
+    """
     request = call.request
     if not request.group_id:
         return ErrorCode.INVALID_GROUP_ID
@@ -29,7 +32,7 @@ def commit_refusal(call: Call, producer: Identity, admit: Admit) -> int:
     return _membership(call, group)
 
 
-def _membership(call: Call, group: Group | None) -> int:
+def _membership(call: ScriptedCall, group: Group | None) -> int:
     request = call.request
     says = call.version >= 3
     generation = request.generation_id if says else -1
@@ -49,5 +52,9 @@ def _modern(modern: ModernGroup, member_id: str, epoch: int) -> int:
     try:
         modern.check(member_id, epoch)
     except Refused as refused:
-        return ErrorCode.ILLEGAL_GENERATION if refused.code == ErrorCode.STALE_MEMBER_EPOCH else refused.code
+        return (
+            ErrorCode.ILLEGAL_GENERATION
+            if refused.code == ErrorCode.STALE_MEMBER_EPOCH
+            else refused.code
+        )
     return ErrorCode.NONE

@@ -1,4 +1,7 @@
-"""Logs and counts what happens to every consumer of a program: partitions that come and go, clients that open, fail and close."""
+"""A log, with counts, of the membership of every consumer of a program.
+
+Logged are partitions that are assigned, revoked and lost, and clients that open, fail and close.
+"""
 
 import logging
 from collections import Counter
@@ -12,8 +15,11 @@ _log = logging.getLogger("trikafka_group_log")
 
 
 class GroupLog:
-    """The plugin. ``counts`` is for a metrics endpoint: opened, failed, closed; partitions assigned, revoked,
-    lost; and each kind of ``trikafka.MembershipEvent``."""
+    """The plugin.
+
+    ``counts`` is for a metrics endpoint. Its keys are opened, failed, closed, assigned, revoked,
+    lost (the last three count partitions), and each kind of ``trikafka.MembershipEvent``.
+    """
 
     def __init__(self):
         self.counts = Counter()
@@ -33,10 +39,13 @@ class GroupLog:
 
 class _Listener(RebalanceListener):
     def __init__(self, plugin, client):
-        self._plugin, self._client = plugin, client
+        self._plugin = plugin
+        self._client = client
 
     async def on_partitions_assigned(self, partitions):
-        self._plugin.note(self._client, "assigned", len(partitions), ", ".join(map(str, partitions)))
+        self._plugin.note(
+            self._client, "assigned", len(partitions), ", ".join(map(str, partitions))
+        )
 
     async def on_partitions_revoked(self, partitions):
         self._plugin.note(self._client, "revoked", len(partitions), ", ".join(map(str, partitions)))
@@ -47,7 +56,8 @@ class _Listener(RebalanceListener):
 
 class _Observer(MembershipObserver):
     def __init__(self, plugin, client):
-        self._plugin, self._client = plugin, client
+        self._plugin = plugin
+        self._client = client
 
     def opened(self, context):
         self._since = trio.current_time()
@@ -60,7 +70,9 @@ class _Observer(MembershipObserver):
         self._plugin.note(self._client, "failed", detail=str(error))
 
     def closed(self):
-        self._plugin.note(self._client, "closed", detail=f"after {trio.current_time() - self._since:.1f} s")
+        self._plugin.note(
+            self._client, "closed", detail=f"after {trio.current_time() - self._since:.1f} s"
+        )
 
 
 plugin = GroupLog()

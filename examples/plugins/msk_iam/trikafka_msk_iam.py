@@ -1,8 +1,10 @@
-"""A SASL mechanism of a third party: AWS_MSK_IAM, by which Amazon's managed Kafka lets clients in.
+"""AWS_MSK_IAM, the SASL mechanism of Amazon's managed Kafka, as a plugin of a third party.
 
-The client signs the request ``kafka-cluster:Connect`` to its broker (Signature Version 4, presigned for 15 minutes) and says
-that as JSON. Credentials come from the environment, as AWS names them; a program with others (a role, a profile) makes the
-plugin itself, ``MskIam(credentials)``, with a function, async or not, that is asked at each authentication::
+The client signs the request ``kafka-cluster:Connect`` to its broker (Signature Version 4, presigned
+for 15 minutes) and sends the signed query as JSON. Credentials come from the environment, under
+AWS's own names. For other credentials (a role, a profile) a program creates the plugin itself as
+``MskIam(credentials)``. The function ``credentials``, async or not, is called at each
+authentication::
 
     trikafka.open_consumer("t", security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM", ...)
 """
@@ -26,7 +28,10 @@ _NOTHING = hashlib.sha256(b"").hexdigest()
 
 
 class AwsCredentials(NamedTuple):
-    """Who signs, and for which region. ``token`` goes with credentials that are lent for a while."""
+    """The credentials of the signer, and the region to sign for.
+
+    ``token`` belongs to temporary credentials.
+    """
 
     access_key: str
     secret_key: str
@@ -38,27 +43,51 @@ Credentials = Callable[[], AwsCredentials | Awaitable[AwsCredentials]]
 
 
 def from_environment() -> AwsCredentials:
-    """Credentials as AWS's own tools find them there. Raises ``KeyError`` for what is missing."""
+    """Return the credentials of the environment, under the names of AWS's own tools.
+
+    Raises:
+        KeyError: A variable is missing.
+    """
     env = os.environ
     region = env.get("AWS_REGION") or env["AWS_DEFAULT_REGION"]
-    return AwsCredentials(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], region, env.get("AWS_SESSION_TOKEN"))
+    return AwsCredentials(
+        env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], region, env.get("AWS_SESSION_TOKEN")
+    )
 
 
 def presigned(
-    who: AwsCredentials, now: datetime, service: str, host: str, query: Mapping[str, str], *,
-    path: str = "/", expires: int = 900, payload: str = _NOTHING,
-) -> dict[str, str]:  # fmt: skip
-    """The whole query of a GET request for ``host``, its signature included (Signature Version 4, by query parameters)."""
+    who: AwsCredentials,
+    now: datetime,
+    service: str,
+    host: str,
+    query: Mapping[str, str],
+    *,
+    path: str = "/",
+    expires: int = 900,
+    payload: str = _NOTHING,
+) -> dict[str, str]:
+    """Return the query of a GET request for ``host``, with its signature.
+
+    This is Signature Version 4 in query parameters.
+    """
     time = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
     scope = [time[:8], who.region, service, "aws4_request"]
     whole = {
-        **query, "X-Amz-Algorithm": _ALGORITHM, "X-Amz-Credential": "/".join([who.access_key, *scope]), "X-Amz-Date": time,
-        "X-Amz-Expires": str(expires), "X-Amz-SignedHeaders": "host",
+        **query,
+        "X-Amz-Algorithm": _ALGORITHM,
+        "X-Amz-Credential": "/".join([who.access_key, *scope]),
+        "X-Amz-Date": time,
+        "X-Amz-Expires": str(expires),
+        "X-Amz-SignedHeaders": "host",
         **({} if who.token is None else {"X-Amz-Security-Token": who.token}),
-    }  # fmt: skip
-    canonical = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in sorted(whole.items()))
+    }
+    canonical = "&".join(
+        f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in sorted(whole.items())
+    )
     request = "\n".join(["GET", path, canonical, f"host:{host}", "", "host", payload])
-    text = "\n".join([_ALGORITHM, time, "/".join(scope), hashlib.sha256(request.encode()).hexdigest()])
+    text = "\n".join(
+        [_ALGORITHM, time, "/".join(scope), hashlib.sha256(request.encode()).hexdigest()]
+    )
     key = f"AWS4{who.secret_key}".encode()
     for part in [*scope, text]:
         key = hmac.digest(key, part.encode(), "sha256")
@@ -67,17 +96,20 @@ def presigned(
 
 class _Conversation:
     def __init__(self, credentials: Credentials, host: str) -> None:
-        self._credentials, self._host = credentials, host
+        self._credentials = credentials
+        self._host = host
 
     async def first(self) -> bytes:
         given: Any = self._credentials()
         who: AwsCredentials = await given if inspect.isawaitable(given) else given
-        query = presigned(who, datetime.now(UTC), "kafka-cluster", self._host, {"Action": "kafka-cluster:Connect"})
+        query = presigned(
+            who, datetime.now(UTC), "kafka-cluster", self._host, {"Action": "kafka-cluster:Connect"}
+        )
         said = {"version": "2020_10_22", "host": self._host, "user-agent": "trikafka"}
         return json.dumps(said | {name.lower(): value for name, value in query.items()}).encode()
 
     def respond(self, challenge: bytes) -> None:
-        """The broker is satisfied, and says its own version and the request's id."""
+        """Accept the broker's response, which has only its version and the request's id."""
 
 
 class MskIam:
@@ -87,8 +119,14 @@ class MskIam:
         self._credentials = credentials
 
     @hookimpl
-    def trikafka_sasl(self, mechanism: str, config: ClientConfig) -> Callable[[Node], object] | None:
-        return (lambda node: _Conversation(self._credentials, node.host)) if mechanism == "AWS_MSK_IAM" else None
+    def trikafka_sasl(
+        self, mechanism: str, config: ClientConfig
+    ) -> Callable[[Node], object] | None:
+        return (
+            (lambda node: _Conversation(self._credentials, node.host))
+            if mechanism == "AWS_MSK_IAM"
+            else None
+        )
 
 
 plugin = MskIam()

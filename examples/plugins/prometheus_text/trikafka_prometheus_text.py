@@ -1,6 +1,9 @@
-"""What clients do, as text in Prometheus' format. ``plugin.text({"orders": producer})`` belongs behind a ``/metrics`` of yours.
+"""Metrics of clients as text in Prometheus' format.
 
-Counters of batches come from an observer, everything else from ``statistics()``: nothing private, nothing a record.
+Serve the result of ``plugin.text({"orders": producer})`` at a ``/metrics`` endpoint.
+
+Counters of batches come from an observer, everything else from ``statistics()``. The plugin uses no
+private attribute, and does no work for each record.
 """
 
 import dataclasses
@@ -18,7 +21,8 @@ class PrometheusText:
 
     def __init__(self):
         self._counts = defaultdict(int)  # (metric, labels) -> number
-        self._ages = defaultdict(lambda: [0] * (len(_BUCKETS) + 1))  # labels -> how many in each bucket
+        # labels -> the number of batches in each bucket
+        self._ages = defaultdict(lambda: [0] * (len(_BUCKETS) + 1))
         self._sums = defaultdict(float)
 
     @hookimpl
@@ -26,19 +30,32 @@ class PrometheusText:
         return _Observer(self, context.config.client_id)
 
     def count(self, what, number=1, **labels):
-        """One of those numbers that only grow."""
+        """Increase a counter."""
         self._counts[f"trikafka_{what}_total", _labels(labels)] += number
 
     def delivered(self, seconds, **labels):
-        """A batch was delivered, so long after its first record."""
-        at = next((index for index, limit in enumerate(_BUCKETS) if seconds <= limit), len(_BUCKETS))
+        """Count a batch that was delivered ``seconds`` after its first record."""
+        at = next(
+            (index for index, limit in enumerate(_BUCKETS) if seconds <= limit), len(_BUCKETS)
+        )
         self._ages[_labels(labels)][at] += 1
         self._sums[_labels(labels)] += seconds
 
     def text(self, clients: Mapping[str, object] = {}) -> str:
-        """All that is known now; of ``clients`` (by a name of yours) also what their ``statistics()`` say."""
-        lines = [f"{metric}{labels} {number}" for (metric, labels), number in sorted(self._counts.items())]
-        lines += [line for labels, buckets in sorted(self._ages.items()) for line in self._histogram(labels, buckets)]
+        """Return all metrics.
+
+        Args:
+            clients: Clients by name; the numbers of their ``statistics()`` are included.
+        """
+        lines = [
+            f"{metric}{labels} {number}"
+            for (metric, labels), number in sorted(self._counts.items())
+        ]
+        lines += [
+            line
+            for labels, buckets in sorted(self._ages.items())
+            for line in self._histogram(labels, buckets)
+        ]
         for name, client in clients.items():
             kind, statistics = type(client).__name__.lower(), client.statistics()
             for field in dataclasses.fields(statistics):
@@ -57,7 +74,8 @@ class PrometheusText:
 
 class _Observer(ProducerObserver):
     def __init__(self, plugin, client):
-        self._plugin, self._client = plugin, client
+        self._plugin = plugin
+        self._client = client
 
     def opened(self, context):
         self._plugin.count("clients_opened", client=self._client)
@@ -72,20 +90,34 @@ class _Observer(ProducerObserver):
         self._plugin.count("batches_sent", client=self._client, topic=event.topic)
 
     def batch_retried(self, event):
-        self._plugin.count("batches_retried", client=self._client, topic=event.topic, error=type(event.error).__name__)
+        self._plugin.count(
+            "batches_retried",
+            client=self._client,
+            topic=event.topic,
+            error=type(event.error).__name__,
+        )
 
     def batch_delivered(self, event):
-        self._plugin.count("records_delivered", event.records, client=self._client, topic=event.topic)
+        self._plugin.count(
+            "records_delivered", event.records, client=self._client, topic=event.topic
+        )
         self._plugin.delivered(event.age, client=self._client, topic=event.topic)
 
     def batch_failed(self, event):
         self._plugin.count(
-            "records_failed", event.records, client=self._client, topic=event.topic, error=type(event.error).__name__
+            "records_failed",
+            event.records,
+            client=self._client,
+            topic=event.topic,
+            error=type(event.error).__name__,
         )
 
 
 def _gauges(metric, labels, value):
-    """A number as one line; mappings and dataclasses as a line for each number in them; what is no number is left out."""
+    """Yield a number as one line, and a mapping or dataclass as a line for each number in it.
+
+    Values that are no numbers are left out.
+    """
     if isinstance(value, bool) or value is None:
         return
     if isinstance(value, int | float):

@@ -1,4 +1,4 @@
-"""For tests: the command, looking for processes, and waiting for a condition."""
+"""Helpers of tests: the command, a search for processes, and waits for a condition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMAND = [sys.executable, "-c", "from trikafka_broker.cli import main; main()"]
 
 
 def processes_naming(text: str) -> list[int]:
-    """The processes whose command line contains `text`."""
+    """Return the processes whose command line contains `text`."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -29,7 +29,7 @@ def processes_naming(text: str) -> list[int]:
 
 
 def eventually(condition: Callable[[], bool], limit: float = 60) -> bool:
-    """Whether the condition comes true within the limit."""
+    """Return whether the condition becomes true within the limit."""
     deadline = time.monotonic() + limit
     while not condition():
         if time.monotonic() > deadline:
@@ -40,9 +40,11 @@ def eventually(condition: Callable[[], bool], limit: float = 60) -> bool:
 
 @contextmanager
 def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A child process, killed at the end with all that it has forked."""
+    """Run a child process, which is killed at the end with all its forks."""
     pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    process = subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
     try:
         yield process
     finally:

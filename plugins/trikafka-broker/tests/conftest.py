@@ -1,4 +1,4 @@
-"""The fixture that several test files share."""
+"""A fixture that several test files share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where temporary directories of this test go, of its child processes too."""
+    """Return the folder for temporary directories of this test and its child processes."""
     place = tmp_path / "temporary"
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))

@@ -1,4 +1,7 @@
-"""The archive of classes and the formatted directories in the cache: made once, used, never in the way."""
+"""The archive of classes and the formatted directories in the cache, each made once and used.
+
+Neither may ever prevent a start.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from trikafka_broker import BrokerError, BrokerStartError, KafkaCluster, archive, fetch_jars, formatting
+from trikafka_broker import (
+    BrokerError,
+    BrokerStartError,
+    KafkaCluster,
+    archive,
+    fetch_jars,
+    formatting,
+)
 from trikafka_broker.java import find_java
 from trikafka_broker.settings import DEFAULT_VERSION
 
-# Stands in for `java`: says its version, and takes an archive for good if it holds the word.
+# A stand-in for `java`: prints its version, and accepts an archive with the word "good".
 JAVA = """#!/bin/sh
 if [ "$1" = -version ]; then echo 'openjdk version "21.0.1" {kind}' >&2; exit 0; fi
 for option; do case "$option" in -XX:SharedArchiveFile=*) grep -q good "${{option#*=}}"; exit; esac; done
@@ -27,7 +36,7 @@ def jars_of(libs: Path) -> archive.Jars:
 
 
 class Place:
-    """A cache with two jars, a Java, and how often it was told and written."""
+    """A cache with two jars and a Java, with the numbers of reports and of written archives."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.libs, self.java = folder, folder / "kafka" / "libs", folder / "java"
@@ -60,7 +69,7 @@ def place(tmp_path: Path) -> Place:
     return Place(tmp_path)
 
 
-def test_it_is_written_once_and_told(place: Place) -> None:
+def test_archive_is_written_once_and_announced(place: Place) -> None:
     file = place.prepare()
     assert file is not None
     assert file.read_text() == "good"
@@ -70,8 +79,10 @@ def test_it_is_written_once_and_told(place: Place) -> None:
     assert archive.using_options(file, ["-Xmx1g"])[-1] == f"-XX:SharedArchiveFile={file}"
 
 
-@pytest.mark.parametrize("change", ["another Java", "another jar", "a changed jar", "a missing jar"])
-def test_another_java_and_other_jars_have_another(place: Place, change: str) -> None:
+@pytest.mark.parametrize(
+    "change", ["another Java", "another jar", "a changed jar", "a missing jar"]
+)
+def test_other_java_or_jars_have_another_archive(place: Place, change: str) -> None:
     first = place.prepare()
     if change == "another Java":
         place.install("OpenJDK of another vendor")
@@ -86,7 +97,7 @@ def test_another_java_and_other_jars_have_another(place: Place, change: str) -> 
     assert place.written == 2
 
 
-def test_options_of_the_environment_make_no_other(place: Place) -> None:
+def test_environment_options_keep_the_archive(place: Place) -> None:
     file = place.prepare()
     told = "echo 'Picked up JAVA_TOOL_OPTIONS: -Dx=y' >&2; echo "
     place.java.write_text(place.java.read_text().replace("echo ", told, 1))
@@ -96,7 +107,8 @@ def test_options_of_the_environment_make_no_other(place: Place) -> None:
 
 
 @pytest.mark.parametrize("failure", ["raises", "writes nothing", "writes what is no archive"])
-def test_a_failure_costs_no_start_and_is_repeated_twice_at_most(place: Place, failure: str) -> None:
+def test_failed_archive_is_tried_three_times(place: Place, failure: str) -> None:
+    """A failure to write the archive prevents no start, and is repeated twice at most."""
     calls = 0
 
     def write(file: Path) -> None:
@@ -113,7 +125,8 @@ def test_a_failure_costs_no_start_and_is_repeated_twice_at_most(place: Place, fa
     assert name.endswith(".attempts")
 
 
-def test_a_cache_that_cannot_be_written_is_used_as_it_is(place: Place) -> None:
+def test_read_only_cache_is_used(place: Place) -> None:
+    """An archive in a cache that cannot be written is used, and none is written there."""
     file = place.prepare()
     assert file is not None
     (notes := file.parent.with_suffix(".attempts")).unlink()
@@ -125,7 +138,7 @@ def test_a_cache_that_cannot_be_written_is_used_as_it_is(place: Place) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut off", "changed", "without its hash"])
-def test_a_damaged_one_is_written_anew(place: Place, damage: str) -> None:
+def test_damaged_archive_is_replaced(place: Place, damage: str) -> None:
     file = place.prepare()
     assert file is not None
     if damage == "without its hash":
@@ -136,19 +149,19 @@ def test_a_damaged_one_is_written_anew(place: Place, damage: str) -> None:
     assert (place.written, file.read_text()) == (2, "good")
 
 
-def test_a_full_disk_gets_none(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_gets_no_archive(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archive, "_ROOM", 1 << 62)
     assert place.prepare() is None
     assert place.written == 0
 
 
-def test_another_kind_of_java_gets_none(place: Place) -> None:
+def test_other_kinds_of_java_get_no_archive(place: Place) -> None:
     place.install("Eclipse OpenJ9")
     assert place.prepare() is None
     assert place.left() == []
 
 
-def test_of_two_at_once_one_writes_and_the_other_goes_without(place: Place) -> None:
+def test_one_of_two_starts_writes_the_archive(place: Place) -> None:
     began, go_on = threading.Event(), threading.Event()
     found: list[Path | None] = []
 
@@ -167,7 +180,9 @@ def test_of_two_at_once_one_writes_and_the_other_goes_without(place: Place) -> N
     assert found == [place.prepare()]
 
 
-def test_interrupted_it_leaves_nothing_and_counts_nothing(place: Place) -> None:
+def test_interrupt_leaves_no_archive(place: Place) -> None:
+    """An interrupt leaves no files, and does not count as a failure."""
+
     def interrupted(file: Path) -> None:
         place.write(file)
         raise KeyboardInterrupt
@@ -179,7 +194,7 @@ def test_interrupted_it_leaves_nothing_and_counts_nothing(place: Place) -> None:
     assert place.prepare() is not None
 
 
-def test_what_a_killed_one_has_left_goes(place: Place) -> None:
+def test_leftovers_of_a_killed_start_are_removed(place: Place) -> None:
     file = place.prepare()
     assert file is not None
     file.unlink()
@@ -189,8 +204,11 @@ def test_what_a_killed_one_has_left_goes(place: Place) -> None:
     assert left.name not in place.left()
 
 
-def test_what_another_java_is_writing_stays(place: Place) -> None:
-    """Before, the second removed what the first was writing, whose attempt failed by that."""
+def test_archive_in_progress_stays(place: Place) -> None:
+    """An archive that another Java is writing stays.
+
+    Previously the second process removed it, and the attempt of the first failed.
+    """
 
     def write(file: Path) -> None:
         place.write(file)
@@ -206,58 +224,92 @@ def test_what_another_java_is_writing_stays(place: Place) -> None:
     assert first.parent.with_suffix(".attempts").stat().st_size == 0
 
 
-@pytest.mark.parametrize("option", ["-Xshare:off", "-XX:SharedArchiveFile=own", "-XX:ArchiveClassesAtExit=own"])
-def test_who_gives_such_options_gets_no_others(option: str) -> None:
+@pytest.mark.parametrize(
+    "option", ["-Xshare:off", "-XX:SharedArchiveFile=own", "-XX:ArchiveClassesAtExit=own"]
+)
+def test_own_archive_options_disable_ours(option: str) -> None:
     assert archive.using_options(Path("ours"), ["-Xmx1g", option]) == []
 
 
-class Tool:
-    """Stands in for Kafka's storage tool: formats one directory, and counts."""
+#: The folders to which Kafka's storage tool writes the first records: up to 4.3, and from 4.4 on.
+CHECKPOINTS = [
+    "bootstrap.checkpoint",
+    "__cluster_metadata-0/00000000000000000000-0000000000.checkpoint",
+]
 
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.runs = directory, 0
+
+class Tool:
+    """A stand-in for Kafka's storage tool that formats one directory, and counts its runs."""
+
+    def __init__(self, directory: Path, checkpoint: str) -> None:
+        self.directory = directory
+        self.checkpoint = checkpoint
+        self.runs = 0
 
     def __call__(self, cluster_id: str) -> None:
         self.runs += 1
-        self.directory.mkdir(parents=True)
-        (self.directory / "bootstrap.checkpoint").write_bytes(b"records")
+        (self.directory / self.checkpoint).parent.mkdir(parents=True)
+        (self.directory / self.checkpoint).write_bytes(b"records")
         ids = f"cluster.id={cluster_id}\nnode.id=0\ndirectory.id=d\n"
         (self.directory / "meta.properties").write_text(f"version=1\n{ids}")
 
 
-def formatted(folder: Path, template: Path | None, brokers: int = 2) -> tuple[int, list[dict[str, str]]]:
+def formatted(
+    folder: Path, template: Path | None, brokers: int = 2, checkpoint: str = CHECKPOINTS[0]
+) -> tuple[int, list[dict[str, str]]]:
     directories = {node: folder / str(node) for node in range(brokers)}
-    tool = Tool(directories[0])
+    tool = Tool(directories[0], checkpoint)
     formatting.format_all(directories, template, tool)
-    found = [(directory / "meta.properties").read_text().split() for directory in directories.values()]
-    assert all((directory / "bootstrap.checkpoint").read_bytes() == b"records" for directory in directories.values())
+    found = [
+        (directory / "meta.properties").read_text().split() for directory in directories.values()
+    ]
+    assert all(
+        (directory / checkpoint).read_bytes() == b"records" for directory in directories.values()
+    )
     return tool.runs, [dict(line.split("=") for line in lines) for lines in found]
 
 
-def test_the_storage_tool_runs_once_and_each_cluster_has_ids_of_its_own(tmp_path: Path) -> None:
+@pytest.mark.parametrize("checkpoint", CHECKPOINTS)
+def test_storage_tool_runs_once(tmp_path: Path, checkpoint: str) -> None:
+    """The storage tool runs once, and each cluster has ids of its own."""
     template = formatting.template_of(tmp_path / "libs", {"a": 1}, [])
-    runs = [formatted(tmp_path / name, template) for name in ("one", "two")]
+    runs = [formatted(tmp_path / name, template, checkpoint=checkpoint) for name in ("one", "two")]
     assert [count for count, _ in runs] == [1, 0]
     ids = [[meta["cluster.id"] for meta in metas] for _, metas in runs]
     assert ids[0][0] == ids[0][1] != ids[1][0] == ids[1][1]
     assert [[meta["node.id"] for meta in metas] for _, metas in runs] == [["0", "1"]] * 2
     assert len({meta["directory.id"] for _, metas in runs for meta in metas}) == 4
-    assert formatted(tmp_path / "one", template) == (0, runs[0][1]), "what is formatted stays as it is"
+    again = formatted(tmp_path / "one", template, checkpoint=checkpoint)
+    assert again == (0, runs[0][1]), "what is formatted stays as it is"
 
 
-def test_other_properties_and_other_users_are_formatted_anew(tmp_path: Path) -> None:
+def test_other_properties_have_another_template(tmp_path: Path) -> None:
+    """Other properties and other users have a template of their own."""
     known = [({}, []), ({"a": 1}, []), ({"a": 2}, []), ({}, ["--add-scram", "x"])]
-    assert len({formatting.template_of(tmp_path / "libs", properties, options) for properties, options in known}) == 4
+    assert (
+        len(
+            {
+                formatting.template_of(tmp_path / "libs", properties, options)
+                for properties, options in known
+            }
+        )
+        == 4
+    )
 
 
-def test_where_a_template_cannot_be_kept_the_tool_runs_each_time(tmp_path: Path) -> None:
+def test_without_a_template_the_tool_runs_again(tmp_path: Path) -> None:
     nowhere = tmp_path / "none" / "formatted-1"
     assert [formatted(tmp_path / name, nowhere)[0] for name in ("one", "two")] == [1, 1]
 
 
-@pytest.mark.parametrize("damage", ["empty", "no checkpoint's contents", "no text", "cannot be read"])
-def test_a_damaged_template_is_made_anew(tmp_path: Path, damage: str) -> None:
-    """Before, a start failed by it, and so did each one after that."""
+@pytest.mark.parametrize(
+    "damage", ["empty", "no checkpoint", "no checkpoint's contents", "no text", "cannot be read"]
+)
+def test_damaged_template_is_replaced(tmp_path: Path, damage: str) -> None:
+    """A damaged template is made again.
+
+    Previously it failed this start and every later one.
+    """
     template = formatting.template_of(tmp_path / "libs", {}, [])
     assert template is not None
     formatted(tmp_path / "one", template)
@@ -265,6 +317,8 @@ def test_a_damaged_template_is_made_anew(tmp_path: Path, damage: str) -> None:
         (template / "meta.properties").write_text("")
     elif damage == "no text":
         (template / "meta.properties").write_bytes(b"\xff\xfe\0")
+    elif damage == "no checkpoint":
+        (template / "bootstrap.checkpoint").unlink()
     elif damage == "cannot be read":
         (template / "meta.properties").unlink()
         (template / "meta.properties").mkdir()  # what the superuser, too, cannot read
@@ -273,12 +327,17 @@ def test_a_damaged_template_is_made_anew(tmp_path: Path, damage: str) -> None:
     assert [formatted(tmp_path / name, template)[0] for name in ("two", "three")] == [1, 0]
 
 
-def test_of_many_templates_the_one_goes_that_was_not_used_for_longest(
+def test_least_recently_used_template_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, of more than two hundred none was kept any more."""
+    """Of many templates the least recently used one is removed.
+
+    Previously none was kept beyond two hundred.
+    """
     monkeypatch.setattr(formatting, "_MOST", 2)
-    first, second, third = (formatting.template_of(tmp_path / "libs", {"a": which}, []) for which in range(3))
+    first, second, third = (
+        formatting.template_of(tmp_path / "libs", {"a": which}, []) for which in range(3)
+    )
     assert first is not None
     assert second is not None
     assert third is not None
@@ -291,23 +350,26 @@ def test_of_many_templates_the_one_goes_that_was_not_used_for_longest(
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_of_brokers_with_data_the_first_is_not_formatted_anew(tmp_path: Path, kept: bool) -> None:
-    """Before, it got another cluster's id, and never started again."""
+def test_broker_beside_data_is_not_formatted(tmp_path: Path, kept: bool) -> None:
+    """The first of several brokers with data is not formatted again.
+
+    Previously it got another cluster's id, and never started again.
+    """
     template = formatting.template_of(tmp_path / "libs", {}, []) if kept else None
     formatted(tmp_path / "one", template)
     shutil.rmtree(tmp_path / "one" / "0")
-    with pytest.raises(BrokerError, match="has no data of a broker, but .+ has: put it back"):
+    with pytest.raises(BrokerError, match=r"has no data of a broker, but .+ has: put it back"):
         formatted(tmp_path / "one", template)
     assert not (tmp_path / "one" / "0").exists()
 
 
 @pytest.mark.parametrize("name", ["log.dir", "log.dirs", "metadata.log.dir"])
-def test_what_is_formatted_elsewhere_too_is_not_copied(tmp_path: Path, name: str) -> None:
+def test_other_log_directories_have_no_template(tmp_path: Path, name: str) -> None:
     assert formatting.template_of(tmp_path / "libs", {name: "x"}, []) is None
     assert [formatted(tmp_path / run, None)[0] for run in ("one", "two")] == [1, 1]
 
 
-def test_real_brokers_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_real_brokers_use_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     jars = fetch_jars()
     monkeypatch.setenv("TRIKAFKA_CACHE", str(tmp_path))
     (tmp_path / f"kafka-{DEFAULT_VERSION}").mkdir()
@@ -315,8 +377,12 @@ def test_real_brokers_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     reported: list[str] = []
     for _ in range(2):
         with KafkaCluster(progress=reported.append) as cluster:
-            file = archive.prepare(find_java(), jars_of(fetch_jars()), lambda file: None, lambda: None)
-            assert reported == [f"preparing Kafka {DEFAULT_VERSION} to start more quickly from now on"]
+            file = archive.prepare(
+                find_java(), jars_of(fetch_jars()), lambda file: None, lambda: None
+            )
+            assert reported == [
+                f"preparing Kafka {DEFAULT_VERSION} to start more quickly from now on"
+            ]
             assert file is not None
             assert str(file) in Path(f"/proc/{cluster.brokers[0].pid}/maps").read_text()
             version = cluster.run_tool("org.apache.kafka.tools.TopicCommand", "--version")

@@ -1,9 +1,10 @@
-"""Finding Java and Ivy, and the cache of jars, with stand-ins for both programs."""
+"""The search for Java and Ivy, and the cache of jars, with stand-ins for both programs."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import socket
 import subprocess
 import sys
@@ -12,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from trikafka_broker import BrokerError, DownloadError, JavaError, KafkaCluster, fetch_jars, jars
 from trikafka_broker.java import find_java, parse_version
-from trikafka_broker.settings import DEFAULT_VERSION, OLDEST_VERSION
+from trikafka_broker.settings import DEFAULT_VERSION, NEWEST_VERSION, OLDEST_VERSION
 
-# Stands in for `java`: answers -version, and plays Ivy by writing jars where -retrieve says.
+# A stand-in for `java`: answers -version, and writes jars to the place of -retrieve as Ivy does.
 FAKE_JAVA = """#!/bin/sh
 if [ "$1" = -version ]; then echo 'openjdk version "{version}" 2025-04-15' >&2; exit 0; fi
 for last; do :; done
@@ -76,7 +76,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def two_free_ports() -> int:
-    """The first of two ports, one behind the other, that nobody uses."""
+    """Return the first of two consecutive free ports."""
     for _ in range(100):
         with socket.create_server(("127.0.0.1", 0)) as first, contextlib.suppress(OSError):
             port: int = first.getsockname()[1]
@@ -85,8 +85,11 @@ def two_free_ports() -> int:
     raise AssertionError("all ports are in use")
 
 
-@pytest.mark.parametrize(("options", "listener"), [({}, "PLAINTEXT"), ({"sasl": ["scram"]}, "SECURED")])
-def test_the_port_that_is_asked_for_is_the_one_that_clients_are_meant_for(options: Any, listener: str) -> None:
+@pytest.mark.parametrize(
+    ("options", "listener"), [({}, "PLAINTEXT"), ({"sasl": ["scram"]}, "SECURED")]
+)
+def test_given_port_is_for_clients(options: Any, listener: str) -> None:
+    """The given port is that of the listener for clients."""
     port = two_free_ports()
     cluster = KafkaCluster(brokers=2, port=port, **options)
     try:
@@ -98,19 +101,25 @@ def test_the_port_that_is_asked_for_is_the_one_that_clients_are_meant_for(option
         cluster._ports.release()
 
 
-def test_java_missing(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_java_is_an_error(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(JavaError, match="No Java was found in JAVA_HOME or PATH: install Java 17 or newer"):
+    with pytest.raises(
+        JavaError, match="No Java was found in JAVA_HOME or PATH: install Java 17 or newer"
+    ):
         KafkaCluster().start()
 
 
-def test_java_too_old(machine: Machine) -> None:
+def test_old_java_is_an_error(machine: Machine) -> None:
     machine.install_java("1.8.0_302")
     with pytest.raises(JavaError, match="is Java 8, and Kafka needs Java 17 or newer"):
         KafkaCluster().start()
 
 
-def test_java_home_goes_before_path(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_precedes_the_path(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     machine.install_java("11.0.2")
     home = tmp_path / "home"
     (home / "bin").mkdir(parents=True)
@@ -122,13 +131,17 @@ def test_java_home_goes_before_path(machine: Machine, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("text", "version"),
-    [('java version "1.8.0_302"', 8), ('openjdk version "17.0.15" 2025-04-15', 17), ('openjdk version "25" x', 25)],
+    [
+        ('java version "1.8.0_302"', 8),
+        ('openjdk version "17.0.15" 2025-04-15', 17),
+        ('openjdk version "25" x', 25),
+    ],
 )
-def test_java_versions(text: str, version: int) -> None:
+def test_java_version_is_parsed(text: str, version: int) -> None:
     assert parse_version(text) == version
 
 
-def test_java_that_says_nothing_useful() -> None:
+def test_unreadable_java_version_is_an_error() -> None:
     with pytest.raises(JavaError, match="names no version: 'what'"):
         parse_version("what")
 
@@ -143,13 +156,17 @@ def test_download_is_done_once_and_reported(machine: Machine) -> None:
     assert machine.downloads() == 1
 
 
-def test_a_download_is_checked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_download_is_compared_with_its_hashes(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     machine.install_java(ivy=DOWNLOADS)
     lines: list[str] = []
     known = {"kafka_2.13-9.9.9.jar": hashlib.sha256(b"other").hexdigest(), "x.jar": ""}
     with monkeypatch.context() as patch:
         patch.setattr(jars, "known_hashes", lambda version: known)
-        with pytest.raises(DownloadError, match=r"Kafka 9.9.9 is not what .* not used: kafka_2.13-9.9.9.jar, x.jar"):
+        with pytest.raises(
+            DownloadError, match=r"Kafka 9.9.9 is not what .* not used: kafka_2.13-9.9.9.jar, x.jar"
+        ):
             fetch_jars("9.9.9")
         assert list(machine.cache.glob("*kafka-9.9.9*/")) == []
         known = {"kafka_2.13-9.9.9.jar": hashlib.sha256(b"").hexdigest()}
@@ -157,20 +174,59 @@ def test_a_download_is_checked(machine: Machine, monkeypatch: pytest.MonkeyPatch
     assert not [line for line in lines if "no hashes" in line]
 
 
-def test_a_version_without_hashes_is_said(machine: Machine) -> None:
+@pytest.mark.parametrize("known", [True, False])
+def test_cached_jars_are_compared_at_each_use(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, known: bool
+) -> None:
+    machine.install_java(ivy=DOWNLOADS)
+    if known:
+        hashes = {"kafka_2.13-9.9.9.jar": hashlib.sha256(b"").hexdigest()}
+        monkeypatch.setattr(jars, "known_hashes", lambda version: hashes)
+    libs = fetch_jars("9.9.9")
+    jar = libs / "kafka_2.13-9.9.9.jar"
+    before = jar.stat()
+    jar.write_bytes(b"x")
+    os.utime(jar, ns=(before.st_atime_ns, before.st_mtime_ns))
+    says = rf"not run: kafka_2.13-9.9.9.jar; remove {libs.parent} to have them downloaded again"
+    with pytest.raises(BrokerError, match=says):
+        fetch_jars("9.9.9")
+    with pytest.raises(BrokerError, match="are not those that were downloaded"):
+        KafkaCluster(version="9.9.9").start()
+    jar.write_bytes(b"")
+    assert fetch_jars("9.9.9") == libs
+    (libs / "added.jar").touch()
+    with pytest.raises(BrokerError, match=r"not run: added\.jar;"):
+        fetch_jars("9.9.9")
+    assert machine.downloads() == 1
+
+
+def test_cache_without_hashes_records_them(machine: Machine) -> None:
+    libs = machine.cache / "kafka-9.9.9" / "libs"
+    libs.mkdir(parents=True)
+    (libs / "a.jar").write_bytes(b"a")
+    assert fetch_jars("9.9.9") == libs
+    (libs / "a.jar").write_bytes(b"b")
+    with pytest.raises(BrokerError, match=r"not run: a\.jar;"):
+        fetch_jars("9.9.9")
+
+
+def test_version_without_hashes_is_reported(machine: Machine) -> None:
     machine.install_java(ivy=DOWNLOADS)
     lines: list[str] = []
     fetch_jars("9.9.9", progress=lines.append)
     assert "no hashes are known of Kafka 9.9.9: its jars are as the repository gave them" in lines
 
 
-@pytest.mark.parametrize("version", [DEFAULT_VERSION, OLDEST_VERSION])
-def test_the_jars_that_the_tests_use_are_those_that_are_known(version: str) -> None:
+@pytest.mark.parametrize("version", [OLDEST_VERSION, DEFAULT_VERSION, NEWEST_VERSION])
+def test_hashes_are_those_of_the_used_jars(version: str) -> None:
     known = jars.known_hashes(version)
-    assert known == {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in fetch_jars(version).iterdir()}
+    assert known == {
+        jar.name: hashlib.sha256(jar.read_bytes()).hexdigest()
+        for jar in fetch_jars(version).iterdir()
+    }
 
 
-def test_one_damaged_byte_is_enough(tmp_path: Path) -> None:
+def test_one_damaged_byte_is_found(tmp_path: Path) -> None:
     for jar in fetch_jars().iterdir():
         (tmp_path / jar.name).symlink_to(jar)
     jars._check(DEFAULT_VERSION, tmp_path, print)
@@ -183,17 +239,19 @@ def test_one_damaged_byte_is_enough(tmp_path: Path) -> None:
         jars._check(DEFAULT_VERSION, tmp_path, print)
 
 
-def test_each_file_of_hashes_says_where_they_are_from() -> None:
+def test_hashes_name_their_source() -> None:
     files = list(Path(jars.__file__).with_name("hashes").iterdir())
-    assert len(files) == 5
+    assert len(files) == 6
     for file in files:
-        assert "published" in "".join(line for line in file.read_text().splitlines() if line.startswith("#"))
+        assert "published" in "".join(
+            line for line in file.read_text().splitlines() if line.startswith("#")
+        )
         known = jars.known_hashes(file.name.removeprefix("kafka-").removesuffix(".sha256"))
         assert known
         assert {len(bytes.fromhex(digest)) for digest in known.values()} == {32}
 
 
-def test_download_without_the_tools_when_there_are_none(machine: Machine) -> None:
+def test_missing_tools_are_left_out(machine: Machine) -> None:
     machine.install_java(ivy=NO_TOOLS)
     lines: list[str] = []
     assert list(fetch_jars("9.9.9", progress=lines.append).iterdir())
@@ -201,9 +259,12 @@ def test_download_without_the_tools_when_there_are_none(machine: Machine) -> Non
     assert "Kafka 9.9.9 has no kafka-tools (yet): going on without" in lines
 
 
-def test_download_failed_quotes_ivy_and_names_its_log(machine: Machine) -> None:
+def test_failed_download_names_its_log(machine: Machine) -> None:
+    """The error of a failed download quotes Ivy's error and names its log file."""
     machine.install_java(ivy=FAILS)
-    with pytest.raises(DownloadError, match="Kafka 9.9.9 could not be downloaded: .*UnknownHostException") as caught:
+    with pytest.raises(
+        DownloadError, match=r"Kafka 9.9.9 could not be downloaded: .*UnknownHostException"
+    ) as caught:
         fetch_jars("9.9.9")
     assert caught.value.log_file is not None
     assert caught.value.log_file.exists()
@@ -211,16 +272,20 @@ def test_download_failed_quotes_ivy_and_names_its_log(machine: Machine) -> None:
     assert list(machine.cache.glob(".kafka-*")) == []
 
 
-def test_remains_of_a_killed_download_are_not_taken_for_a_whole(machine: Machine) -> None:
+def test_leftover_of_a_killed_download_is_removed(machine: Machine) -> None:
     machine.install_java(ivy=DOWNLOADS)
     (machine.cache / ".kafka-9.9.9-killed" / "libs").mkdir(parents=True)
     assert list(fetch_jars("9.9.9").iterdir())
     assert list(machine.cache.glob(".kafka-*")) == []
 
 
-def test_two_at_once_download_once(machine: Machine) -> None:
+def test_parallel_starts_download_once(machine: Machine) -> None:
     machine.install_java(ivy="sleep 0.3\n" + DOWNLOADS)
-    program = [sys.executable, "-c", "from trikafka_broker import fetch_jars; print(fetch_jars('9.9.9'))"]
+    program = [
+        sys.executable,
+        "-c",
+        "from trikafka_broker import fetch_jars; print(fetch_jars('9.9.9'))",
+    ]
     other = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
     threads = [threading.Thread(target=fetch_jars, args=("9.9.9",)) for _ in range(2)]
     for thread in threads:
@@ -232,14 +297,14 @@ def test_two_at_once_download_once(machine: Machine) -> None:
     assert machine.downloads() == 1
 
 
-def test_cache_that_cannot_be_written(machine: Machine) -> None:
+def test_unwritable_cache_is_an_error(machine: Machine) -> None:
     machine.install_java(ivy=DOWNLOADS)
     machine.cache.touch()
     with pytest.raises(DownloadError, match="cannot be put into"):
         fetch_jars("9.9.9")
 
 
-def test_ivy_missing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ivy_is_an_error(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install_java()
     monkeypatch.delenv("TRIKAFKA_IVY_JAR")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -247,20 +312,22 @@ def test_ivy_missing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
         fetch_jars("9.9.9")
 
 
-def test_ivy_named_wrongly(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_path_of_ivy_is_an_error(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.install_java()
     monkeypatch.setenv("TRIKAFKA_IVY_JAR", "/nowhere/ivy.jar")
-    with pytest.raises(BrokerError, match="TRIKAFKA_IVY_JAR names /nowhere/ivy.jar"):
+    with pytest.raises(BrokerError, match=r"TRIKAFKA_IVY_JAR names /nowhere/ivy.jar"):
         fetch_jars("9.9.9")
 
 
 @pytest.mark.parametrize("version", ["", "newest", "4.3.1/../..", "4"])
-def test_versions_that_are_none(version: str) -> None:
+def test_invalid_version_is_refused(version: str) -> None:
     with pytest.raises(BrokerError, match="is not a version of Kafka"):
         fetch_jars(version)
 
 
-def test_a_java_home_without_java_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_java_home_without_java_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     with pytest.raises(JavaError, match="JAVA_HOME is"):
         find_java()

@@ -1,4 +1,4 @@
-"""The command, and what is left when a program that runs brokers ends in a bad way."""
+"""The command, and the leftovers of a program with brokers that ends in a bad way."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pathlib import Path
 
 import click
 import pytest
-from broker_waiting import COMMAND, eventually, first_line, processes_naming, running
-
 import trikafka_broker
+from broker_waiting import COMMAND, eventually, first_line, processes_naming, running
 from trikafka_broker import BrokerError, KafkaCluster
 from trikafka_broker.guardian import Guardian
 from trikafka_broker.probe import registered_brokers
@@ -33,7 +32,7 @@ def nothing_left(temporary: Path) -> bool:
     return not processes_naming(str(temporary)) and not list(temporary.iterdir())
 
 
-def test_parent_killed(temporary: Path) -> None:
+def test_killed_parent_leaves_nothing(temporary: Path) -> None:
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         host, port = first_line(parent).split(":")
         assert eventually(lambda: registered_brokers(host, int(port)) == {0})
@@ -42,14 +41,14 @@ def test_parent_killed(temporary: Path) -> None:
         assert eventually(lambda: nothing_left(temporary))
 
 
-def test_parent_killed_while_the_broker_starts(temporary: Path) -> None:
+def test_parent_killed_early_leaves_nothing(temporary: Path) -> None:
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         assert eventually(lambda: bool(processes_naming(f"{temporary}/trikafka-broker-")))
         parent.kill()
         assert eventually(lambda: nothing_left(temporary))
 
 
-def test_parent_killed_while_its_fork_lives(temporary: Path) -> None:
+def test_killed_parent_with_a_fork_leaves_nothing(temporary: Path) -> None:
     rest = "import os, time\nif os.fork() == 0:\n    time.sleep(60)\n    os._exit(0)\ninput()"
     with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
         assert first_line(parent)
@@ -58,8 +57,8 @@ def test_parent_killed_while_its_fork_lives(temporary: Path) -> None:
         assert eventually(lambda: nothing_left(temporary))
 
 
-def test_guardian_terminated(temporary: Path) -> None:
-    """By a `pkill` that hits more than it was meant for."""
+def test_terminated_guardian_cleans_up(temporary: Path) -> None:
+    """A guardian that gets SIGTERM, as from a broad `pkill`, cleans up."""
     # The parent reaps its broker: a zombie would be waited for.
     rest = "import os; os.waitpid(cluster.brokers[0].pid, 0)\ninput()"
     with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
@@ -69,8 +68,8 @@ def test_guardian_terminated(temporary: Path) -> None:
         assert eventually(lambda: nothing_left(temporary))
 
 
-def test_guardian_killed_and_then_its_parent(temporary: Path) -> None:
-    """The first guardian cannot clean up then, nor can the parent: the second guardian does."""
+def test_second_guardian_cleans_up(temporary: Path) -> None:
+    """The second guardian cleans up if the first guardian and then their parent are killed."""
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         assert first_line(parent)
         (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}\0")
@@ -81,13 +80,16 @@ def test_guardian_killed_and_then_its_parent(temporary: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing can be done about it")
-def test_both_guardians_killed_and_then_their_parent(temporary: Path) -> None:
-    """Nobody is left who could remove the directory; but no broker goes on."""
+def test_broker_ends_without_its_guardians(temporary: Path) -> None:
+    """No broker continues if both guardians and then their parent are killed.
+
+    The directory stays: no process is left that could remove it.
+    """
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         assert first_line(parent)
         (first,) = processes_naming(f"_guardian_main.py\0{parent.pid}\0")
         (second,) = processes_naming(f"_guardian_main.py\0{first}\0")
-        for guardian in (second, first):  # the second would do the first's work
+        for guardian in (second, first):  # otherwise the second would replace the first
             os.kill(guardian, signal.SIGKILL)
         assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{parent.pid}\0"))
         assert processes_naming(str(temporary))
@@ -97,9 +99,12 @@ def test_both_guardians_killed_and_then_their_parent(temporary: Path) -> None:
         shutil.rmtree(left)
 
 
-def test_a_broker_outlives_the_thread_that_started_it(temporary: Path) -> None:
+def test_broker_outlives_its_starting_thread(temporary: Path) -> None:
     rest = "import threading\n"
-    rest += "thread = threading.Thread(target=cluster.brokers[0].restart)\nthread.start()\nthread.join()\n"
+    rest += (
+        "thread = "
+        "threading.Thread(target=cluster.brokers[0].restart)\nthread.start()\nthread.join()\n"
+    )
     rest += "print('again', flush=True)\ninput()"
     with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
         host, port = first_line(parent).split(":")
@@ -107,9 +112,16 @@ def test_a_broker_outlives_the_thread_that_started_it(temporary: Path) -> None:
         assert eventually(lambda: registered_brokers(host, int(port)) == {0})
 
 
-@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]])
-def test_guardian_hears_what_was_said_before_the_signals(numbers: list[signal.Signals]) -> None:
-    guardian = [sys.executable, str(Path(trikafka_broker.__file__).with_name("_guardian_main.py")), str(os.getpid())]
+@pytest.mark.parametrize(
+    "numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]]
+)
+def test_guardian_reads_its_input_before_signals(numbers: list[signal.Signals]) -> None:
+    """The guardian handles lines that were written before a signal."""
+    guardian = [
+        sys.executable,
+        str(Path(trikafka_broker.__file__).with_name("_guardian_main.py")),
+        str(os.getpid()),
+    ]
     with running(["sleep", "60"]) as child, running(guardian) as process:
         assert eventually(lambda: bool(handled(process.pid) & 1 << signal.SIGTERM - 1))
         process.send_signal(signal.SIGSTOP)
@@ -124,13 +136,16 @@ def test_guardian_hears_what_was_said_before_the_signals(numbers: list[signal.Si
 
 
 def handled(pid: int) -> int:
-    """The signals that a process has handlers for, as bits."""
+    """Return the signals that a process has handlers for, as bits."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("SigCgt:")[2].split()[0], 16)
 
 
-def test_a_closed_guardian_starts_nothing() -> None:
-    """Nobody would end it; and no thread is there any more that would start it."""
+def test_closed_guardian_starts_nothing() -> None:
+    """A closed guardian starts no process: it could not end that process.
+
+    The thread that starts processes has ended, too.
+    """
     guardian = Guardian()
     guardian.start()
     with guardian.spawn(["sleep", "60"], subprocess.DEVNULL) as child, ThreadPoolExecutor() as pool:
@@ -141,16 +156,29 @@ def test_a_closed_guardian_starts_nothing() -> None:
         guardian.spawn(["sleep", "60"], subprocess.DEVNULL)
 
 
-def test_a_cluster_without_its_guardian_starts_nothing_and_cleans_up_itself(temporary: Path) -> None:
-    rest = "import os, signal; process = cluster.guardian._process; process.kill(); process.wait()\n"
-    rest += "try: cluster.brokers[0].restart()\nexcept BrokerError as error: print(error)\ncluster.close()"
+def test_cluster_without_guardian_cleans_up(
+    temporary: Path,
+) -> None:
+    """A cluster whose guardian was killed starts no broker, and cleans up itself."""
+    rest = (
+        "import os, signal; process = cluster.guardian._process; process.kill(); process.wait()\n"
+    )
+    rest += (
+        "try: cluster.brokers[0].restart()\nexcept BrokerError as error: "
+        "print(error)\ncluster.close()"
+    )
     program = "from trikafka_broker import BrokerError\n" + PROGRAM.format(rest=rest)
-    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=180, capture_output=True, text=True)
-    assert done.stdout.splitlines()[1] == "The guardian process was ended by somebody (code -9); start a new cluster"
+    done = subprocess.run(
+        [sys.executable, "-c", program], check=True, timeout=180, capture_output=True, text=True
+    )
+    assert (
+        done.stdout.splitlines()[1]
+        == "The guardian process was ended by somebody (code -9); start a new cluster"
+    )
     assert nothing_left(temporary)
 
 
-def test_a_given_directory_keeps_what_is_in_it(temporary: Path, tmp_path: Path) -> None:
+def test_given_directory_keeps_its_files(temporary: Path, tmp_path: Path) -> None:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp" / "thesis.txt").write_text("mine")
     with KafkaCluster(directory=tmp_path):
@@ -159,14 +187,17 @@ def test_a_given_directory_keeps_what_is_in_it(temporary: Path, tmp_path: Path) 
     assert not list(tmp_path.glob("jvm-*"))
 
 
-def test_parent_that_forgets_to_close(temporary: Path) -> None:
+def test_unclosed_cluster_leaves_nothing(temporary: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(rest="")]
     subprocess.run(program, check=True, timeout=180, stdout=subprocess.DEVNULL)
     assert nothing_left(temporary)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
-def test_command_prints_the_address_and_ends_on_signals(number: signal.Signals, code: int, temporary: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_command_ends_on_signals(number: signal.Signals, code: int, temporary: Path) -> None:
+    """The command prints the address, and ends in order on signals."""
     with running([*COMMAND, "--property", "num.partitions=2"]) as process:
         host, port = first_line(process).split(":")
         assert eventually(lambda: registered_brokers(host, int(port)) == {0})
@@ -178,7 +209,8 @@ def test_command_prints_the_address_and_ends_on_signals(number: signal.Signals, 
     assert nothing_left(temporary)
 
 
-def test_command_interrupted_while_it_starts(temporary: Path) -> None:
+def test_interrupted_command_leaves_nothing(temporary: Path) -> None:
+    """The command leaves nothing if it is interrupted while the broker starts."""
     with running(COMMAND) as process:
         assert eventually(lambda: bool(processes_naming(f"{temporary}/trikafka-broker-")))
         process.send_signal(signal.SIGINT)
@@ -188,18 +220,21 @@ def test_command_interrupted_while_it_starts(temporary: Path) -> None:
     assert nothing_left(temporary)
 
 
-def test_command_with_a_wrong_version() -> None:
-    done = subprocess.run([*COMMAND, "--kafka-version", "newest"], capture_output=True, text=True, timeout=180)
+def test_command_refuses_a_wrong_version() -> None:
+    done = subprocess.run(
+        [*COMMAND, "--kafka-version", "newest"], capture_output=True, text=True, timeout=180
+    )
     assert done.returncode == 1
     assert done.stderr == "Error: 'newest' is not a version of Kafka; an example of one is 4.3.1\n"
 
 
-def test_command_fetches_and_names_the_folder() -> None:
+def test_command_fetches_the_jars() -> None:
+    """With ``--fetch-only`` the command prints the folder of the jars."""
     done = subprocess.run([*COMMAND, "--fetch-only"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0
     assert list(Path(done.stdout.strip()).glob("kafka-clients-*.jar"))
 
 
-def test_command_is_offered_to_trikafka() -> None:
+def test_command_is_registered_with_trikafka() -> None:
     (entry,) = entry_points(group="trikafka.commands", name="broker")
-    assert isinstance(entry.load(), click.Command)
+    assert isinstance(entry.load().trikafka_command().load(), click.Command)

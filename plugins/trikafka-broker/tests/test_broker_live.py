@@ -1,4 +1,4 @@
-"""What a user sees of real brokers: they serve, stop, die, freeze and come back."""
+"""Real brokers as a user sees them: they serve, stop, die, freeze and restart."""
 
 from __future__ import annotations
 
@@ -10,8 +10,14 @@ from pathlib import Path
 import pytest
 import trio
 from broker_waiting import eventually, processes_naming
-
-from trikafka_broker import Broker, BrokerError, BrokerStartError, Cluster, KafkaBroker, KafkaCluster
+from trikafka_broker import (
+    Broker,
+    BrokerError,
+    BrokerStartError,
+    Cluster,
+    KafkaBroker,
+    KafkaCluster,
+)
 from trikafka_broker.probe import answers, registered_brokers
 from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
@@ -21,20 +27,26 @@ TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 
 def create_topic(cluster: KafkaCluster, topic: str) -> None:
-    cluster.run_tool(TOPICS, "--bootstrap-server", cluster.bootstrap_servers, "--create", "--topic", topic)
+    cluster.run_tool(
+        TOPICS, "--bootstrap-server", cluster.bootstrap_servers, "--create", "--topic", topic
+    )
 
 
 def produce(cluster: KafkaCluster, topic: str, text: str) -> None:
-    cluster.run_tool(PRODUCER, "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic, input=text)
+    cluster.run_tool(
+        PRODUCER, "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic, input=text
+    )
 
 
 def consume(cluster: KafkaCluster, topic: str, count: int) -> str:
     where = ["--bootstrap-server", cluster.bootstrap_servers, "--topic", topic]
-    return cluster.run_tool(CONSUMER, *where, "--from-beginning", "--max-messages", str(count)).stdout
+    return cluster.run_tool(
+        CONSUMER, *where, "--from-beginning", "--max-messages", str(count)
+    ).stdout
 
 
 @pytest.mark.trio
-async def test_one_broker_serves_and_leaves_nothing(temporary: Path) -> None:
+async def test_broker_serves_and_leaves_nothing(temporary: Path) -> None:
     async with Cluster.open() as cluster:
         (broker,) = cluster.brokers
         assert broker.alive
@@ -52,7 +64,9 @@ async def test_one_broker_serves_and_leaves_nothing(temporary: Path) -> None:
 
 
 @pytest.mark.trio
-async def test_kill_and_start_keep_port_and_data(make_kafka_cluster: MakeKafkaCluster) -> None:
+async def test_restart_after_a_kill_keeps_port_and_data(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
     synchronous = make_kafka_cluster()
     broker = Broker(synchronous.brokers[0])
     create_topic(synchronous, "kept")
@@ -68,7 +82,8 @@ async def test_kill_and_start_keep_port_and_data(make_kafka_cluster: MakeKafkaCl
 
 
 @pytest.mark.trio
-async def test_a_frozen_broker_accepts_and_does_not_answer(kafka_broker: KafkaBroker) -> None:
+async def test_frozen_broker_accepts_without_response(kafka_broker: KafkaBroker) -> None:
+    """A frozen broker accepts connections and does not respond, until it thaws or restarts."""
     broker, pid = Broker(kafka_broker), kafka_broker.pid
     await broker.freeze()
     assert broker.alive
@@ -85,24 +100,31 @@ async def test_a_frozen_broker_accepts_and_does_not_answer(kafka_broker: KafkaBr
     assert eventually(lambda: registered_brokers(broker.host, broker.port) == {0})
 
 
-def test_three_brokers_know_each_other(kafka_cluster: KafkaCluster) -> None:
+def test_three_brokers_find_each_other(kafka_cluster: KafkaCluster) -> None:
     assert len(kafka_cluster.bootstrap_servers.split(",")) == 3
     for broker in kafka_cluster.brokers:
-        assert eventually(lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2})
+        assert eventually(
+            lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2}
+        )
         assert broker.log_file.exists()
 
 
-def test_brokers_of_a_cluster_come_back_together(kafka_cluster: KafkaCluster) -> None:
+def test_killed_brokers_restart_together(kafka_cluster: KafkaCluster) -> None:
     before = kafka_cluster.bootstrap_servers
     for broker in kafka_cluster.brokers:
         broker.kill()
     kafka_cluster.start()
     assert kafka_cluster.bootstrap_servers == before
     for broker in kafka_cluster.brokers:
-        assert eventually(lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2})
+        assert eventually(
+            lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2}
+        )
 
 
-def test_brokers_of_a_cluster_stop_together_without_waiting_for_each_other_in_vain(kafka_cluster: KafkaCluster) -> None:
+def test_brokers_stop_together(
+    kafka_cluster: KafkaCluster,
+) -> None:
+    """The brokers of a cluster stop together, and do not wait for each other."""
     before, began = kafka_cluster.bootstrap_servers, time.monotonic()
     kafka_cluster.stop()
     assert time.monotonic() - began < kafka_cluster.stop_timeout * 0.8
@@ -111,11 +133,11 @@ def test_brokers_of_a_cluster_stop_together_without_waiting_for_each_other_in_va
     assert kafka_cluster.bootstrap_servers == before
 
 
-def test_fixture_in_a_synchronous_test(kafka_broker: KafkaBroker) -> None:
+def test_fixture_works_in_a_synchronous_test(kafka_broker: KafkaBroker) -> None:
     assert eventually(lambda: answers(kafka_broker.host, kafka_broker.port))
 
 
-def test_fixture_in_an_asyncio_program(kafka_broker: KafkaBroker) -> None:
+def test_fixture_works_in_an_asyncio_program(kafka_broker: KafkaBroker) -> None:
     async def connect() -> None:
         _, writer = await asyncio.open_connection(kafka_broker.host, kafka_broker.port)
         writer.close()
@@ -125,12 +147,13 @@ def test_fixture_in_an_asyncio_program(kafka_broker: KafkaBroker) -> None:
 
 
 @pytest.mark.trio
-async def test_fixture_in_a_trio_test(kafka_broker: KafkaBroker) -> None:
+async def test_fixture_works_in_a_trio_test(kafka_broker: KafkaBroker) -> None:
     stream = await trio.open_tcp_stream(kafka_broker.host, kafka_broker.port)
     await stream.aclose()
 
 
-def test_a_given_directory_keeps_data_and_logs_and_is_opened_again(tmp_path: Path) -> None:
+def test_given_directory_is_opened_again(tmp_path: Path) -> None:
+    """A given directory keeps its data and logs, and is opened again."""
     directory, logs = tmp_path / "here", tmp_path / "logs"
     with KafkaCluster(directory=directory, logs=logs) as cluster:
         port = cluster.brokers[0].port
@@ -144,9 +167,14 @@ def test_a_given_directory_keeps_data_and_logs_and_is_opened_again(tmp_path: Pat
         KafkaCluster(directory=directory, brokers=3).start()
 
 
-def test_properties_win_and_listeners_get_ports(make_kafka_cluster: MakeKafkaCluster) -> None:
+def test_properties_override_the_defaults(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """Given properties override the defaults, and further listeners get ports."""
     cluster = make_kafka_cluster(
-        properties={"num.partitions": 7, "auto.create.topics.enable": True, "offsets.topic.num.partitions": 3},
+        properties={
+            "num.partitions": 7,
+            "auto.create.topics.enable": True,
+            "offsets.topic.num.partitions": 3,
+        },
         listeners={"SECOND": "PLAINTEXT"},
     )
     log = cluster.brokers[0].log_file.read_text()
@@ -158,7 +186,7 @@ def test_properties_win_and_listeners_get_ports(make_kafka_cluster: MakeKafkaClu
     assert eventually(lambda: registered_brokers(host, int(port)) == {0})
 
 
-def test_a_broker_that_does_not_start_says_why(temporary: Path) -> None:
+def test_failed_start_names_the_cause(temporary: Path) -> None:
     cluster = KafkaCluster(properties={"num.network.threads": "many"})
     with pytest.raises(BrokerStartError, match=r"num\.network\.threads") as caught:
         cluster.start()
@@ -167,14 +195,14 @@ def test_a_broker_that_does_not_start_says_why(temporary: Path) -> None:
     assert processes_naming(str(temporary)) == []
 
 
-def test_a_port_in_use_is_an_error_that_names_it(kafka_broker: KafkaBroker, temporary: Path) -> None:
+def test_used_port_is_named(kafka_broker: KafkaBroker, temporary: Path) -> None:
     with pytest.raises(BrokerError, match=f"Port {kafka_broker.port} cannot be used"):
         KafkaCluster(port=kafka_broker.port).start()
     assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.trio
-async def test_cancelling_the_start_leaves_nothing(temporary: Path) -> None:
+async def test_cancelled_start_leaves_nothing(temporary: Path) -> None:
     began = time.monotonic()
     with trio.move_on_after(1.2) as scope:
         async with Cluster.open(properties={"controller.quorum.voters": "0@127.0.0.1:1"}):
@@ -185,8 +213,12 @@ async def test_cancelling_the_start_leaves_nothing(temporary: Path) -> None:
     assert processes_naming(str(temporary)) == []
 
 
-def test_a_tool_that_fails_is_an_error(kafka_cluster: KafkaCluster) -> None:
+def test_failed_tool_is_an_error(kafka_cluster: KafkaCluster) -> None:
     with pytest.raises(BrokerError, match="TopicCommand exited with code 1"):
-        kafka_cluster.run_tool(TOPICS, "--bootstrap-server", kafka_cluster.bootstrap_servers, "--create")
-    done = subprocess.run(kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=180)
+        kafka_cluster.run_tool(
+            TOPICS, "--bootstrap-server", kafka_cluster.bootstrap_servers, "--create"
+        )
+    done = subprocess.run(
+        kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=180
+    )
     assert done.stdout.startswith("4.")

@@ -1,4 +1,7 @@
-"""The command with TLS, SASL and access rules: what it prints suffices to connect; what it writes is its owner's."""
+"""The command with TLS, SASL and access rules.
+
+Its output suffices to connect, and only the owner may read its files.
+"""
 
 from __future__ import annotations
 
@@ -9,43 +12,71 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trikafka
 import trio
 from broker_waiting import COMMAND, first_line, running
-
 from trikafka_broker.security import PASSWORD
 from trikafka_broker.settings import write_properties
 
+import trikafka
 
-def test_what_may_have_passwords_in_it_is_its_owners(tmp_path: Path) -> None:
+
+def test_file_with_passwords_is_private(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.touch(mode=0o644)
     write_properties(file, {"password": "x"})
     assert file.stat().st_mode & 0o777 == 0o600
 
 
-def test_everything_in_one_command(tmp_path: Path) -> None:
-    options = ["--mtls", "--sasl", "scram", "--sasl", "plain", "--acl", "--directory", str(tmp_path / "kafka")]
+def test_command_prints_settings_that_connect(tmp_path: Path) -> None:
+    """With TLS, SASL and access rules the command prints settings that suffice to connect."""
+    options = [
+        "--mtls",
+        "--sasl",
+        "scram",
+        "--sasl",
+        "plain",
+        "--acl",
+        "--directory",
+        str(tmp_path / "kafka"),
+    ]
     with running([*COMMAND, *options]) as process:
         plain = first_line(process)
         settings, files = told(process)
         assert settings["bootstrap_servers"] != plain
-        assert {"ssl_cafile", "ssl_certfile", "sasl_mechanism", "sasl_plain_password"} <= settings.keys()
+        assert {
+            "ssl_cafile",
+            "ssl_certfile",
+            "sasl_mechanism",
+            "sasl_plain_password",
+        } <= settings.keys()
         trio.run(refused, settings)
         for file in files:
             listed = subprocess.run(
-                [sys.executable, "-m", "trikafka", "-F", file, "topics"], capture_output=True, text=True, timeout=180
+                [sys.executable, "-m", "trikafka", "-F", file, "topics"],
+                capture_output=True,
+                text=True,
+                timeout=180,
             )
             assert listed.returncode == 0, listed.stderr
     written = [file for file in (tmp_path / "kafka").rglob("*") if file.is_file()]
-    secret = {file for file in written if PASSWORD.encode() in file.read_bytes() or b"PRIVATE KEY" in file.read_bytes()}
-    names = {"server.properties", "java.properties", "librdkafka.properties", "client.pem", "broker.pem"}
+    secret = {
+        file
+        for file in written
+        if PASSWORD.encode() in file.read_bytes() or b"PRIVATE KEY" in file.read_bytes()
+    }
+    names = {
+        "server.properties",
+        "java.properties",
+        "librdkafka.properties",
+        "client.pem",
+        "broker.pem",
+    }
     assert names <= {file.name for file in secret}
     assert [file for file in secret if file.stat().st_mode & 0o077] == []
 
 
 def told(process: subprocess.Popen[str]) -> tuple[dict[str, Any], list[str]]:
-    """The settings for trikafka that were printed, and the files for Java and librdkafka."""
+    """Return the printed settings for trikafka, and the files for Java and librdkafka."""
     settings: dict[str, Any] = {}
     files: list[str] = []
     assert process.stderr is not None
@@ -61,8 +92,10 @@ def told(process: subprocess.Popen[str]) -> tuple[dict[str, Any], list[str]]:
 
 
 async def refused(settings: dict[str, Any]) -> None:
-    """Who has no rule may connect, and do nothing."""
+    """Check that a user without a rule may connect, and do nothing else."""
     with trio.fail_after(90):
         async with trikafka.open_admin(**settings) as admin:
-            with pytest.raises(trikafka.AuthorizationError, match="topic 'new'.*the operation Create"):
+            with pytest.raises(
+                trikafka.AuthorizationError, match=r"topic 'new'.*the operation Create"
+            ):
                 await admin.create_topics({"new": trikafka.NewTopic(1, 1)})

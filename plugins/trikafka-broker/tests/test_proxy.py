@@ -1,4 +1,7 @@
-"""The fault proxy before a server that speaks in frames, as a broker does: what each fault does to both sides."""
+"""The fault proxy in front of a server with a broker's framing.
+
+The tests check the effect of each fault on both sides.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,6 @@ from functools import partial
 
 import pytest
 import trio
-
 from trikafka_broker.proxy import Fault, FaultProxy, Rule
 
 pytestmark = pytest.mark.trio
@@ -26,7 +28,7 @@ def response(number: int, body: bytes = b"some answer") -> bytes:
 
 
 class Server:
-    """Notes the requests that it has got, whole, and responds to each."""
+    """A server that records its complete requests, and responds to each."""
 
     def __init__(self) -> None:
         self.seen: list[bytes] = []
@@ -53,7 +55,10 @@ class Server:
 
 @asynccontextmanager
 async def opened() -> AsyncIterator[tuple[Server, FaultProxy, trio.SocketStream, int]]:
-    """A server, the proxy before it, a connection through that, and the server's port."""
+    """Open a server, a proxy before it, and a connection through the proxy.
+
+    Yields all three, and the server's port.
+    """
     server = Server()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
@@ -77,9 +82,9 @@ async def read(stream: trio.SocketStream, count: int) -> bytes:
 
 
 async def ended(stream: trio.SocketStream) -> bytes:
-    """What comes before the reset."""
+    """Return the bytes before the reset."""
     data = b""
-    with pytest.raises(trio.BrokenResourceError):
+    with pytest.raises(trio.BrokenResourceError):  # noqa: PT012
         while True:
             chunk = await stream.receive_some()
             assert chunk, "it was closed and not reset"
@@ -87,16 +92,18 @@ async def ended(stream: trio.SocketStream) -> bytes:
     return data
 
 
-async def test_without_rules_nothing_changes() -> None:
+async def test_proxy_without_rules_changes_nothing() -> None:
     async with opened() as (server, proxy, stream, _):
         for number in range(3):
             await stream.send_all(request(number, body=b"x" * 200_000 * number))
             assert await read(stream, len(response(number))) == response(number)
-        assert [len(each) for each in server.seen] == [len(request(0, body=b"x" * 200_000 * n)) for n in range(3)]
+        assert [len(each) for each in server.seen] == [
+            len(request(0, body=b"x" * 200_000 * n)) for n in range(3)
+        ]
         assert not proxy.counts
 
 
-async def test_a_request_that_is_lost_is_lost_alone() -> None:
+async def test_lost_request_leaves_the_others() -> None:
     async with opened() as (server, proxy, stream, _):
         proxy.add(Rule(Fault.LOSE_REQUEST, after=1))
         await stream.send_all(request(0, METADATA) + request(1) + request(2) + request(3))
@@ -105,7 +112,7 @@ async def test_a_request_that_is_lost_is_lost_alone() -> None:
         assert proxy.counts == {"request lost": 1}
 
 
-async def test_a_response_that_is_lost_is_lost_alone() -> None:
+async def test_lost_response_leaves_the_others() -> None:
     async with opened() as (server, proxy, stream, _):
         proxy.add(Rule(Fault.LOSE_RESPONSE, times=2))
         await stream.send_all(request(1) + request(2) + request(3))
@@ -113,7 +120,7 @@ async def test_a_response_that_is_lost_is_lost_alone() -> None:
         assert server.seen == [request(1), request(2), request(3)]
 
 
-async def test_a_damaged_request_has_another_byte() -> None:
+async def test_damaged_request_has_a_changed_byte() -> None:
     async with opened() as (server, proxy, stream, _):
         proxy.add(Rule(Fault.DAMAGE_REQUEST))
         await stream.send_all(request(1) + request(2))
@@ -121,7 +128,8 @@ async def test_a_damaged_request_has_another_byte() -> None:
         assert server.seen == [request(1)[:-1] + bytes([request(1)[-1] ^ 0xFF]), request(2)]
 
 
-async def test_a_damaged_response_is_a_whole_frame_of_half_a_message() -> None:
+async def test_damaged_response_is_a_shorter_frame() -> None:
+    """A damaged response is a complete frame with half of the message."""
     async with opened() as (_, proxy, stream, _):
         proxy.add(Rule(Fault.DAMAGE_RESPONSE))
         await stream.send_all(request(1) + request(2))
@@ -142,7 +150,7 @@ async def test_cuts_end_both_sides() -> None:
             proxy.add(Rule(fault))
             other = await proxy.dial("127.0.0.1", port)
             await other.send_all(request(1))
-            assert await ended(other) in (got, b"")  # a reset may throw away what had come
+            assert await ended(other) in (got, b"")  # a reset may discard received bytes
             assert server.seen == seen
             await other.aclose()
         assert proxy.cut(port + 1) == 0
@@ -153,7 +161,8 @@ async def test_cuts_end_both_sides() -> None:
         assert proxy.counts["cut"] == 1
 
 
-async def test_the_bytes_of_a_closed_connection_arrive_late() -> None:
+async def test_late_bytes_arrive_after_the_close() -> None:
+    """The bytes of a closed connection arrive at the broker later."""
     async with opened() as (server, proxy, stream, port):
         arrive = trio.Event()
         proxy.add(Rule(Fault.LATE_REQUEST, until=arrive))
@@ -168,7 +177,7 @@ async def test_the_bytes_of_a_closed_connection_arrive_late() -> None:
         await other.aclose()
 
 
-async def test_a_broker_that_is_held_is_silent_and_goes_on() -> None:
+async def test_held_broker_is_silent_until_released() -> None:
     async with opened() as (server, proxy, stream, port):
         proxy.hold(port)
         await stream.send_all(request(1))
@@ -180,11 +189,12 @@ async def test_a_broker_that_is_held_is_silent_and_goes_on() -> None:
         assert await read(stream, len(response(1))) == response(1)
 
 
-async def test_a_broker_that_is_away_and_an_address_that_is_not_its_own() -> None:
+async def test_unreachable_broker_ends_the_connection() -> None:
+    """A connection to an unreachable broker ends, and a dial to an unknown address fails."""
     async with FaultProxy.open(["127.0.0.1:1"]) as proxy:
         stream = await proxy.dial("127.0.0.1", 1)
         with trio.fail_after(60):
             assert await ended(stream) == b""
         await stream.aclose()
-        with pytest.raises(OSError, match="."):
+        with pytest.raises(OSError, match=r"."):
             await proxy.dial("127.0.0.1", 2)

@@ -1,6 +1,7 @@
-"""Real Apache Kafka brokers on this machine, without Docker. This module holds the public names, nothing else.
+"""Real Apache Kafka brokers on this machine, without Docker.
 
-:class:`KafkaCluster` is the synchronous class that does the work; :class:`Cluster` is the same for Trio.
+This module holds the public names only. :class:`KafkaCluster` is the synchronous class that does
+the work. :class:`Cluster` is the same for Trio.
 """
 
 from .broker import KafkaBroker

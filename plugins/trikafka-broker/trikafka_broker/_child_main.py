@@ -1,9 +1,11 @@
-"""What a guarded command is before it is that command: `_child_main.py PARENT COMMAND ...`, run by path as a script.
+"""The first code of a guarded process: `_child_main.py PARENT COMMAND ...`, run by path.
 
-It waits for one line on its standard input before it becomes the command. So a command never runs that the guardian
-does not know of: should the parent die in between, the line never comes and this ends. And it has Linux kill it when
-the thread that started it ends (PR_SET_PDEATHSIG), which holds for the command: where both guardians were killed nobody
-else would.
+The script waits for one line on its standard input before it becomes the command. A command
+therefore never runs without the guardian's knowledge: if the parent dies before it has informed the
+guardian, the line never arrives and the script exits.
+
+The script also asks Linux to kill it when the thread that started it ends (PR_SET_PDEATHSIG). The
+setting survives exec and covers the case that both guardians were killed.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ def main() -> None:
         sys.exit(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores, and the command is not to inherit that
+    # Python ignores these signals, and an ignored signal would be inherited by the command
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], command)
@@ -36,7 +39,8 @@ def _die_with_parent() -> None:
         from ctypes import CDLL
 
         CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    except (ImportError, OSError, AttributeError):  # a Python without ctypes: there are the guardians
+    # a Python without ctypes: the guardians still kill the command
+    except (ImportError, OSError, AttributeError):
         pass
 
 

@@ -1,13 +1,17 @@
 """The guardian process: kills process groups and removes directories once its parent is gone.
 
-Run by path as a script, with the standard library alone, by `guardian.Guardian`. It reads commands from its standard
-input, a JSON list a line (`["group", pid]`, `["forget", pid]`, `["directory", path]`, `["keep", path]`, `["end"]`), and
-acts when the input ends. That happens whenever the parent dies, by SIGKILL too. A fork of the parent may hold the
-other end of the pipe open, so the guardian also looks whether it still has the same parent. A SIGTERM to the guardian
-itself (`pkill` by a path, the end of a session) is such an end as well.
+`guardian.Guardian` runs it by path as a script, with the standard library alone. It reads commands
+from its standard input, one JSON list per line (`["group", pid]`, `["forget", pid]`, `["directory",
+path]`, `["keep", path]`, `["end"]`). It acts when the input ends, which happens whenever the parent
+dies, even by SIGKILL.
 
-And should the guardian be killed by SIGKILL, a second one does the work: the first starts it as its child, with the
-same script, and passes on what it hears. So the brokers end with their guardian, whatever becomes of their parent.
+A fork of the parent may keep the other end of the pipe open, so the guardian also checks whether it
+still has the same parent. A SIGTERM to the guardian itself (`pkill` by a path, the end of a
+session) counts as an end as well.
+
+If the guardian is killed by SIGKILL, a second one does the work. The first starts it as its child,
+with the same script, and forwards all commands. So the brokers end with their guardian, whatever
+happens to their parent.
 """
 
 from __future__ import annotations
@@ -30,19 +34,19 @@ def main() -> None:
     os.set_blocking(mouth, False)
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
     for number in _ENDINGS:
-        signal.signal(number, lambda number, frame: None)  # what counts is the byte in the pipe
+        signal.signal(number, lambda number, frame: None)  # only the byte in the pipe matters
     second, pipe = _start_second() if len(sys.argv) == 2 else (0, -1)
     _listen(int(sys.argv[1]), ear, pipe, groups, directories)
     _kill(groups)
     for directory in directories:
         _remove(directory)
-    if second:  # there is nothing left for it to do; numbers of processes are given again
+    if second:  # its work is done, and the process ids that it knows may be reused
         os.kill(second, signal.SIGKILL)
         os.waitpid(second, 0)
 
 
 def _start_second() -> tuple[int, int]:
-    """The second guardian: its process, and the pipe to its standard input."""
+    """Start the second guardian; return its process id and the pipe to its standard input."""
     hears, pipe = os.pipe()
     me = str(os.getpid())
     child = os.fork()
@@ -54,14 +58,18 @@ def _start_second() -> tuple[int, int]:
 
 
 def _listen(parent: int, ear: int, pipe: int, groups: set[int], directories: set[str]) -> None:
-    """Note what the parent says and pass it on, until it is gone, has said that it is the end, or a signal has come."""
+    """Read and forward the parent's commands until its end.
+
+    The end is the command `["end"]`, a signal, or the death of the parent.
+    """
     pending = b""
     signalled = False
     while True:
         ready = select.select([0] if signalled else [0, ear], [], [], 0 if signalled else 0.5)[0]
-        signalled = signalled or ear in ready  # what the parent has said before is still heard
+        signalled = signalled or ear in ready  # commands sent before the signal are still read
         if 0 not in ready:
-            if signalled or os.getppid() != parent:  # asked only when all that it said has been read
+            # checked only when all of the parent's commands have been read
+            if signalled or os.getppid() != parent:
                 return
             continue
         chunk = os.read(0, 65536)
@@ -70,10 +78,10 @@ def _listen(parent: int, ear: int, pipe: int, groups: set[int], directories: set
         if pipe >= 0:
             try:
                 os.write(pipe, chunk)
-            except OSError:  # somebody has killed the second
+            except OSError:  # the second guardian was killed
                 pipe = -1
         *lines, pending = (pending + chunk).split(b"\n")
-        if not all([_obey(json.loads(line), groups, directories) for line in lines]):
+        if not all(_obey(json.loads(line), groups, directories) for line in lines):
             return
 
 
@@ -98,14 +106,14 @@ def _kill(groups: set[int]) -> None:
         for group in list(groups):
             try:
                 os.killpg(group, signal.SIGKILL)
-            except (ProcessLookupError, PermissionError):  # macOS says the latter of a zombie
+            except (ProcessLookupError, PermissionError):  # macOS raises the latter for a zombie
                 groups.discard(group)
         time.sleep(0.02)
 
 
 def _remove(directory: str) -> None:
     deadline = time.monotonic() + 10
-    while os.path.isdir(directory) and time.monotonic() < deadline:  # noqa: PTH112
+    while os.path.isdir(directory) and time.monotonic() < deadline:
         shutil.rmtree(directory, ignore_errors=True)
         time.sleep(0.02)
 

@@ -1,9 +1,8 @@
-"""The class-data archive of a folder of jars: what a JVM maps into its memory when it starts, in place of finding,
-reading and checking some thousand classes. Owns what is named `classes-*` where it is kept: of Kafka beside its jars.
+"""The class-data archive of a folder of jars.
 
-Java itself looks whether an archive fits it and the jars, and does without one that does not; but one that is damaged
-or cut off is the end of it. So an archive is written aside, tried, renamed together with its hash, and compared with
-that by each process that comes to use it. Whatever goes wrong here costs the gain, never a start.
+A JVM maps the archive into memory when it starts, instead of finding, reading and verifying some
+thousand classes. This module owns the entries `classes-*` where archives are kept; those of Kafka
+lie beside its jars.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ from pathlib import Path
 from .errors import BrokerError
 from .java import version_text
 
-#: An archive has some 50 MB; a disk that is nearly full is left what it has.
+#: Free bytes that the disk must have. An archive has about 50 MB.
 _ROOM = 500_000_000
-#: Attempts that have come to nothing; then it is not tried again.
+#: Failed attempts after which no further one is made.
 _ATTEMPTS = 3
 _FILE, _HASH = "classes.jsa", "classes.sha256"
 _WRITE, _USE = "-XX:ArchiveClassesAtExit=", "-XX:SharedArchiveFile="
-# Java tells of an archive that it does not use on its standard output, which belongs to the program.
+# Java reports an unused archive on its standard output, which belongs to the program.
 _QUIET = ("-Xlog:cds*=off", "-Xlog:cds*=off:stderr")
 
 
 @dataclass(frozen=True)
 class Jars:
-    """The folder of jars, the class path that they are used by, and the directory in which their archives are kept."""
+    """A folder of jars, its class path, and the directory of its archives."""
 
     folder: Path
     class_path: str
@@ -43,26 +42,44 @@ class Jars:
 
 
 def writing_options(file: Path) -> list[str]:
-    """The JVM options of a process that writes an archive of its classes when it ends (SIGTERM is such an end)."""
+    """Return the JVM options of a process that writes an archive when it ends.
+
+    SIGTERM is such an end.
+    """
     return [*_QUIET, f"{_WRITE}{file}"]
 
 
 def using_options(file: Path | None, given: Sequence[str]) -> list[str]:
-    """The JVM options of a process that uses the archive; none without one, and where others are `given`."""
+    """Return the JVM options of a process that uses the archive.
+
+    The list is empty without an archive, and where `given` has such options already.
+    """
     return [] if file is None or concerns(given) else [*_QUIET, f"{_USE}{file}"]
 
 
 def concerns(options: Sequence[str]) -> bool:
-    """Whether JVM options have to do with class-data archives already."""
+    """Return whether JVM options concern class-data archives."""
     return any(option.startswith((_WRITE, _USE, "-Xshare")) for option in options)
 
 
-def prepare(java: Path, jars: Jars, write: Callable[[Path], None], report: Callable[[], None]) -> Path | None:
-    """The archive of these jars for this Java, written by `write` if there is none yet; None if it has to go without.
+# Java checks whether an archive fits the JVM and the jars, and ignores one that does not. But a JVM
+# crashes on an archive that is damaged or cut off. So an archive is written aside, tried by a JVM,
+# and renamed together with its hash. Each process that uses it compares the hash first.
+#
+# An archive only saves time. Every failure here therefore means a slower start, never a failed one.
+def prepare(
+    java: Path, jars: Jars, write: Callable[[Path], None], report: Callable[[], None]
+) -> Path | None:
+    """Return the archive of these jars for this Java; write it if there is none.
 
-    That is so while another process is at it, where nothing can be written, where it has failed thrice, and for a Java
-    of another kind than OpenJDK's. `write` gets the path of a file to write, and its `BrokerError` is such a failure.
-    When it is cancelled nothing is left.
+    Return None if there can be no archive: another process is writing it, nothing can be written,
+    it has failed three times, or the Java is not OpenJDK's. If cancelled, nothing is left behind.
+
+    Args:
+        java: The Java executable.
+        jars: The jars and the place of their archives.
+        write: Writes the archive to the given path. Its `BrokerError` counts as a failed attempt.
+        report: Called once before the archive is written.
     """
     if "OpenJ9" in version_text(java):
         return None
@@ -71,8 +88,9 @@ def prepare(java: Path, jars: Jars, write: Callable[[Path], None], report: Calla
         return place / _FILE
     with contextlib.suppress(OSError), _attempt(place.with_suffix(".attempts")) as allowed:
         if allowed and not _is_whole(place):
-            aside_prefix = f".{place.name}-"  # others may be writing meanwhile, for other Javas
-            for leftover in (place, *jars.kept.glob(f"{aside_prefix}*")):  # damaged, or of one that was killed
+            aside_prefix = f".{place.name}-"  # other processes may write archives of other Javas
+            # a damaged archive, and the leftovers of killed processes
+            for leftover in (place, *jars.kept.glob(f"{aside_prefix}*")):
                 shutil.rmtree(leftover, ignore_errors=True)
             report()
             with tempfile.TemporaryDirectory(prefix=aside_prefix, dir=jars.kept) as aside:
@@ -102,19 +120,27 @@ def _hash_of(file: Path, inode: int, size: int, changed: int) -> str:
 
 
 def _write_aside(java: Path, class_path: str, aside: Path, write: Callable[[Path], None]) -> None:
-    """Raises `OSError` when it comes to nothing."""
+    """Write an archive and let a JVM try it. Raise `OSError` if either fails."""
     try:
         write(aside)
-        command = [str(java), *_QUIET, f"{_USE}{aside}", "-Xshare:on", "-cp", class_path, "-version"]
+        command = [
+            str(java),
+            *_QUIET,
+            f"{_USE}{aside}",
+            "-Xshare:on",
+            "-cp",
+            class_path,
+            "-version",
+        ]
         subprocess.run(command, capture_output=True, timeout=60, check=True)
     except (BrokerError, subprocess.SubprocessError) as error:
         raise OSError(f"the archive was not written: {error}") from error
 
 
 def _fingerprint(java: Path, jars: Jars) -> str:
-    """Of all that Java compares, the jars in the order in which it finds them."""
+    """Return a hash of all that Java compares, with the jars in the order of their discovery."""
     parts = [version_text(java), jars.class_path]
-    for name in os.listdir(jars.folder):  # noqa: PTH208
+    for name in os.listdir(jars.folder):
         known = (jars.folder / name).stat()
         parts.append(f"{name} {known.st_size} {known.st_mtime_ns}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
@@ -122,7 +148,10 @@ def _fingerprint(java: Path, jars: Jars) -> str:
 
 @contextlib.contextmanager
 def _attempt(path: Path) -> Iterator[bool]:
-    """Whether it may be tried now; nobody else tries meanwhile. The file has a byte for each failure."""
+    """Yield whether an attempt is allowed now; no other process tries meanwhile.
+
+    The file has one byte per failed attempt.
+    """
     with path.open("ab", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -130,7 +159,9 @@ def _attempt(path: Path) -> Iterator[bool]:
             yield False
             return
         place = os.statvfs(path)
-        allowed = os.fstat(file.fileno()).st_size < _ATTEMPTS and place.f_bavail * place.f_frsize > _ROOM
+        allowed = (
+            os.fstat(file.fileno()).st_size < _ATTEMPTS and place.f_bavail * place.f_frsize > _ROOM
+        )
         try:
             yield allowed
         except OSError:

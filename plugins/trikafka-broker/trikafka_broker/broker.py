@@ -1,4 +1,7 @@
-"""One broker: its process and what can be done to it. Owns the process of a node, from its start to its end."""
+"""One broker: its process and the operations on it.
+
+This module owns the process of a node from its start to its end.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +19,12 @@ from .ports import HOST
 from .waiting import wait_until
 
 _TAIL_LINES = 6
-#: For a broker that may have been allowed to end just before most of the others were gone.
+#: Seconds for a broker that may have finished its shutdown just before the quorum was lost.
 _LAST_SECONDS = 3.0
 
 
 class Launcher(Protocol):
-    """What a broker asks its cluster for."""
+    """The services of a cluster for its brokers."""
 
     @property
     def guardian(self) -> Guardian: ...
@@ -39,15 +42,17 @@ class Launcher(Protocol):
 
 
 class KafkaBroker:
-    """One broker of a `KafkaCluster`, which makes it. Synchronous; one caller at a time.
+    """One broker of a `KafkaCluster`, which creates it. Synchronous; one caller at a time.
 
-    Its port and data stay the same over stop, kill and start.
+    Its ports and data stay the same over stop, kill and start.
     """
 
-    def __init__(self, launcher: Launcher, node_id: int, ports: Mapping[str, int], directory: Path, log: Path) -> None:
+    def __init__(
+        self, launcher: Launcher, node_id: int, ports: Mapping[str, int], directory: Path, log: Path
+    ) -> None:
         self.node_id = node_id
         self.host = HOST
-        self.ports = dict(ports)  #: of each listener, by its name
+        self.ports = dict(ports)  #: the port of each listener, by the listener's name
         self.directory = directory
         self.log_file = log
         self.frozen = False
@@ -60,29 +65,32 @@ class KafkaBroker:
 
     @property
     def port(self) -> int:
-        """Of the plain listener."""
+        """The port of the plain listener."""
         return self.ports["PLAINTEXT"]
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of this broker alone."""
+        """The `host:port` of this broker alone."""
         return f"{self.host}:{self.port}"
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists (it may be frozen)."""
+        """True while the process exists; it may be frozen."""
         return self._process is not None and self._process.poll() is None
 
     @property
     def pid(self) -> int | None:
-        """The process, which leads a group of its own; None when there is none."""
+        """The id of the process, which leads its own process group; None without a process."""
         return self._process.pid if self._process is not None and self.alive else None
 
     def start(self) -> None:
-        """Start, and wait until it serves clients. Nothing if it is alive.
+        """Start the broker, and wait until it serves clients. No-op if it is alive.
 
-        In a cluster it cannot serve while most of the others are down: `KafkaCluster.start` starts them together.
-        Raises `BrokerStartError`; then, and when it is cancelled, the broker is down again.
+        In a cluster a broker cannot serve while most of the others are down; `KafkaCluster.start`
+        starts them together. If the start fails or is cancelled, the broker is down again.
+
+        Raises:
+            BrokerStartError: The broker exited, or was not ready in time.
         """
         if self.alive:
             return
@@ -94,50 +102,66 @@ class KafkaBroker:
             raise
 
     def stop(self) -> None:
-        """Stop cleanly (SIGTERM); past the cluster's `stop_timeout` it is killed, and so it is 3 seconds after most of
-        the cluster's brokers are down, without which it cannot stop cleanly. Nothing if it is down.
+        """Stop the broker cleanly (SIGTERM). No-op if it is down.
 
-        Cancelled, it leaves the broker stopping.
+        The broker is killed after the cluster's `stop_timeout`. It is also killed 3 seconds after
+        most of the cluster's brokers are down, because it cannot stop cleanly without them. If
+        cancelled, the broker is still stopping.
         """
         self.ask_to_stop()
         self.await_end()
 
     def kill(self) -> None:
-        """SIGKILL, and wait for the end of the process. Nothing if it is down."""
+        """Kill the process (SIGKILL) and wait for its end. No-op if it is down."""
         if self._process is not None:
             self._launcher.guardian.kill(self._process)
         self._process = None
         self.frozen = False
 
     def freeze(self) -> None:
-        """SIGSTOP: connections are still accepted by the kernel, nothing is answered."""
+        """Freeze the process (SIGSTOP).
+
+        The kernel still accepts connections, but no request gets a response.
+        """
         if self.alive and self._process is not None:
             signal_group(self._process, signal.SIGSTOP)
-            if hasattr(os, "waitid"):  # its threads stop one by one: until the last has, it may still answer
+            # its threads stop one by one; until the last one has, the broker may still respond
+            if hasattr(os, "waitid"):
                 os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             self.frozen = True
 
     def thaw(self) -> None:
-        """SIGCONT: go on where `freeze` has stopped it."""
+        """Resume the process after `freeze` (SIGCONT)."""
         if self._process is not None:
             signal_group(self._process, signal.SIGCONT)
         self.frozen = False
 
     def restart(self) -> None:
-        """`stop`, then `start`."""
+        """Stop the broker, then start it.
+
+        Raises:
+            BrokerStartError: The broker exited, or was not ready in time.
+        """
         self.stop()
         self.start()
 
-    # What follows is for the cluster, which does each step for all of its brokers before the next.
+    # The steps of start and stop. The cluster does each step for all brokers before the next one.
 
     def launch(self) -> None:
-        """Start the process and do not wait."""
-        self._launcher.guardian.check()  # before the log is opened, which the guardian may have removed
+        """Start the process without waiting."""
+        # first: a guardian that is gone may have removed the directory of the log
+        self._launcher.guardian.check()
         with self.log_file.open("ab") as log:
-            self._process = self._launcher.guardian.spawn(self._launcher.broker_command(self.node_id), log)
+            self._process = self._launcher.guardian.spawn(
+                self._launcher.broker_command(self.node_id), log
+            )
 
     def await_ready(self, nodes: frozenset[int]) -> None:
-        """Wait until this broker answers and knows all of `nodes` as alive. Raises `BrokerStartError`."""
+        """Wait until this broker responds and knows all of `nodes` as alive.
+
+        Raises:
+            BrokerStartError: The broker exited, or was not ready in time.
+        """
         limit = self._launcher.start_timeout
 
         def ready_or_gone() -> bool:
@@ -151,7 +175,7 @@ class KafkaBroker:
             self._fail(f"Kafka broker {self.node_id} was not ready within {limit:g} seconds")
 
     def ask_to_stop(self) -> None:
-        """SIGTERM; a frozen broker is thawed, or it would not hear it."""
+        """Send SIGTERM; thaw a frozen broker first, which could not handle the signal."""
         self.thaw()
         if self._process is not None:
             signal_group(self._process, signal.SIGTERM)
@@ -159,11 +183,14 @@ class KafkaBroker:
     def await_end(self) -> None:
         """Wait for the process to end within the limit, then kill it.
 
-        Before its end it asks the controllers, until they answer; so without most of them it would ask in vain.
+        Before its end a broker asks the controllers for permission until one responds. Without most
+        of the controllers none ever does.
         """
         limit = self._launcher.stop_timeout
         wait_until(lambda: not (self.alive and self._launcher.has_quorum), limit)
-        wait_until(lambda: not self.alive, 0 if self._launcher.has_quorum else min(_LAST_SECONDS, limit))
+        wait_until(
+            lambda: not self.alive, 0 if self._launcher.has_quorum else min(_LAST_SECONDS, limit)
+        )
         self.kill()
 
     def _fail(self, message: str) -> None:
@@ -171,7 +198,7 @@ class KafkaBroker:
 
 
 def log_tail(log_file: Path) -> str:
-    """The last lines of a log, without the frames of stack traces."""
+    """Return the last lines of a log without the frames of stack traces."""
     try:
         with log_file.open("rb") as file:
             size = file.seek(0, 2)

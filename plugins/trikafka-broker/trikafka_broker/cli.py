@@ -1,4 +1,7 @@
-"""The command `trikafka-broker`, which is also `trikafka broker`. Owns the signals of the process while it runs."""
+"""The command `trikafka-broker`, also available as `trikafka broker`.
+
+This module owns the signals of the process while it runs.
+"""
 
 from __future__ import annotations
 
@@ -16,33 +19,60 @@ from .cluster import KafkaCluster
 from .errors import BrokerError
 from .jars import fetch_jars
 from .security import MECHANISMS, write_private
-from .settings import DEFAULT_VERSION
+from .settings import DEFAULT_VERSION, write_properties
 
 
 class _Signalled(BaseException):
-    """A signal asked for the end. Not an `Exception`: no handler of errors is meant to stop it."""
+    """A signal ended the command. This is no `Exception`, so no error handler stops it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
 
 
 @click.command()
-@click.option("--brokers", type=click.IntRange(1, 100), default=1, show_default=True, help="How many brokers.")
-@click.option("--kafka-version", default=DEFAULT_VERSION, show_default=True, help="The version of Kafka, as on Maven.")
+@click.option(
+    "--brokers", type=click.IntRange(1, 100), default=1, show_default=True, help="How many brokers."
+)
+@click.option(
+    "--kafka-version",
+    default=DEFAULT_VERSION,
+    show_default=True,
+    help="The version of Kafka, as on Maven.",
+)
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Of the first broker (the secured port, if there is one); others have the next.  [default: free]",
+    help="Of the first broker (the secured port, if there is one); others have the next.  "
+    "[default: free]",
 )
 @click.option(
-    "--directory", type=click.Path(file_okay=False), help="For data and logs, which stay.  [default: a temporary one]"
+    "--directory",
+    type=click.Path(file_okay=False),
+    help="For data and logs, which stay.  [default: a temporary one]",
 )
 @click.option("--logs", type=click.Path(file_okay=False), help="For the brokers' logs, which stay.")
-@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A broker property; repeatable.")
-@click.option("--tls", is_flag=True, help="A second port, with TLS; certificates are made for this run.")
+@click.option(
+    "--property",
+    "properties",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A broker property; repeatable.",
+)
+@click.option(
+    "--tls", is_flag=True, help="A second port, with TLS; certificates are made for this run."
+)
 @click.option("--mtls", is_flag=True, help="The same, and it asks clients for a certificate.")
-@click.option("--sasl", type=click.Choice(list(MECHANISMS)), multiple=True, help="It asks for SASL; repeatable.")
-@click.option("--acl", is_flag=True, help="What a client at that port may do needs a rule; 'admin' may do everything.")
+@click.option(
+    "--sasl",
+    type=click.Choice(list(MECHANISMS)),
+    multiple=True,
+    help="It asks for SASL; repeatable.",
+)
+@click.option(
+    "--acl",
+    is_flag=True,
+    help="What a client at that port may do needs a rule; 'admin' may do everything.",
+)
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--fetch-only", is_flag=True, help="Download the jars and end.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -63,8 +93,8 @@ def broker(
 ) -> None:
     """Run real Apache Kafka brokers on this machine, until Ctrl-C.
 
-    The bootstrap servers are printed to the standard output, as one line, once all brokers serve. Kafka is
-    downloaded at the first use.
+    The bootstrap servers are printed to the standard output, as one line, once all brokers serve.
+    Kafka is downloaded at the first use.
     """
     given = _parse(properties)
     if acl and not (sasl or tls or mtls):
@@ -100,7 +130,7 @@ def broker(
 
 
 def main() -> None:
-    """The console script."""
+    """Run the console script."""
     broker.main(prog_name="trikafka-broker")
 
 
@@ -113,13 +143,14 @@ def _parse(properties: tuple[str, ...]) -> dict[str, object]:
     for given in properties:
         key, equals, value = given.partition("=")
         if not equals or not key:
-            raise click.BadParameter("it has to be KEY=VALUE", param_hint="--property")  # it may be a secret
+            # the text is not shown: it may be a secret
+            raise click.BadParameter("it has to be KEY=VALUE", param_hint="--property")
         pairs[key.strip()] = value
     return pairs
 
 
 def _serve(cluster: KafkaCluster) -> None:
-    """Announce the cluster, then wait for a signal (which raises) or for the last broker's end."""
+    """Announce the cluster; wait for a signal (which raises) or for the last broker's end."""
     for one in cluster.brokers:
         _say(f"broker {one.node_id} at {one.bootstrap_servers}, log {one.log_file}")
     if cluster.settings.security.listener:
@@ -138,25 +169,36 @@ def _serve(cluster: KafkaCluster) -> None:
 
 
 def settings_as_text(cluster: KafkaCluster) -> list[str]:
-    """The settings of the secured port, ready to be copied: for trikafka, and as files for Java and librdkafka."""
-    shown = {name: value for name, value in cluster.client_settings().items() if not callable(value)}
-    lines = ["the secured port, for trikafka:", *(f"    {name}={value!r}," for name, value in shown.items())]
+    """Return lines with the secured port's settings; write files for Java and librdkafka."""
+    shown = {
+        name: value for name, value in cluster.client_settings().items() if not callable(value)
+    }
+    lines = [
+        "the secured port, for trikafka:",
+        *(f"    {name}={value!r}," for name, value in shown.items()),
+    ]
     for title, file, settings in (
         ("Java", "java.properties", cluster.java_settings()),
         ("librdkafka", "librdkafka.properties", cluster.librdkafka_settings()),
     ):
         path = cluster.security_directory / file
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        write_private(path, "".join(f"{name}={value}\n" for name, value in settings.items()).encode())
+        if title == "Java":
+            write_properties(path, settings)
+        else:  # librdkafka's tools know no escapes
+            write_private(
+                path, "".join(f"{name}={value}\n" for name, value in settings.items()).encode()
+            )
         lines.append(f"for {title} (and trikafka -F): {path}")
     return lines
 
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """SIGINT, SIGTERM and SIGHUP raise `_Signalled` once. A second one ends the process, and the guardian cleans up.
+    """Return a context in which SIGINT, SIGTERM and SIGHUP raise `_Signalled` once.
 
-    A SIGHUP that is ignored (`nohup`) stays so.
+    A second signal ends the process, and the guardian cleans up. An ignored SIGHUP (`nohup`) stays
+    ignored.
     """
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:

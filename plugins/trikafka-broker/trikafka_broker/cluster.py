@@ -1,4 +1,7 @@
-"""A cluster: brokers that form one, their directory, ports and jars. Owns all of them from `start` to `close`."""
+"""A cluster: its brokers, directory, ports and jars.
+
+This module owns all of them from `start` to `close`.
+"""
 
 from __future__ import annotations
 
@@ -39,10 +42,11 @@ _log = logging.getLogger("trikafka_broker")
 
 
 class KafkaCluster:
-    """One or more real Kafka brokers on loopback ports. Synchronous; `Cluster` is the same for Trio.
+    """One or more real Kafka brokers on loopback ports.
 
-    Use it as a context manager, or call `start` and `close`. The options are those of `Settings`. What it started is
-    gone when it is closed, when the interpreter exits, and when this process is killed.
+    Synchronous; `Cluster` is the same for Trio. Use it as a context manager, or call `start` and
+    `close`. The options are those of `Settings`. All processes and temporary files are gone when
+    the cluster is closed, when the interpreter exits, and when this process is killed.
     """
 
     def __init__(self, **options: Unpack[ClusterOptions]) -> None:
@@ -61,51 +65,70 @@ class KafkaCluster:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.close()
 
-    # --- what it is
+    # --- addresses and settings
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of the plain listener of all brokers, with commas between."""
+        """The `host:port` of all brokers' plain listeners, separated by commas."""
         return self.bootstrap_servers_of(PLAINTEXT)
 
     def bootstrap_servers_of(self, listener: str) -> str:
-        """The same for a listener of the option `listeners`. Raises `KeyError` if there is none of that name."""
+        """Return the `host:port` of all brokers for one of the option `listeners`.
+
+        Raises:
+            KeyError: There is no such listener.
+        """
         return ",".join(f"{broker.host}:{broker.ports[listener]}" for broker in self.brokers)
 
     @property
     def directory(self) -> Path:
-        """Where everything is. Raises `BrokerError` before the start and after the close."""
+        """The directory of the cluster.
+
+        Raises:
+            BrokerError: The cluster is not open.
+        """
         if self._directory is None:
-            raise BrokerError("The cluster is not open: call start(), or use it in a with statement")
+            raise BrokerError(
+                "The cluster is not open: call start(), or use it in a with statement"
+            )
         return self._directory
 
     @property
     def security_directory(self) -> Path:
-        """Where the certificates are: `ca.pem`, and `client.pem` with its key."""
+        """The directory of the certificates: `ca.pem`, and `client.pem` with its key."""
         return self.directory / "security"
 
     def client_settings(self, mechanism: str | None = None) -> dict[str, object]:
-        """Settings for `trikafka.open_*` that connect to the listener `SECURED`, bootstrap servers included."""
+        """Return settings for `trikafka.open_*` that connect to the listener `SECURED`.
+
+        Bootstrap servers are included.
+
+        Args:
+            mechanism: The SASL mechanism; by default the first one.
+        """
         settings = self.settings.security.trikafka_settings(self.security_directory, mechanism)
         return {"bootstrap_servers": self.bootstrap_servers_of(SECURED), **settings}
 
     def librdkafka_settings(self, mechanism: str | None = None) -> dict[str, str]:
-        """The same for librdkafka."""
+        """Return the same settings for librdkafka."""
         settings = self.settings.security.librdkafka_settings(self.security_directory, mechanism)
         return {"bootstrap.servers": self.bootstrap_servers_of(SECURED), **settings}
 
     def java_settings(self, mechanism: str | None = None) -> dict[str, str]:
-        """The same for Java's client."""
+        """Return the same settings for Java's client."""
         settings = self.settings.security.java_settings(self.security_directory, mechanism)
         return {"bootstrap.servers": self.bootstrap_servers_of(SECURED), **settings}
 
     @property
     def start_timeout(self) -> float:
-        """Seconds that the brokers may take to come up."""
+        """Seconds that the brokers may take to become ready."""
         return self.settings.start_timeout
 
     @property
@@ -116,12 +139,17 @@ class KafkaCluster:
     # --- life
 
     def start(self) -> None:
-        """Start all brokers that are not alive, and wait until each knows all of them.
+        """Start all brokers that are not alive; wait until each knows all of them.
 
-        The first call downloads the jars if need be. Raises `JavaError`, `DownloadError`, `BrokerStartError` and, for a
-        port or a directory that cannot be used, `BrokerError`.
-        If the first start fails or is cancelled, the cluster is closed again; logs stay if a broker failed. If a
-        later one fails, the brokers that it started are down again.
+        The first call downloads the jars if necessary. If the first start fails or is cancelled,
+        the cluster is closed again; logs stay if a broker failed. If a later start fails, the
+        brokers that it started are down again.
+
+        Raises:
+            JavaError: There is no Java, or it is too old.
+            DownloadError: The jars could not be downloaded.
+            BrokerStartError: A broker exited, or was not ready in time.
+            BrokerError: A port or directory cannot be used.
         """
         if self.brokers:
             self._bring_up()
@@ -136,9 +164,10 @@ class KafkaCluster:
             raise
 
     def stop(self) -> None:
-        """Stop all brokers cleanly, at the same time; data, ports and the directory stay for another `start`.
+        """Stop all brokers cleanly, at the same time.
 
-        The last of several may have to be killed: see `KafkaBroker.stop`.
+        Data, ports and the directory stay for another `start`. The last of several brokers may have
+        to be killed: see `KafkaBroker.stop`.
         """
         for broker in self.brokers:
             broker.ask_to_stop()
@@ -146,30 +175,53 @@ class KafkaCluster:
             broker.await_end()
 
     def close(self) -> None:
-        """End all brokers and remove what is temporary. Closing twice is fine.
+        """End all brokers and remove temporary files. Closing twice is allowed.
 
-        Brokers whose data stays are stopped cleanly first, the others are killed.
+        Brokers whose data stays are stopped cleanly; the others are killed.
         """
         self._close(keep_logs=False)
 
     # --- tools
 
-    def java_command(self, main_class: str, *arguments: str, jvm_options: Sequence[str] = ()) -> list[str]:
-        """The command that runs a class of Kafka's jars, as `org.apache.kafka.tools.ConsoleProducer`.
+    def java_command(
+        self, main_class: str, *arguments: str, jvm_options: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the command that runs a class of Kafka's jars.
 
-        It logs warnings to its standard error. Raises `BrokerError` if the cluster is not open.
+        An example is `org.apache.kafka.tools.ConsoleProducer`. The command logs warnings to its
+        standard error.
+
+        Args:
+            main_class: The class.
+            arguments: Its arguments.
+            jvm_options: Options of the JVM.
+
+        Raises:
+            BrokerError: The cluster is not open.
         """
         return self._command("WARN", main_class, *arguments, jvm_options=jvm_options)
 
     def run_tool(
         self, main_class: str, *arguments: str, input: str | None = None, timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
-        """Run such a command to its end, with `input` as its standard input.
+        """Run a class of Kafka's jars until it ends; return the finished process.
 
-        Raises `BrokerError` with the tool's last words if it fails, `subprocess.TimeoutExpired` past the limit.
+        Args:
+            main_class: The class.
+            arguments: Its arguments.
+            input: The text of its standard input.
+            timeout: Seconds that it may take.
+
+        Raises:
+            BrokerError: The tool failed. The message has its last output.
+            subprocess.TimeoutExpired: The tool took too long.
         """
-        command = self.java_command(main_class, *arguments, jvm_options=["-Xmx256m", "-XX:TieredStopAtLevel=1"])
-        done = subprocess.run(command, input=input or "", capture_output=True, text=True, timeout=timeout)
+        command = self.java_command(
+            main_class, *arguments, jvm_options=["-Xmx256m", "-XX:TieredStopAtLevel=1"]
+        )
+        done = subprocess.run(
+            command, input=input or "", capture_output=True, text=True, timeout=timeout
+        )
         if done.returncode != 0:
             words = (done.stderr.strip() or done.stdout.strip())[-2000:]
             raise BrokerError(f"{main_class} exited with code {done.returncode}: {words}")
@@ -179,19 +231,24 @@ class KafkaCluster:
 
     @property
     def has_quorum(self) -> bool:
-        """Whether most of the brokers, each of which is a controller, are alive."""
+        """True while most of the brokers are alive. Each broker is also a controller."""
         return sum(broker.alive for broker in self.brokers) * 2 > len(self.brokers)
 
     def broker_command(self, node_id: int) -> list[str]:
-        """The command of a broker's process."""
+        """Return the command of a broker's process."""
         properties = self.directory / f"broker-{node_id}" / "server.properties"
-        return self._command("INFO", "kafka.Kafka", str(properties), jvm_options=self.settings.jvm_options)
+        return self._command(
+            "INFO", "kafka.Kafka", str(properties), jvm_options=self.settings.jvm_options
+        )
 
     # --- the steps of start and close
 
-    def _command(self, level: str, main_class: str, *arguments: str, jvm_options: Sequence[str]) -> list[str]:
+    def _command(
+        self, level: str, main_class: str, *arguments: str, jvm_options: Sequence[str]
+    ) -> list[str]:
         logging = logging_options(self.directory, level)
-        own = f"-Djava.io.tmpdir={self._scratch}"  # a JVM that is killed leaves native libraries there
+        # a killed JVM leaves native libraries in its temporary directory
+        own = f"-Djava.io.tmpdir={self._scratch}"
         classes = archive.using_options(self._archive, jvm_options)
         options = [own, *classes, *jvm_options, *logging]
         return [str(self._java), *options, "-cp", f"{self._libs}/*", main_class, *arguments]
@@ -220,7 +277,10 @@ class KafkaCluster:
                 self._ports.release()
 
     def _find_archive(self, java: Path, libs: Path) -> Path | None:
-        """What makes JVMs start quickly; the first to come makes it, by a broker that comes and goes."""
+        """Return the class-data archive of Kafka's jars, which makes JVMs start quickly.
+
+        The first process to need the archive creates it with a short-lived broker.
+        """
 
         def write(file: Path) -> None:
             options = [*DEFAULT_JVM_OPTIONS, *archive.writing_options(file)]
@@ -231,7 +291,9 @@ class KafkaCluster:
             return None
         report = self.settings.progress or (lambda line: None)
         news = f"preparing Kafka {self.settings.version} to start more quickly from now on"
-        return archive.prepare(java, archive.Jars(libs, f"{libs}/*", libs.parent), write, lambda: report(news))
+        return archive.prepare(
+            java, archive.Jars(libs, f"{libs}/*", libs.parent), write, lambda: report(news)
+        )
 
     def _make_directory(self) -> Path:
         if self.settings.directory is not None:
@@ -239,7 +301,9 @@ class KafkaCluster:
             try:
                 directory.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise BrokerError(f"The directory {directory} cannot be made: {error.strerror}") from error
+                raise BrokerError(
+                    f"The directory {directory} cannot be made: {error.strerror}"
+                ) from error
             return directory
         directory = Path(tempfile.mkdtemp(prefix="trikafka-broker-"))
         if not self.settings.keep:
@@ -247,23 +311,38 @@ class KafkaCluster:
         return directory
 
     def _make_scratch(self, directory: Path) -> Path:
-        """A directory for what JVMs leave, which goes with the cluster, also out of a directory that stays."""
+        """Create a directory for the JVMs' leftovers, removed with the cluster in every case."""
         try:
             scratch = Path(tempfile.mkdtemp(prefix="jvm-", dir=directory))
         except OSError as error:
-            raise BrokerError(f"Nothing can be written into {directory}: {error.strerror}") from error
+            raise BrokerError(
+                f"Nothing can be written into {directory}: {error.strerror}"
+            ) from error
         self.guardian.own_directory(scratch)
         return scratch
 
     def _make_brokers(self) -> None:
-        """Choose ports and write each broker's properties. Ports of an earlier opening are preferred."""
+        """Choose ports and write each broker's properties.
+
+        Ports of an earlier run in this directory are preferred.
+        """
         memory = self.directory / "ports.json"
         earlier = json.loads(memory.read_text()) if memory.exists() else []
         if earlier and len(earlier) != self.settings.brokers:
-            raise BrokerError(f"{self.directory} holds the data of {len(earlier)} brokers, not {self.settings.brokers}")
-        ports = [self._choose_ports(node, earlier[node] if earlier else {}) for node in range(self.settings.brokers)]
+            raise BrokerError(
+                f"{self.directory} holds the data of {len(earlier)} brokers, not "
+                f"{self.settings.brokers}"
+            )
+        ports = [
+            self._choose_ports(node, earlier[node] if earlier else {})
+            for node in range(self.settings.brokers)
+        ]
         memory.write_text(json.dumps(ports))
-        logs = Path(self.settings.logs).absolute() if self.settings.logs is not None else self.directory / "logs"
+        logs = (
+            Path(self.settings.logs).absolute()
+            if self.settings.logs is not None
+            else self.directory / "logs"
+        )
         logs.mkdir(parents=True, exist_ok=True)
         brokers = []
         for node, own in enumerate(ports):
@@ -287,7 +366,7 @@ class KafkaCluster:
         return ports
 
     def _take_named(self, first: int) -> None:
-        """Of all brokers, before any port is chosen freely: that could be one of these."""
+        """Take the requested ports first; a freely chosen port could be one of them."""
         for port in range(first, first + self.settings.brokers):
             try:
                 self._ports.take(port)
@@ -295,7 +374,7 @@ class KafkaCluster:
                 raise BrokerError(f"Port {port} cannot be used: {error.strerror}") from error
 
     def _format(self) -> None:
-        """Make the brokers' data directories, unless they are there."""
+        """Create the brokers' data directories, unless they exist."""
         options = self.settings.security.storage_arguments()
         assert self._libs is not None
         template = formatting.template_of(self._libs, self.settings.properties, options)
@@ -305,9 +384,16 @@ class KafkaCluster:
         formatting.format_all(directories, template, run_tool, report)
 
     def _run_storage_tool(self, cluster_id: str, options: Sequence[str]) -> None:
-        """Make the data directory of broker 0."""
+        """Create the data directory of broker 0."""
         broker = self.brokers[0]
-        arguments = ["format", "-t", cluster_id, "-c", str(broker.directory / "server.properties"), *options]
+        arguments = [
+            "format",
+            "-t",
+            cluster_id,
+            "-c",
+            str(broker.directory / "server.properties"),
+            *options,
+        ]
         quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command = self._command("WARN", "kafka.tools.StorageTool", *arguments, jvm_options=quick)
         with broker.log_file.open("ab") as log:
@@ -339,7 +425,7 @@ class KafkaCluster:
 
     def _close(self, *, keep_logs: bool) -> None:
         if os.getpid() != self._owner:
-            return  # a fork of the process that owns the brokers
+            return  # this process is a fork of the one that owns the brokers
         atexit.unregister(self.close)
         directory, temporary = self._directory, self.settings.directory is None
         if directory is not None and not self._removes(directory):

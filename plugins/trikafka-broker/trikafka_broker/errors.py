@@ -1,4 +1,7 @@
-"""The exceptions of this package. Each says in one sentence what is wrong and what to do or where to look."""
+"""The exceptions of this package.
+
+Each message says in one sentence what is wrong and what to do, or where to look.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,18 @@ from pathlib import Path
 
 
 class BrokerError(Exception):
-    """Anything that keeps a broker from being run here. The base of the others."""
+    """A broker cannot be run here. The base of the other exceptions."""
 
 
 class JavaError(BrokerError):
-    """No Java was found, or it is older than Kafka needs."""
+    """No Java was found, or it is too old for Kafka."""
 
 
 class DownloadError(BrokerError):
-    """The jars of a Kafka version could not be had. `log_file` is what the download wrote, if it began."""
+    """The jars of a Kafka version could not be downloaded.
+
+    `log_file` is the log of the download, if the download began.
+    """
 
     def __init__(self, message: str, log_file: Path | None = None) -> None:
         super().__init__(message)
@@ -22,7 +28,10 @@ class DownloadError(BrokerError):
 
 
 class BrokerStartError(BrokerError):
-    """A broker did not come up: it exited, or did not answer in time. `log_file` is its log, `tail` its last lines."""
+    """A broker exited during its start, or was not ready in time.
+
+    `log_file` is its log, `tail` the log's last lines.
+    """
 
     def __init__(self, message: str, log_file: Path, tail: str) -> None:
         quoted = "\n".join(f"    {line}" for line in tail.splitlines())

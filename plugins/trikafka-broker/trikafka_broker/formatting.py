@@ -1,7 +1,9 @@
-"""The data directory of a new broker, as Kafka's storage tool makes it. Owns the folders `formatted-*` beside the jars.
+"""The data directory of a new broker, as Kafka's storage tool creates it.
 
-The tool takes a JVM and a second or two, and what it writes depends on nothing but the version of Kafka, the broker's
-properties and its own options; but for the ids, which are ours to choose. So it runs once, and then there are copies.
+This module owns the folders `formatted-*` beside the jars. The tool needs a JVM and a second or
+two. Its output depends only on the version of Kafka, the broker's properties, the tool's options,
+and ids that the caller chooses. So the tool runs once, and later directories are copies with new
+ids.
 """
 
 from __future__ import annotations
@@ -19,45 +21,86 @@ from pathlib import Path
 
 from .errors import BrokerError
 
-# The second says that the rest is there, so it comes last.
-_CHECKPOINT, _META = "bootstrap.checkpoint", "meta.properties"
-#: What a node makes when it first comes up.
+#: The file that marks a directory as formatted; it is therefore written last.
+_META = "meta.properties"
+#: The log of the cluster's metadata. The storage tool of Kafka 4.4 creates it; with earlier
+#: versions the broker does.
 _METADATA_LOG = "__cluster_metadata-0"
-#: With these the tool formats other places than the data directory, whose copy would not be all there is.
+#: Every version writes this file when a node runs; the storage tool never does.
+_QUORUM_STATE = f"{_METADATA_LOG}/quorum-state"
+# The first records of a new cluster: its feature levels (metadata, group, share, transaction) and
+# SCRAM users.
+#
+# Up to Kafka 4.3 the storage tool writes them to a file of its own. From 4.4 on they are in the
+# first snapshot of the metadata log. A copied directory without either still starts: the node runs
+# at the lowest feature levels of its release and reports no error. Without `group.version` there is
+# no consumer protocol (KIP-848), without `share.version` there are no share groups, and tests would
+# silently test the older protocol. So a template must have one of the two files (see _is_whole),
+# and _copy() copies exactly these and the ids, nothing that a running broker added.
+_CHECKPOINTS = (
+    "bootstrap.checkpoint",
+    f"{_METADATA_LOG}/00000000000000000000-0000000000.checkpoint",
+)
+#: Properties that make the tool format other places than the data directory. A copy of that
+#: directory would then be incomplete.
 _MOVING = {"log.dir", "log.dirs", "metadata.log.dir"}
-#: Of one version. Each is of some hundred bytes, but properties can be of any number: each test has its own if there is
-#: a temporary file in them. So those go first that nobody has used for longest.
+#: Templates kept per version, of some hundred bytes each. Properties with a temporary file differ
+#: in every test, so the number of templates is bounded. The least recently used ones are removed
+#: first.
 _MOST = 200
 
 
-def template_of(libs: Path, properties: Mapping[str, object], options: Sequence[str]) -> Path | None:
-    """Where the files for brokers with these properties (those that were asked for) are kept, or would be.
+def template_of(
+    libs: Path, properties: Mapping[str, object], options: Sequence[str]
+) -> Path | None:
+    """Return the path of the template for brokers with these properties.
 
-    None where they cannot be copied.
+    Return None if their directories cannot be copied.
     """
     if _MOVING & properties.keys():
         return None
-    known = json.dumps([sorted((key, str(value)) for key, value in properties.items()), list(options)])
+    known = json.dumps(
+        [sorted((key, str(value)) for key, value in properties.items()), list(options)]
+    )
     return libs.parent / f"formatted-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
 
 
+# A node whose data is gone is formatted with the cluster's id and then copies the data of the
+# others. That is safe only while the nodes with data are a majority:
+#
+# * If most nodes have lost their data, they could elect a leader among themselves. It knows nothing
+#   of the cluster, and the remaining nodes would follow it and truncate their logs.
+# * If the first node alone has lost its data, the tool would create another cluster's id for it,
+#   and the others would refuse the node. With the others' id it may become leader of partitions
+#   that it has lost, and the others would follow.
+#
+# Both cases are errors that name the directories. A human decides.
 def format_all(
     directories: Mapping[int, Path],
     template: Path | None,
     run_tool: Callable[[str], None],
     report: Callable[[str], object] = lambda line: None,
 ) -> None:
-    """Make the data directories of nodes, unless they are there. `run_tool` makes the first, given the cluster's id.
+    """Create the data directories of nodes, unless they exist.
 
-    Of a cluster that has run, nodes whose data is gone are told to `report`, a line each. Raises `BrokerError` if these
-    are most of all, or if the first alone is gone.
+    Args:
+        directories: The data directory of each node.
+        template: The path of the template; None if there can be none.
+        run_tool: Creates the first directory, given the cluster's id.
+        report: Called with a line for each node of a used cluster that has lost its data.
+
+    Raises:
+        BrokerError: Most nodes have lost their data, or the first one alone has.
     """
     (_, first), *others = directories.items()
     if not is_formatted(first):
         if left := [directory for _, directory in others if is_formatted(directory)]:
-            # With another cluster's id it would not be let in. With theirs it may lead what it has lost, and they would
-            # follow: that, too, is what becomes of the last replica in sync.
-            raise BrokerError(f"{first} has no data of a broker, but {left[0]} has: put it back, or remove that too")
+            # With another cluster's id the others would refuse this node. With their id it may
+            # lead partitions that it has lost, and they would follow. (See above.)
+            raise BrokerError(
+                f"{first} has no data of a broker, but {left[0]} has: put it back, or remove that "
+                "too"
+            )
         shutil.rmtree(first, ignore_errors=True)
         if template is None or not _copy_template(template, first):
             run_tool(new_id())
@@ -73,32 +116,41 @@ def format_all(
 
 
 def _tell_of_gone(
-    gone: Sequence[tuple[int, Path]], directories: Mapping[int, Path], report: Callable[[str], object]
+    gone: Sequence[tuple[int, Path]],
+    directories: Mapping[int, Path],
+    report: Callable[[str], object],
 ) -> None:
     if len(gone) * 2 > len(directories):
-        # They would be a majority that knows nothing, and could elect one of themselves: the others would follow it.
+        # A majority without data could elect a leader, and the others would follow. (See above.)
         names = ", ".join(str(directory) for _, directory in gone)
         raise BrokerError(
-            f"{len(gone)} of {len(directories)} brokers have no data any more ({names}), and the others are too few to"
+            f"{len(gone)} of {len(directories)} brokers have no data any more ({names}), and the "
+            "others are too few to"
             " know for sure what the cluster held: put it back, or remove theirs too"
         )
     for node, directory in gone:
-        report(f"broker {node} has no data any more in {directory}: it begins anew, and copies what the others have")
+        report(
+            f"broker {node} has no data any more in {directory}: it begins anew, and copies what "
+            "the others have"
+        )
 
 
 def _has_run(directory: Path) -> bool:
-    """Whether the node of a data directory has been up, and not only formatted."""
-    return (directory / _METADATA_LOG).exists()
+    """Return whether the node of a data directory has been up, and not only formatted."""
+    return (directory / _QUORUM_STATE).exists()
 
 
 def _copy_template(template: Path, first: Path) -> bool:
-    """Whether it could be. Others may share the cache, and what a crash of the machine has cut off is made anew."""
+    """Copy the template; return whether that was possible.
+
+    Other processes may share the cache. A template that a crash has cut off is removed.
+    """
     try:
         if not is_formatted(template):
             return False
         if _is_whole(template):
             _copy(template, first, {"cluster.id": new_id(), "directory.id": new_id()})
-            with contextlib.suppress(OSError):  # a cache that is only read
+            with contextlib.suppress(OSError):  # the cache may be read-only
                 os.utime(template)
             return True
     except (OSError, UnicodeError):
@@ -108,9 +160,12 @@ def _copy_template(template: Path, first: Path) -> bool:
 
 
 def _is_whole(template: Path) -> bool:
-    checkpoint = template / _CHECKPOINT
-    cut_off = checkpoint.exists() and not checkpoint.stat().st_size
-    return not cut_off and "cluster.id=" in (template / _META).read_text()
+    """Return whether a template has the first records and the ids.
+
+    A template cut off by a crash may lack them.
+    """
+    sizes = [path.stat().st_size for name in _CHECKPOINTS if (path := template / name).exists()]
+    return bool(sizes) and all(sizes) and "cluster.id=" in (template / _META).read_text()
 
 
 def is_formatted(directory: Path) -> bool:
@@ -118,16 +173,27 @@ def is_formatted(directory: Path) -> bool:
 
 
 def new_id() -> str:
-    """A random id as Kafka writes it; none that begins with a dash, which its tools take for an option."""
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+    """Return a random id in Kafka's form.
+
+    The id never begins with a dash, which Kafka's tools would take for an option.
+    """
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith(
+        "-"
+    ):
         pass
     return text
 
 
 def _copy(source: Path, target: Path, replaced: Mapping[str, str]) -> None:
+    """Copy the storage tool's files, and nothing that a broker added.
+
+    `replaced` has the new ids by their property.
+    """
     target.mkdir(parents=True)
-    if (source / _CHECKPOINT).is_file():
-        shutil.copyfile(source / _CHECKPOINT, target / _CHECKPOINT)
+    for name in _CHECKPOINTS:
+        if (source / name).is_file():
+            (target / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / name, target / name)
     lines = []
     for line in (source / _META).read_text().splitlines():
         key, _, _ = line.partition("=")
@@ -136,14 +202,18 @@ def _copy(source: Path, target: Path, replaced: Mapping[str, str]) -> None:
 
 
 def _keep(formatted: Path, template: Path) -> None:
-    """Where nothing can be written, it is not kept; where another process has kept the same, that is as good."""
-    if not is_formatted(formatted):  # the properties have moved it elsewhere
+    """Store a template.
+
+    It is not stored if the cache is read-only. If another process has stored the same one, that is
+    as good.
+    """
+    if not is_formatted(formatted):  # the properties have moved the data elsewhere
         return
     with contextlib.suppress(OSError):
         kept = sorted(template.parent.glob("formatted-*"), key=lambda one: one.stat().st_mtime)
         for oldest in kept[: max(0, len(kept) - _MOST + 1)]:
-            shutil.rmtree(oldest, ignore_errors=True)  # who copies it just now runs the tool instead
+            # a process that is copying this template runs the tool instead
+            shutil.rmtree(oldest, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=".formatted-", dir=template.parent) as aside:
             _copy(formatted, Path(aside, "data"), {})
             Path(aside, "data").rename(template)
-

@@ -1,11 +1,4 @@
-"""Starts processes that cannot outlive this one. Owns the guardian process and the pipe to it.
-
-Nothing may be left behind even if this process is killed by SIGKILL, so the cleaning cannot be done here alone: a
-second, tiny process does it (`_guardian_main.py`). On Linux what was started also ends with this process by itself
-(PR_SET_PDEATHSIG, `_child_main.py`): that is all that is left when the guardians are killed as well. The signal follows
-the *thread* that started the child, and worker threads of an event loop end while the program goes on; so one thread,
-which lives until the end, starts them all.
-"""
+"""Processes that cannot outlive this one. Owns the guardian process and the pipe to it."""
 
 from __future__ import annotations
 
@@ -28,15 +21,39 @@ from .errors import BrokerError
 _CHILD = Path(__file__).with_name("_child_main.py")
 
 
+# Brokers must not survive the test run that started them, even if it is killed by SIGKILL. Three
+# independent mechanisms ensure that, since each has a gap:
+#
+# 1. atexit and context managers. They do nothing on SIGKILL.
+# 2. A guardian process (_guardian_main.py). It notices the end of its standard input, kills the
+#    process groups and removes the directories. A second guardian does the same if the first is
+#    killed. Ctrl-C does not reach them: they have a session of their own.
+# 3. On Linux, PR_SET_PDEATHSIG (_child_main.py). The kernel kills the child when the thread that
+#    started it ends. This is all that remains when both guardians are killed.
+#
+# The signal of 3 follows the *thread* that called fork, not its process, and worker threads of an
+# event loop end while the program continues. So a single thread that lives as long as the guardian
+# starts all processes.
+#
+# A process must never run without the guardian's knowledge. The child therefore waits for a line on
+# its standard input before it becomes the command. The line is written only after the guardian has
+# been sent the process id. If this process dies in between, the child reads the end of the input
+# and exits.
 class Spawner:
-    """A thread that starts processes. It is a daemon: it ends when the whole process does, or by :meth:`end`."""
+    """A thread that starts processes.
+
+    The thread is a daemon: it ends with the whole process, or by :meth:`end`.
+    """
 
     def __init__(self) -> None:
         self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="trikafka-broker spawner", daemon=True).start()
 
     def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> Future[subprocess.Popen[bytes]]:
-        """Have the thread call `make`; what it will return or raise. Not after `end`, when nobody would."""
+        """Let the thread call `make`; return the future result.
+
+        After `end` the call would never happen.
+        """
         made: Future[subprocess.Popen[bytes]] = Future()
 
         def start() -> None:
@@ -49,7 +66,7 @@ class Spawner:
         return made
 
     def end(self) -> None:
-        """End the thread, and so all that it has started."""
+        """End the thread, and with it all processes that it has started (Linux)."""
         self._wanted.put(None)
 
     def _run(self) -> None:
@@ -58,10 +75,10 @@ class Spawner:
 
 
 class Guardian:
-    """Process groups and directories that go away with this process at the latest.
+    """Process groups and directories that are gone at the latest when this process is.
 
-    Safe to use from several threads. Start it before use, close it when done; closing kills and removes all that was
-    not forgotten.
+    Safe to use from several threads. Start it before use and close it when done. Closing kills and
+    removes everything that was not forgotten.
     """
 
     def __init__(self) -> None:
@@ -71,7 +88,7 @@ class Guardian:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the guardian process, unless it runs already."""
+        """Start the guardian process, unless it is running."""
         if self._process is None:
             script = Path(__file__).with_name("_guardian_main.py")
             self._process = subprocess.Popen(
@@ -79,23 +96,35 @@ class Guardian:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is not for it
+                start_new_session=True,  # so that Ctrl-C does not reach it
                 cwd="/",
             )
 
     def check(self) -> None:
-        """Raises `BrokerError` if the guardian is gone; then all that it guarded is gone as well, or about to go."""
+        """Check that the guardian is alive.
+
+        Raises:
+            BrokerError: The guardian is gone, and with it everything that it guarded.
+        """
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
-            raise BrokerError(f"The guardian process was ended by somebody (code {code}); start a new cluster")
+            raise BrokerError(
+                f"The guardian process was ended by somebody (code {code}); start a new cluster"
+            )
 
     def spawn(
         self, command: Sequence[str], output: IO[bytes] | int, *, keep_open: Sequence[int] = ()
     ) -> subprocess.Popen[bytes]:
-        """Run `command` as a process group of its own, with both its outputs going to `output`.
+        """Run `command` as its own process group, with both outputs going to `output`.
 
-        It inherits the descriptors `keep_open` and no others. Raises `BrokerError` if the guardian is gone or was
-        closed, perhaps by another thread at this moment: nothing is started that nobody would end.
+        Args:
+            command: The command.
+            output: The destination of standard output and standard error.
+            keep_open: File descriptors that the process inherits.
+
+        Raises:
+            BrokerError: The guardian is gone or was closed, perhaps by another thread at this
+                moment. No process is left running.
         """
         self.check()
 
@@ -118,7 +147,8 @@ class Guardian:
         self._tell("group", process.pid)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            if self._process is None:  # the guardian may not have heard of it: it ends without its line
+            # closed meanwhile, so the guardian may not know the process: end it without its line
+            if self._process is None:
                 process.kill()
                 process.wait()
                 raise _closed()
@@ -126,13 +156,13 @@ class Guardian:
         return process
 
     def kill(self, process: subprocess.Popen[bytes]) -> None:
-        """SIGKILL the whole group of `process`, wait for it and forget it."""
+        """Kill the whole group of `process`, wait for its end, and forget it."""
         signal_group(process, signal.SIGKILL)
         process.wait()
         self.forget(process)
 
     def forget(self, process: subprocess.Popen[bytes]) -> None:
-        """`process` has ended; its number may soon be another's."""
+        """Stop guarding `process`, which has ended; its id may be reused."""
         self._tell("forget", process.pid)
 
     def own_directory(self, path: Path) -> None:
@@ -141,12 +171,12 @@ class Guardian:
         self._tell("directory", str(path))
 
     def disown_directory(self, path: Path) -> None:
-        """Leave `path` alone after all."""
+        """Keep `path` after all."""
         self._directories.discard(path)
         self._tell("keep", str(path))
 
     def close(self) -> None:
-        """Let the guardian kill and remove what is left, and wait until it has."""
+        """Let the guardian kill and remove everything left; wait until it has."""
         process = self._process
         if process is None:
             return
@@ -161,10 +191,11 @@ class Guardian:
             process.kill()
             process.wait()
         with self._lock:
-            spawner, self._spawner = self._spawner, None
+            spawner = self._spawner
+            self._spawner = None
         if spawner is not None:
             spawner.end()
-        for path in self._directories:  # there is something only if the guardian was killed
+        for path in self._directories:  # they still exist only if the guardian was killed
             shutil.rmtree(path, ignore_errors=True)
         self._directories.clear()
 
@@ -183,7 +214,7 @@ def _closed() -> BrokerError:
 
 
 def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """Send a signal to the whole group of a process that `Guardian.spawn` started; nothing if it has ended."""
+    """Send a signal to the group of a process from `Guardian.spawn`. No-op if it has ended."""
     if process.poll() is None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

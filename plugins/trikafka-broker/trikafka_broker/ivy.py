@@ -1,4 +1,7 @@
-"""Runs Apache Ivy to resolve one Kafka version. Knows the modules that a broker is made of, and how Ivy talks."""
+"""Apache Ivy, which downloads the jars of one Kafka version.
+
+This module knows the modules that a broker needs, and the form of Ivy's output.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,11 @@ from .errors import DownloadError
 from .guardian import Guardian
 from .waiting import pause
 
-#: Modules that a broker runs without. Kafka's releases have appeared on Maven before their tools did.
+#: Modules that a broker can do without. Releases of Kafka have appeared on Maven before their
+#: tools.
 _OPTIONAL = frozenset({"kafka-tools", "kafka-tools-api"})
 
-# Maven Central and nothing else: no user's settings, no local repository.
+# Maven Central only: no settings of the user, no local repository.
 _SETTINGS = """\
 <ivysettings>
   <settings defaultResolver="central"/>
@@ -39,7 +43,7 @@ _MODULE = """\
 
 @dataclass(frozen=True)
 class Ivy:
-    """An Ivy that can be run: the Java, the jar, its cache, and the descriptor of the lock on that cache."""
+    """A runnable Ivy: the Java, the jar, its cache, and the descriptor of the cache's lock."""
 
     java: Path
     jar: Path
@@ -47,9 +51,18 @@ class Ivy:
     lock: int
 
     def retrieve(
-        self, guardian: Guardian, version: str, target: Path, log_file: Path, report: Callable[[str], None]
+        self,
+        guardian: Guardian,
+        version: str,
+        target: Path,
+        log_file: Path,
+        report: Callable[[str], None],
     ) -> None:
-        """Put the jars of a Kafka version into `target/libs`. Raises `DownloadError`."""
+        """Put the jars of a Kafka version into `target/libs`.
+
+        Raises:
+            DownloadError: The jars could not be downloaded.
+        """
         without: frozenset[str] = frozenset()
         while True:
             code = self._run(guardian, version, without, target, log_file, report)
@@ -59,7 +72,8 @@ class Ivy:
             missing = _optional_missing(text)
             if not missing or missing <= without:
                 raise DownloadError(
-                    f"The jars of Kafka {version} could not be downloaded: {_reason(text)} (all of it: {log_file})",
+                    f"The jars of Kafka {version} could not be downloaded: {_reason(text)} (all "
+                    f"of it: {log_file})",
                     log_file,
                 )
             without |= missing
@@ -77,7 +91,15 @@ class Ivy:
         settings, module = target / "ivysettings.xml", target / "ivy.xml"
         settings.write_text(_SETTINGS, encoding="ascii")
         module.write_text(_module(version, without), encoding="ascii")
-        command = [str(self.java), "-jar", str(self.jar), "-settings", str(settings), "-ivy", str(module)]
+        command = [
+            str(self.java),
+            "-jar",
+            str(self.jar),
+            "-settings",
+            str(settings),
+            "-ivy",
+            str(module),
+        ]
         command += ["-cache", str(self.cache), "-types", "jar", "bundle"]
         command += ["-retrieve", f"{target}/libs/[artifact]-[revision].[ext]"]
         process = guardian.spawn(command, PIPE, keep_open=(self.lock,))
@@ -91,7 +113,7 @@ class Ivy:
 
 
 def _follow(output: IO[bytes], log: IO[bytes], report: Callable[[str], None]) -> None:
-    """Copy Ivy's output to the log and report the jars in it."""
+    """Copy Ivy's output to the log and report the jars."""
     found = fetched = 0
     for raw in _lines(output):
         log.write(raw)
@@ -108,7 +130,7 @@ def _follow(output: IO[bytes], log: IO[bytes], report: Callable[[str], None]) ->
 
 
 def _lines(output: IO[bytes]) -> Iterator[bytes]:
-    """The lines of a pipe. Looks between them whether the task that waits for this has been cancelled."""
+    """Yield the lines of a pipe; check for cancellation in between."""
     pending = b""
     while True:
         if not select.select([output], [], [], 0)[0]:
@@ -125,16 +147,24 @@ def _lines(output: IO[bytes]) -> Iterator[bytes]:
 
 def _module(version: str, without: frozenset[str]) -> str:
     major = int(version.split(".")[0])
-    # Kafka's clients bind slf4j 1.7, whose name for the log4j 2 bridge has no 2 in it. Kafka 3 wants log4j 1.
+    # Kafka's clients bind slf4j 1.7, so the bridge to log4j 2 is log4j-slf4j-impl; with
+    # log4j-slf4j2-impl nothing is logged. Kafka 3 needs log4j 1.
     logger = (
         ("org.slf4j", "slf4j-reload4j", "1.7.36")
         if major < 4
         else ("org.apache.logging.log4j", "log4j-slf4j-impl", "2.25.1")
     )
-    wanted = [("org.apache.kafka", "kafka_2.13", version), ("org.apache.kafka", "kafka-tools", version), logger]
-    # With `runtime` alone Ivy leaves the named modules themselves out.
+    wanted = [
+        ("org.apache.kafka", "kafka_2.13", version),
+        ("org.apache.kafka", "kafka-tools", version),
+        logger,
+    ]
+    # With `runtime` alone, Ivy omits the named modules themselves.
     lines = [
-        f'    <dependency org="{organisation}" name="{name}" rev="{revision}" conf="default->master,runtime"/>'
+        (
+            f'    <dependency org="{organisation}" name="{name}" rev="{revision}" '
+            'conf="default->master,runtime"/>'
+        )
         for organisation, name, revision in wanted
         if name not in without
     ]
@@ -143,8 +173,10 @@ def _module(version: str, without: frozenset[str]) -> str:
 
 
 def _optional_missing(text: str) -> frozenset[str]:
-    """The modules that do not exist, if all of them are optional and the repository could be asked."""
-    if re.search(r"SERVER ERROR|Server access error|Host \S+ not found|FAILED|timed out", text, re.IGNORECASE):
+    """Return the missing modules if all are optional and the repository responded."""
+    if re.search(
+        r"SERVER ERROR|Server access error|Host \S+ not found|FAILED|timed out", text, re.IGNORECASE
+    ):
         return frozenset()
     missing = frozenset(re.findall(r"module not found: org\.apache\.kafka#([\w.-]+);", text))
     others = re.search(r"module not found: (?!org\.apache\.kafka#)", text)
@@ -152,8 +184,10 @@ def _optional_missing(text: str) -> frozenset[str]:
 
 
 def _reason(text: str) -> str:
-    """The last lines that say something, as one line."""
+    """Return the last informative lines of Ivy's output as one line."""
     lines = [line.strip() for line in text.splitlines()]
-    telling = [line for line in lines if re.search(r"error|not found|fail|exception", line, re.IGNORECASE)]
+    telling = [
+        line for line in lines if re.search(r"error|not found|fail|exception", line, re.IGNORECASE)
+    ]
     said = telling or [line for line in lines if re.search(r"\w", line)]
     return "; ".join(dict.fromkeys(said[-4:])) or "Ivy said nothing"

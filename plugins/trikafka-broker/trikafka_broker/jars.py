@@ -1,8 +1,9 @@
 """The jars of Kafka versions, downloaded once. Owns the cache directory.
 
-Layout: `kafka-<version>/libs/*.jar`, `ivy/` (what Ivy has downloaded already), `download.lock`, `kafka-<version>.log`.
-A version's folder appears by one rename when it is complete, so a folder that is there can be used without asking.
-Beside its `libs` is then put what makes brokers start quickly: see `archive` and `formatting`.
+Layout: `kafka-<version>/libs/*.jar`, `kafka-<version>/libs.sha256`, `ivy/` (Ivy's own downloads),
+`download.lock`, `kafka-<version>.log`. A version's folder appears by one rename when it is
+complete. Files that make brokers start quickly are kept beside its `libs`: see `archive` and
+`formatting`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from . import ivy
@@ -26,12 +27,12 @@ from .settings import DEFAULT_VERSION
 from .waiting import pause
 
 Progress = Callable[[str], None]
-#: A file a version, as sha256sum writes it, below lines that say where they are from.
+#: One file per version, in the form of sha256sum, below lines that name the source.
 _HASHES = Path(__file__).with_name("hashes")
 
 
 def cache_directory() -> Path:
-    """`$TRIKAFKA_CACHE`, or `trikafka` in `$XDG_CACHE_HOME` or in `~/.cache`."""
+    """Return `$TRIKAFKA_CACHE`, or `trikafka` in `$XDG_CACHE_HOME` or in `~/.cache`."""
     own = os.environ.get("TRIKAFKA_CACHE")
     if own:
         return Path(own).absolute()
@@ -40,9 +41,12 @@ def cache_directory() -> Path:
 
 
 def find_ivy() -> Path:
-    """Apache Ivy: `$TRIKAFKA_IVY_JAR`, or the jar inside an installed pyspark, which is not imported.
+    """Return the jar of Apache Ivy.
 
-    Raises `BrokerError` when there is neither.
+    That is `$TRIKAFKA_IVY_JAR`, or the jar inside an installed pyspark, which is not imported.
+
+    Raises:
+        BrokerError: There is neither.
     """
     named = os.environ.get("TRIKAFKA_IVY_JAR")
     if named:
@@ -60,17 +64,28 @@ def find_ivy() -> Path:
 
 
 def fetch_jars(version: str = DEFAULT_VERSION, *, progress: Progress | None = None) -> Path:
-    """The folder with the jars of this Kafka version, downloaded if need be.
+    """Return the folder with the jars of a Kafka version; download them if necessary.
 
-    Raises `JavaError`; `BrokerError` for a version that is none, or when Ivy is missing; `DownloadError`. When it is
-    interrupted or cancelled, the download ends and leaves only what makes the next one shorter. If another process
-    downloads at the same time, it waits for that one.
+    If interrupted or cancelled, the download ends and leaves only files that shorten the next one.
+    A download by another process is waited for.
+
+    Args:
+        version: The version of Kafka, as on Maven.
+        progress: Called with lines about the progress.
+
+    Raises:
+        JavaError: There is no Java, or it is too old.
+        BrokerError: The version is malformed, Ivy is missing, or a cached jar has changed.
+        DownloadError: The jars could not be downloaded.
     """
     if not re.fullmatch(r"\d+(\.\d+)+([.-]\w+)*", version):
-        raise BrokerError(f"{version!r} is not a version of Kafka; an example of one is {DEFAULT_VERSION}")
+        raise BrokerError(
+            f"{version!r} is not a version of Kafka; an example of one is {DEFAULT_VERSION}"
+        )
     cache = cache_directory()
     libs = cache / f"kafka-{version}" / "libs"
     if libs.is_dir():
+        verify(libs, known_hashes(version))
         return libs
     java, ivy_jar = find_java(), find_ivy()
     report = progress or (lambda line: None)
@@ -79,13 +94,17 @@ def fetch_jars(version: str = DEFAULT_VERSION, *, progress: Progress | None = No
         with _locked(cache / "download.lock", report) as lock:
             if not libs.is_dir():
                 _download(cache, version, ivy.Ivy(java, ivy_jar, cache / "ivy", lock), report)
+            else:
+                verify(libs, known_hashes(version))
     except OSError as error:
-        raise DownloadError(f"The jars of Kafka {version} cannot be put into {cache}: {error}") from error
+        raise DownloadError(
+            f"The jars of Kafka {version} cannot be put into {cache}: {error}"
+        ) from error
     return libs
 
 
 def _download(cache: Path, version: str, resolver: ivy.Ivy, report: Progress) -> None:
-    """Fill a folder aside, then publish it. The caller holds the lock."""
+    """Download into a temporary folder, then publish it. The caller holds the lock."""
     prefix = f".kafka-{version}-"
     for leftover in cache.glob(f"{prefix}*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -98,6 +117,7 @@ def _download(cache: Path, version: str, resolver: ivy.Ivy, report: Progress) ->
         report(f"downloading Kafka {version} into {cache}")
         resolver.retrieve(guardian, version, aside, log_file, report)
         _check(version, aside / "libs", report)
+        record(aside / "libs")
         guardian.disown_directory(aside)
         aside.chmod(0o755)
         aside.rename(cache / f"kafka-{version}")
@@ -108,32 +128,107 @@ def _download(cache: Path, version: str, resolver: ivy.Ivy, report: Progress) ->
 
 
 def _check(version: str, libs: Path, report: Progress) -> None:
-    """Compare the jars with the hashes that this package has for the version. Raises `DownloadError`."""
+    """Compare the jars with this package's hashes of the version.
+
+    Raises:
+        DownloadError: A jar differs.
+    """
     known = known_hashes(version)
     if known is None:
         report(f"no hashes are known of Kafka {version}: its jars are as the repository gave them")
         return
-    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in libs.iterdir()}
-    wrong = sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
-    if wrong:
+    if wrong := _differing(libs, known):
         raise DownloadError(
-            f"What was downloaded as Kafka {version} is not what it was when trikafka-broker was written, and is not"
+            f"What was downloaded as Kafka {version} is not what it was when trikafka-broker was "
+            "written, and is not"
             f" used: {', '.join(wrong)}"
         )
 
 
+def record(folder: Path) -> None:
+    """Write the hashes of a folder's jars beside it, for :func:`verify`."""
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(_hashes_of(folder).items())]
+    _record_of(folder).write_text("".join(lines), encoding="utf-8")
+
+
+# A JVM runs whatever lies in the folder of the jars, and the cache may be shared or writable by
+# other users. So the jars are verified before each use:
+#
+# * Every jar is read. Comparing sizes and times would be cheaper, but a program that replaces a jar
+#   can keep both. Reading 55 MB takes a tenth of a second.
+# * A jar that is missing or was added counts as a difference, too: the class path is `libs/*`, so
+#   an added jar is run.
+# * For known versions the hashes come with this package. They protect against a manipulated
+#   download and a manipulated cache. For other versions the hashes are recorded at the download,
+#   beside the jars. Those only find damage: a program that can replace a jar can replace the
+#   record.
+def verify(folder: Path, known: Mapping[str, str] | None = None) -> None:
+    """Compare the jars of a folder with ``known`` hashes, or else with the recorded ones.
+
+    A folder from before hashes were recorded gets them recorded now.
+
+    Raises:
+        BrokerError: A jar has changed, is missing, or was added. The message names the jars and the
+            remedy.
+    """
+    if known is None:
+        recorded = _record_of(folder)
+        if not recorded.exists():
+            with contextlib.suppress(OSError):  # the cache may be read-only
+                record(folder)
+            return
+        known = _parsed(recorded.read_text(encoding="utf-8"))
+    if wrong := _differing(folder, known):
+        raise BrokerError(
+            f"The jars in {folder} are not those that were downloaded, and are not run: "
+            f"{', '.join(wrong)};"
+            f" remove {folder.parent if folder.name == 'libs' else folder} to have them "
+            "downloaded again"
+        )
+
+
+def _record_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.sha256")
+
+
+def _differing(folder: Path, known: Mapping[str, str]) -> list[str]:
+    """Return the names of the jars that differ, are missing, or are not known."""
+    found = _hashes_of(folder)
+    return sorted(
+        name for name in known.keys() | found.keys() if known.get(name) != found.get(name)
+    )
+
+
+def _hashes_of(folder: Path) -> dict[str, str]:
+    found = {}
+    for jar in folder.iterdir():
+        with jar.open("rb") as file:
+            found[jar.name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def _parsed(text: str) -> dict[str, str]:
+    return {
+        name: digest
+        for digest, name in (line.split() for line in text.splitlines() if not line.startswith("#"))
+    }
+
+
 def known_hashes(version: str) -> dict[str, str] | None:
-    """The SHA-256 of each jar of a version, by the name of its file; None if they are not known."""
+    """Return the SHA-256 of each jar of a version by file name; None if unknown."""
     try:
         text = (_HASHES / f"kafka-{version}.sha256").read_text(encoding="ascii")
     except FileNotFoundError:
         return None
-    return {name: digest for digest, name in (line.split() for line in text.splitlines() if not line.startswith("#"))}
+    return _parsed(text)
 
 
 @contextlib.contextmanager
 def _locked(path: Path, report: Progress) -> Iterator[int]:
-    """Hold a lock among processes. The kernel releases it when the last process that has the file open is gone."""
+    """Hold a lock between processes; yield its descriptor.
+
+    The kernel releases the lock when the last process that has the file open is gone.
+    """
     with path.open("w") as file:
         told = False
         while True:

@@ -1,4 +1,4 @@
-"""Finds Java and knows how old it is. Owns what it said."""
+"""The search for Java and its version."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ MINIMUM_JAVA = 17
 
 
 def find_java() -> Path:
-    """The `java` of `JAVA_HOME`, or else of `PATH`.
+    """Return the `java` of `JAVA_HOME`, or else of `PATH`.
 
-    Raises `JavaError` when there is none, when it does not run, and when it is older than Java 17.
+    Raises:
+        JavaError: There is none, it does not run, or it is older than Java 17.
     """
     java = _locate()
     if java is None:
-        raise JavaError(f"No Java was found in JAVA_HOME or PATH: install Java {MINIMUM_JAVA} or newer")
+        raise JavaError(
+            f"No Java was found in JAVA_HOME or PATH: install Java {MINIMUM_JAVA} or newer"
+        )
     version = parse_version(version_text(java))
     if version < MINIMUM_JAVA:
         raise JavaError(f"{java} is Java {version}, and Kafka needs Java {MINIMUM_JAVA} or newer")
@@ -33,15 +36,22 @@ def _locate() -> Path | None:
     home = os.environ.get("JAVA_HOME")
     if home:
         candidate = Path(home, "bin", "java")
-        if not os.access(candidate, os.X_OK):  # others that follow JAVA_HOME (Spark does) would fail later
-            raise JavaError(f"JAVA_HOME is {home}, and there is no {candidate} to run: correct it or unset it")
+        # no fallback to PATH: other programs that use JAVA_HOME, such as Spark, would fail later
+        if not os.access(candidate, os.X_OK):
+            raise JavaError(
+                f"JAVA_HOME is {home}, and there is no {candidate} to run: correct it or unset it"
+            )
         return candidate
     found = shutil.which("java")
     return Path(found) if found else None
 
 
 def version_text(java: Path) -> str:
-    """All that `java -version` says, asked once. Raises `JavaError` when it does not run."""
+    """Return the output of `java -version`, cached.
+
+    Raises:
+        JavaError: Java does not run.
+    """
     try:
         return _version_text(java, java.stat().st_mtime_ns)
     except (OSError, subprocess.SubprocessError) as error:
@@ -50,15 +60,21 @@ def version_text(java: Path) -> str:
 
 @functools.lru_cache
 def _version_text(java: Path, changed: int) -> str:
-    answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    answer = subprocess.run(
+        [java, "-version"], capture_output=True, text=True, timeout=60, check=True
+    )
     lines = (answer.stderr + answer.stdout).splitlines()
-    return "\n".join(line for line in lines if "Picked up" not in line)  # options of the environment
+    # lines about JAVA_TOOL_OPTIONS and the like
+    return "\n".join(line for line in lines if "Picked up" not in line)
 
 
 def parse_version(text: str) -> int:
-    """The feature release in what `java -version` prints: 17 of `"17.0.15"`, 8 of `"1.8.0_302"`.
+    """Return the feature release in the output of `java -version`.
 
-    Raises `JavaError` when the text names no version.
+    Examples: 17 for `"17.0.15"`, 8 for `"1.8.0_302"`.
+
+    Raises:
+        JavaError: The text names no version.
     """
     match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
     if match is None:

@@ -1,4 +1,4 @@
-"""Free loopback ports, chosen by the kernel and kept. Owns the sockets that keep them."""
+"""Free loopback ports, chosen by the kernel and held by sockets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,13 @@ import sys
 
 HOST = "127.0.0.1"
 
-# On Linux a bound socket that does not listen keeps its port from being given to anybody who asks for "any" port, while
-# one who asks for just this port (the broker, which sets SO_REUSEADDR as Java does) gets it. Without that, the port of
-# a broker that is down is soon somebody's: a client that tries and tries to connect to it may even connect to itself.
+# On Linux, a bound socket that does not listen reserves its port: the kernel never returns it to a
+# program that asks for any free port. A program that binds this very port with SO_REUSEADDR still
+# gets it, and a broker does so, as Java sets that option.
+#
+# Without the reservation another program soon gets the port of a broker that is down. A client that
+# retries to connect to the port may even connect to itself (TCP's simultaneous open), since its own
+# ephemeral port can be that port.
 _CAN_HOLD = sys.platform == "linux"
 
 
@@ -21,7 +25,11 @@ class Ports:
         self._held: list[socket.socket] = []
 
     def take(self, port: int = 0) -> int:
-        """Hold `port`, or any free one if it is 0, and return it. Raises `OSError` if it is in use."""
+        """Hold `port`, or any free one if it is 0; return the port.
+
+        Raises:
+            OSError: The port is in use.
+        """
         holder = socket.socket()
         try:
             holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -33,18 +41,21 @@ class Ports:
         return int(holder.getsockname()[1])
 
     def take_preferred(self, port: int) -> int:
-        """Hold `port`, or any free one if it is in use."""
+        """Hold `port`, or any free one if it is in use; return the port."""
         with contextlib.suppress(OSError):
             return self.take(port)
         return self.take()
 
     def let_brokers_bind(self) -> None:
-        """Called before brokers start: gives the ports up where holding them would be in the way."""
+        """Release the ports where holding them would prevent brokers from binding.
+
+        Called before brokers start.
+        """
         if not _CAN_HOLD:
             self.release()
 
     def release(self) -> None:
-        """Give all ports up."""
+        """Release all ports."""
         for holder in self._held:
             holder.close()
         self._held.clear()

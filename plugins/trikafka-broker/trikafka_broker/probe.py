@@ -1,4 +1,7 @@
-"""Asks a broker over plain bytes whether it serves. Two requests are enough, so they are written here by hand."""
+"""A probe that asks a broker over plain bytes whether it serves.
+
+Two requests suffice, so they are encoded by hand.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,15 @@ _CLIENT = b"trikafka-broker"
 
 
 def answers(host: str, port: int, *, timeout: float = 2.0) -> bool:
-    """Whether an ApiVersions request is answered within `timeout` seconds."""
+    """Return whether an ApiVersions request gets a response within `timeout` seconds."""
     return _ask(host, port, _API_VERSIONS, 0, b"", timeout) is not None
 
 
 def registered_brokers(host: str, port: int, *, timeout: float = 2.0) -> frozenset[int]:
-    """The ids of the brokers that the broker at this address knows as alive; none if it does not answer in time."""
+    """Return the ids of the brokers that the broker at this address knows as alive.
+
+    The set is empty if the broker does not respond in time.
+    """
     no_topics = struct.pack(">i", 0)
     body = _ask(host, port, _METADATA, 1, no_topics, timeout)
     if body is None:
@@ -29,10 +35,13 @@ def registered_brokers(host: str, port: int, *, timeout: float = 2.0) -> frozens
 
 
 def _ask(host: str, port: int, api: int, version: int, body: bytes, timeout: float) -> bytes | None:
-    """The body of the answer, or None."""
+    """Return the body of the response, or None."""
     header = struct.pack(">hhih", api, version, _CORRELATION, len(_CLIENT)) + _CLIENT
     request = header + body
-    with contextlib.suppress(OSError, struct.error), socket.create_connection((host, port), timeout) as connection:
+    with (
+        contextlib.suppress(OSError, struct.error),
+        socket.create_connection((host, port), timeout) as connection,
+    ):
         connection.sendall(struct.pack(">i", len(request)) + request)
         (size,) = struct.unpack(">i", _read(connection, 4))
         answer = _read(connection, size)
@@ -52,7 +61,10 @@ def _read(connection: socket.socket, size: int) -> bytes:
 
 
 def _broker_ids(body: bytes) -> list[int]:
-    """The node ids in the body of a Metadata response, version 1: id, host, port, rack of each broker."""
+    """Return the node ids in the body of a Metadata response, version 1.
+
+    Each broker has id, host, port and rack.
+    """
     (count,) = struct.unpack_from(">i", body)
     position = 4
     ids = []

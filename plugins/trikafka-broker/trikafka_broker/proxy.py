@@ -1,9 +1,11 @@
-"""A TCP proxy before brokers that does to single requests and responses what a bad network does. Owns its sockets.
+"""A TCP proxy in front of brokers that injects the faults of a bad network.
 
-It knows only as much of Kafka's protocol as it needs to see where a frame ends, which API a request calls and which
-response is whose: bytes 4 to 6 of a request are its API's key, 8 to 12 its correlation id, which the response has, too.
+Faults hit single requests and responses. The proxy owns its sockets. It reads only as much of
+Kafka's protocol as it needs: the length of a frame, the API key of a request (bytes 4 to 6), and
+the correlation id of requests (bytes 8 to 12) and responses.
 
-A client is led to it by its own means to dial: `open_producer(..., dial=proxy.dial)`. The brokers know nothing of it.
+A client uses the proxy by its own dial function: `open_producer(..., dial=proxy.dial)`. The brokers
+do not know about the proxy.
 """
 
 from __future__ import annotations
@@ -31,34 +33,48 @@ _GONE = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
 class Fault(Enum):
-    """What may become of one request. The connection lives on after what is lost or damaged, and else does not."""
+    """A fault of one request or response.
 
-    LOSE_REQUEST = "request lost"  #: the broker never sees it, and does see the next one
-    LOSE_RESPONSE = "response lost"  #: the broker has carried it out; the client sees the next response
-    DAMAGE_REQUEST = "request damaged"  #: the last byte is another
-    DAMAGE_RESPONSE = "response damaged"  #: a whole frame whose message ends in its middle
-    CUT_REQUEST = "cut within a request"  #: the broker gets a half of it
-    CUT_BEFORE_RESPONSE = "cut before a response"  #: the broker has carried it out
-    CUT_RESPONSE = "cut within a response"  #: the client gets a half of it
+    The connection continues after a lost or damaged frame, and ends with every other fault.
+    """
+
+    LOSE_REQUEST = "request lost"  #: The broker never sees the request, but sees the next one.
+    #: The broker executes the request. The client sees only the next response.
+    LOSE_RESPONSE = "response lost"
+    DAMAGE_REQUEST = "request damaged"  #: The last byte is inverted.
+    DAMAGE_RESPONSE = "response damaged"  #: A complete frame whose message is cut in the middle.
+    #: The length of the frame is -1, which no frame has.
+    IMPOSSIBLE_LENGTH = "response of an impossible length"
+    #: The length of the frame is 200,000,000, more than clients accept.
+    EXCESSIVE_LENGTH = "response of an excessive length"
+    CUT_REQUEST = "cut within a request"  #: The broker gets half of the request.
+    CUT_BEFORE_RESPONSE = "cut before a response"  #: The broker executes the request.
+    CUT_RESPONSE = "cut within a response"  #: The client gets half of the response.
+    # The fault that a killed connection causes on real networks, and that tests of idempotence need:
+    # the client has reconnected and sent the batch again, and then the broker reads the first one.
     LATE_REQUEST = (
-        "request of a closed connection"  #: the client is cut off; the broker reads what came up to then later
+        #: The client's connection ends; the broker reads the bytes sent so far later.
+        "request of a closed connection"
     )
 
 
 @dataclass(eq=False)
 class Rule:
-    """The next `times` requests of an API (to one broker, if `port` names it) meet a fault. `times` falls to 0."""
+    """A fault for the next `times` requests of an API, optionally to one broker (`port`).
+
+    `times` decreases to 0.
+    """
 
     fault: Fault
     times: int = 1
     api: int = PRODUCE
     port: int | None = None
-    after: int = 0  #: so many requests that it would concern are let through first
-    seconds: float = 0.0  #: after so long a late request is read,
-    until: trio.Event | None = None  #: and not before this
+    after: int = 0  #: The number of matching requests that pass before the first fault.
+    seconds: float = 0.0  #: The delay of a late request,
+    until: trio.Event | None = None  #: and an event that it waits for.
 
     def concerns(self, api: int, port: int) -> bool:
-        """Whether it is this request's turn."""
+        """Return whether the rule applies to this request; count the request."""
         if self.api != api or self.port not in (None, port) or self.times <= 0:
             return False
         if self.after:
@@ -69,16 +85,18 @@ class Rule:
 
 
 class FaultProxy:
-    """Proxies before the brokers of a cluster. `async with FaultProxy.open(["127.0.0.1:9092"]) as proxy`.
+    """Proxies in front of the brokers of a cluster.
 
-    Without rules it hands everything on unchanged. `counts` says how often each fault has happened; what `cut` has cut
-    counts once a connection, under "cut".
+    `async with FaultProxy.open(["127.0.0.1:9092"]) as proxy`. Without rules all bytes pass
+    unchanged. `counts` is the number of faults by kind; connections ended by `cut` count under
+    "cut".
     """
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.counts: Counter[str] = Counter()
-        self.passed: Counter[int] = Counter()  #: requests that a broker got whole, by their API
-        self.delay = 0.0  #: seconds that each frame waits, in both directions and one after the other
+        self.passed: Counter[int] = Counter()  #: Requests that a broker got unchanged, by API.
+        #: Seconds that each frame waits, in both directions, one frame after the other.
+        self.delay = 0.0
         self._nursery = nursery
         self._listeners: dict[tuple[str, int], int] = {}
         self._rules: list[Rule] = []
@@ -88,7 +106,10 @@ class FaultProxy:
     @classmethod
     @asynccontextmanager
     async def open(cls, addresses: Iterable[str]) -> AsyncIterator[Self]:
-        """Listen on a port of its own for each address (`host:port`). All connections end with the block."""
+        """Open a proxy with one port for each address (`host:port`).
+
+        All connections end with the block.
+        """
         async with trio.open_nursery() as nursery:
             proxy = cls(nursery)
             for address in addresses:
@@ -99,24 +120,29 @@ class FaultProxy:
                 nursery.cancel_scope.cancel()
 
     async def dial(self, host: str, port: int) -> trio.SocketStream:
-        """Open a connection to a broker through the proxy, or a direct one if it does not stand before that address."""
-        own = self._listeners.get((host, port))
-        return await (trio.open_tcp_stream(host, port) if own is None else trio.open_tcp_stream(HOST, own))
+        """Open a connection to a broker through the proxy.
 
-    # --- what goes wrong
+        An address without a proxy is connected directly.
+        """
+        own = self._listeners.get((host, port))
+        if own is None:
+            return await trio.open_tcp_stream(host, port)
+        return await trio.open_tcp_stream(HOST, own)
+
+    # --- faults
 
     def add(self, rule: Rule) -> Rule:
-        """From now on `rule` holds; those that are older come first."""
+        """Add a rule; older rules come first."""
         self._rules = [each for each in self._rules if each.times > 0]
         self._rules.append(rule)
         return rule
 
     def forget(self) -> None:
-        """Drop all rules."""
+        """Remove all rules."""
         self._rules.clear()
 
     def cut(self, port: int | None = None) -> int:
-        """Reset the connections to the broker at `port` (default: all) at once. Returns how many there were."""
+        """Reset the connections to the broker at `port` (default: all); return their number."""
         chosen = [link for link in self._links if port in (None, link.port)]
         for link in chosen:
             link.cut()
@@ -124,32 +150,35 @@ class FaultProxy:
         return len(chosen)
 
     def hold(self, port: int) -> None:
-        """Hand nothing on to the broker at `port` or from it until `release`: connections are made, and stay silent."""
+        """Pass nothing to or from the broker at `port` until `release`.
+
+        Connections are accepted and stay silent.
+        """
         self._held.setdefault(port, trio.Event())
 
     def release(self, port: int) -> None:
-        """Go on where `hold` has stopped."""
+        """Resume after `hold`."""
         if port in self._held:
             self._held.pop(port).set()
 
-    # --- for the links
+    # --- called by the links
 
     def fault_for(self, api: int, port: int) -> Rule | None:
-        """The rule that the next request of an API meets; asking uses it up."""
+        """Return the rule for the next request of an API, and count its use; None without one."""
         rule = next((rule for rule in self._rules if rule.concerns(api, port)), None)
         if rule is not None:
             self.counts[rule.fault.value] += 1
         return rule
 
     async def passage(self, port: int) -> None:
-        """Wait as long as frames to or from a broker have to."""
+        """Wait as long as frames to or from a broker must."""
         if self.delay:
             await trio.sleep(self.delay)
         while port in self._held:
             await self._held[port].wait()
 
     def later(self, broker: trio.SocketStream, rule: Rule, frames: bytearray) -> None:
-        """Hand the bytes of a closed connection to the broker when it is time."""
+        """Schedule the delivery of a closed connection's bytes to the broker."""
         self._nursery.start_soon(_deliver_late, broker, rule, frames)
 
     async def _listen(self, address: str) -> None:
@@ -171,19 +200,25 @@ class FaultProxy:
 
         (listener,) = await trio.open_tcp_listeners(0, host=HOST)
         self._listeners[host, port] = int(listener.socket.getsockname()[1])
-        self._nursery.start_soon(partial(trio.serve_listeners, serve, [listener], handler_nursery=self._nursery))
+        self._nursery.start_soon(
+            partial(trio.serve_listeners, serve, [listener], handler_nursery=self._nursery)
+        )
 
 
 class _Link:
-    """One client's connection and the one to the broker that belongs to it."""
+    """A client's connection and its connection to the broker."""
 
-    def __init__(self, proxy: FaultProxy, port: int, client: trio.SocketStream, broker: trio.SocketStream) -> None:
+    def __init__(
+        self, proxy: FaultProxy, port: int, client: trio.SocketStream, broker: trio.SocketStream
+    ) -> None:
         self.port = port
-        self._proxy, self._client, self._broker = proxy, client, broker
+        self._proxy = proxy
+        self._client = client
+        self._broker = broker
         self._scope = trio.CancelScope()
-        #: What the response to a request is to meet, by the correlation id.
+        #: The fault of a response, by correlation id.
         self._doomed: dict[bytes, Fault] = {}
-        #: What the broker gets when the client is gone.
+        #: The bytes that the broker gets after the client's connection has ended.
         self._late: tuple[Rule, bytearray] | None = None
 
     def cut(self) -> None:
@@ -191,7 +226,7 @@ class _Link:
         self._scope.cancel()
 
     async def run(self) -> None:
-        """Hand frames on until either side closes, or a fault ends it."""
+        """Pass frames until either side closes, or a fault ends the connection."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -217,7 +252,7 @@ class _Link:
         self._scope.cancel()
 
     def _request(self, frame: bytes) -> tuple[bytes, bool]:
-        """What the broker gets for a request, and whether the connection lives on."""
+        """Return the bytes for the broker, and whether the connection continues."""
         api = int.from_bytes(frame[4:6], "big")
         rule = self._proxy.fault_for(api, self.port)
         if rule is None:
@@ -239,13 +274,17 @@ class _Link:
                 return frame, True
 
     def _response(self, frame: bytes) -> tuple[bytes, bool]:
-        """What the client gets for a response, and whether the connection lives on."""
+        """Return the bytes for the client, and whether the connection continues."""
         match self._doomed.pop(frame[4:8], None):
             case Fault.LOSE_RESPONSE:
                 return b"", True
             case Fault.DAMAGE_RESPONSE:
                 half = frame[4 : 8 + (len(frame) - 8) // 2]
                 return struct.pack(">i", len(half)) + half, True
+            case Fault.IMPOSSIBLE_LENGTH:
+                return struct.pack(">i", -1) + frame[4:], True
+            case Fault.EXCESSIVE_LENGTH:
+                return struct.pack(">i", 200_000_000) + frame[4:], True
             case Fault.CUT_BEFORE_RESPONSE:
                 return b"", False
             case Fault.CUT_RESPONSE:
@@ -255,15 +294,17 @@ class _Link:
 
 
 class _Frames:
-    """Reads a stream frame by frame, each with its length before it."""
+    """A reader of frames, each with its length in front."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
         self._stream = stream
         self._buffer = bytearray()
 
     async def take(self) -> bytes | None:
-        """The next frame; `None` at the end."""
-        while len(self._buffer) < 4 or len(self._buffer) < (size := 4 + int.from_bytes(self._buffer[:4], "big")):
+        """Return the next frame; `None` at the end."""
+        while len(self._buffer) < 4 or len(self._buffer) < (
+            size := 4 + int.from_bytes(self._buffer[:4], "big")
+        ):
             data = await self._stream.receive_some(_CHUNK)
             if not data:
                 return None
@@ -273,14 +314,14 @@ class _Frames:
         return frame
 
     async def rest(self) -> bytes:
-        """What has come so far and belongs to no frame that was taken."""
+        """Return the received bytes that belong to no frame taken so far."""
         with contextlib.suppress(*_GONE), trio.move_on_after(0.01):
             while data := await self._stream.receive_some(_CHUNK):
                 self._buffer += data
         return bytes(self._buffer)
 
 
-#: What becomes of a frame: the bytes that go on, and whether the connection lives.
+#: The bytes to pass for a frame, and whether the connection continues.
 Fate = Callable[[bytes], tuple[bytes, bool]]
 
 
@@ -297,7 +338,10 @@ async def _deliver_late(broker: trio.SocketStream, rule: Rule, frames: bytearray
 
 
 def _reset(stream: trio.SocketStream) -> None:
-    """Close so that the other side sees it at once, as when a machine in between has forgotten the connection."""
+    """Close with a TCP reset, so that the other side notices at once.
+
+    A router that has forgotten the connection has the same effect.
+    """
     with contextlib.suppress(OSError):
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     stream.socket.close()

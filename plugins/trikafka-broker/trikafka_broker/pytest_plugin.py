@@ -1,7 +1,9 @@
-"""The pytest fixtures. Loaded by pytest itself, so it imports the rest only when a fixture is used.
+"""The pytest fixtures.
 
-The fixtures give synchronous objects, which tests of any kind can use; `Cluster(kafka_cluster)` makes them Trio's. A
-broker that cannot be run is an error of the test, never a skip: else a suite would be green for nothing.
+pytest itself loads this module, so it imports the rest only when a fixture is used. The fixtures
+return synchronous objects, which any test can use; `Cluster(kafka_cluster)` wraps them for Trio. If
+a broker cannot run, the test is an error and never skipped: otherwise a suite could pass without
+testing anything.
 """
 
 from __future__ import annotations
@@ -27,13 +29,23 @@ class MakeKafkaCluster(Protocol):
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("kafka", "real Kafka brokers")
-    group.addoption("--kafka-version", help="version of Kafka for the broker fixtures (also: ini option kafka_version)")
+    group.addoption(
+        "--kafka-version",
+        help="version of Kafka for the broker fixtures (also: ini option kafka_version)",
+    )
     parser.addini("kafka_version", "version of Kafka for the broker fixtures", default="")
-    parser.addini("kafka_properties", "broker properties for the fixtures, one key=value a line", type="linelist")
+    parser.addini(
+        "kafka_properties",
+        "broker properties for the fixtures, one key=value a line",
+        type="linelist",
+    )
 
 
 def _open(config: pytest.Config, options: ClusterOptions) -> KafkaCluster:
-    """A started cluster: the options of the test win over those of the command line and the ini file."""
+    """Return a started cluster.
+
+    Options of the test override those of the command line and the ini file.
+    """
     from .cluster import KafkaCluster
 
     version = config.getoption("--kafka-version") or config.getini("kafka_version")
@@ -78,7 +90,10 @@ def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 @pytest.fixture
 def make_kafka_cluster(request: pytest.FixtureRequest) -> Iterator[MakeKafkaCluster]:
-    """A function that starts a cluster for this test alone, to kill, freeze or configure; closed at its end."""
+    """Return a function that starts a cluster for this test alone, closed at its end.
+
+    The test may kill, freeze and configure its brokers.
+    """
     with ExitStack() as clusters:
 
         def make(**options: Unpack[ClusterOptions]) -> KafkaCluster:

@@ -1,7 +1,8 @@
-"""A secured listener beside the plain one: TLS with an authority that is thrown away, SASL, and access rules.
+"""A secured listener beside the plain one: TLS with a temporary authority, SASL, and ACLs.
 
-Owns the files under `security/` in a cluster's directory, the broker properties that go with them, and the settings by
-which trikafka, librdkafka and Java connect. The certificates come from `trustme` (extra `tls`).
+This module owns the files under `security/` in a cluster's directory, the matching broker
+properties, and the settings by which trikafka, librdkafka and Java connect. The certificates come
+from `trustme` (extra `tls`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from .errors import BrokerError
 SECURED = "SECURED"  #: the name of the listener
 USER, PASSWORD = "alice", "alice-secret"
 ADMIN, ADMIN_PASSWORD = "admin", "admin-secret"
-#: What the option `sasl` takes, and Kafka's names for it.
+#: The values of the option `sasl`, and Kafka's names for them.
 MECHANISMS: dict[str, tuple[str, ...]] = {
     "plain": ("PLAIN",),
     "scram": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
@@ -30,7 +31,7 @@ _LOGIN = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True)
 class SecurityOptions:
-    """What of it a cluster has."""
+    """The security options of a cluster."""
 
     tls: bool
     mtls: bool
@@ -39,7 +40,11 @@ class SecurityOptions:
 
     @classmethod
     def of(cls, tls: bool, mtls: bool, sasl: Sequence[str], acl: bool) -> SecurityOptions:
-        """Raises `ValueError` for mechanisms that there are not."""
+        """Return the checked options.
+
+        Raises:
+            ValueError: A mechanism is unknown.
+        """
         if isinstance(sasl, str):
             raise ValueError(f"sasl must be a sequence such as ['scram'], not {sasl!r}")
         for name in sasl:
@@ -49,7 +54,7 @@ class SecurityOptions:
 
     @property
     def listener(self) -> dict[str, str]:
-        """The secured listener, as in the option `listeners`; empty if there is none."""
+        """The secured listener, in the form of the option `listeners`; empty without one."""
         if not self.tls and not self.sasl:
             return {}
         return {SECURED: f"{'SASL_' if self.sasl else ''}{'SSL' if self.tls else 'PLAINTEXT'}"}
@@ -60,7 +65,10 @@ class SecurityOptions:
         return tuple(name for kind in self.sasl for name in MECHANISMS[kind])
 
     def properties(self, directory: Path) -> dict[str, object]:
-        """Broker properties. `directory` is where :func:`write_certificates` has written."""
+        """Return the broker properties.
+
+        `directory` holds the files of :func:`write_certificates`.
+        """
         properties: dict[str, object] = {}
         prefix = f"listener.name.{SECURED.lower()}."
         if self.tls:
@@ -83,7 +91,7 @@ class SecurityOptions:
         return properties
 
     def storage_arguments(self) -> list[str]:
-        """What the storage tool needs to be told: the users of SCRAM."""
+        """Return the arguments of the storage tool: the users of SCRAM."""
         arguments = []
         for name in self.mechanisms:
             if name.startswith("SCRAM"):
@@ -92,7 +100,10 @@ class SecurityOptions:
         return arguments
 
     def trikafka_settings(self, directory: Path, mechanism: str | None = None) -> dict[str, object]:
-        """Settings for `trikafka.open_*` without the bootstrap servers. `mechanism` is by default the first one."""
+        """Return settings for `trikafka.open_*` without the bootstrap servers.
+
+        `mechanism` is by default the first one.
+        """
         settings: dict[str, object] = {}
         if self.listener:
             settings["security_protocol"] = self.listener[SECURED]
@@ -110,7 +121,7 @@ class SecurityOptions:
         return settings
 
     def librdkafka_settings(self, directory: Path, mechanism: str | None = None) -> dict[str, str]:
-        """The same for librdkafka."""
+        """Return the same settings for librdkafka."""
         settings = {"security.protocol": self.listener[SECURED].lower()} if self.listener else {}
         if self.tls:
             settings["ssl.ca.location"] = str(directory / "ca.pem")
@@ -132,12 +143,18 @@ class SecurityOptions:
         return settings
 
     def java_settings(self, directory: Path, mechanism: str | None = None) -> dict[str, str]:
-        """The same for Java's client."""
+        """Return the same settings for Java's client."""
         settings = {"security.protocol": self.listener[SECURED]} if self.listener else {}
         if self.tls:
-            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(directory / "ca.pem")}
+            settings |= {
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": str(directory / "ca.pem"),
+            }
         if self.mtls:
-            settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(directory / "client.pem")}
+            settings |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": str(directory / "client.pem"),
+            }
         if self.sasl:
             mechanism = mechanism or self.mechanisms[0]
             settings |= {"sasl.mechanism": mechanism, "sasl.jaas.config": _client_login(mechanism)}
@@ -145,9 +162,10 @@ class SecurityOptions:
 
 
 def write_certificates(directory: Path) -> None:
-    """Write `ca.pem`, `broker.pem` and `client.pem`, the last two with their keys, unless they are there.
+    """Write `ca.pem`, `broker.pem` and `client.pem`, the last two with keys, unless they exist.
 
-    Raises `BrokerError` without trustme.
+    Raises:
+        BrokerError: The package trustme is missing.
     """
     if (directory / "client.pem").exists():
         return
@@ -174,7 +192,7 @@ def write_certificates(directory: Path) -> None:
 
 
 def _pkcs8(key: bytes) -> bytes:
-    """A private key in the one format that Java reads."""
+    """Return a private key in PKCS#8, the only form that Java reads."""
     from cryptography.hazmat.primitives import serialization
 
     loaded = serialization.load_pem_private_key(key, None)
@@ -183,17 +201,19 @@ def _pkcs8(key: bytes) -> bytes:
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, whatever it was before."""
+    """Write a file that only its owner may read, whatever its mode was."""
     path.touch(mode=0o600)
     path.chmod(0o600)
     path.write_bytes(content)
 
 
 def unsecured_token(subject: str = USER, lifetime: float = 3600) -> str:
-    """A token of OAuth that nobody has signed: what a broker for tests takes (RFC 7515, appendix A.5)."""
+    """Return an unsigned OAuth token, which a test broker accepts (RFC 7515, appendix A.5)."""
     now = time.time()
     parts = {"alg": "none"}, {"sub": subject, "iat": int(now), "exp": int(now + lifetime)}
-    encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts)
+    encoded = (
+        base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts
+    )
     return ".".join([*encoded, ""])
 
 
@@ -202,7 +222,10 @@ def _broker_login(mechanism: str) -> str:
         users = f'user_{USER}="{PASSWORD}" user_{ADMIN}="{ADMIN_PASSWORD}"'
         return f"{_LOGIN}.plain.PlainLoginModule required {users};"
     if mechanism == "OAUTHBEARER":
-        return f'{_LOGIN}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="{ADMIN}";'
+        return (
+            f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required "
+            f'unsecuredLoginStringClaim_sub="{ADMIN}";'
+        )
     return f"{_LOGIN}.scram.ScramLoginModule required;"
 
 
@@ -211,5 +234,8 @@ def _client_login(mechanism: str) -> str:
     if mechanism == "PLAIN":
         return f"{_LOGIN}.plain.PlainLoginModule required {who};"
     if mechanism == "OAUTHBEARER":
-        return f'{_LOGIN}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="{USER}";'
+        return (
+            f"{_LOGIN}.oauthbearer.OAuthBearerLoginModule required "
+            f'unsecuredLoginStringClaim_sub="{USER}";'
+        )
     return f"{_LOGIN}.scram.ScramLoginModule required {who};"

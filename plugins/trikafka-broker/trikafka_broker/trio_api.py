@@ -1,4 +1,7 @@
-"""The same cluster for Trio. Owns nothing: each call runs the synchronous one in a worker thread."""
+"""The cluster for Trio.
+
+Each call runs the synchronous method in a worker thread.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +21,8 @@ from .settings import ClusterOptions
 class Broker:
     """One broker of a `Cluster`. The methods are those of `KafkaBroker`, awaited.
 
-    Cancelled, `start` leaves the broker down and `stop` leaves it stopping; `kill`, `freeze` and `thaw` are quick and
-    always come to their end.
+    If cancelled, `start` leaves the broker down and `stop` leaves it stopping. `kill`, `freeze` and
+    `thaw` are quick and always complete.
     """
 
     def __init__(self, broker: KafkaBroker) -> None:
@@ -42,7 +45,7 @@ class Broker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of this broker alone."""
+        """The `host:port` of this broker alone."""
         return self.sync.bootstrap_servers
 
     @property
@@ -55,7 +58,7 @@ class Broker:
 
     @property
     def alive(self) -> bool:
-        """Whether the process exists (it may be frozen)."""
+        """True while the process exists; it may be frozen."""
         return self.sync.alive
 
     @property
@@ -63,34 +66,43 @@ class Broker:
         return self.sync.frozen
 
     async def start(self) -> None:
-        """Start and wait until it serves clients; nothing if it is alive. Raises `BrokerStartError`."""
+        """Start the broker, and wait until it serves clients. No-op if it is alive.
+
+        Raises:
+            BrokerStartError: The broker exited, or was not ready in time.
+        """
         await trio.to_thread.run_sync(self.sync.start)
 
     async def stop(self) -> None:
-        """Stop cleanly; past the cluster's `stop_timeout` it is killed."""
+        """Stop the broker cleanly; after the cluster's `stop_timeout` kill it."""
         await trio.to_thread.run_sync(self.sync.stop)
 
     async def kill(self) -> None:
-        """SIGKILL, and wait for the end of the process."""
+        """Kill the process (SIGKILL) and wait for its end."""
         await trio.to_thread.run_sync(self.sync.kill)
 
     async def freeze(self) -> None:
-        """SIGSTOP: connections are still accepted, nothing is answered."""
+        """Freeze the process (SIGSTOP): connections are accepted, requests get no response."""
         await trio.to_thread.run_sync(self.sync.freeze)
 
     async def thaw(self) -> None:
-        """SIGCONT."""
+        """Resume the process (SIGCONT)."""
         await trio.to_thread.run_sync(self.sync.thaw)
 
     async def restart(self) -> None:
-        """`stop`, then `start`. Raises `BrokerStartError`."""
+        """Stop the broker, then start it.
+
+        Raises:
+            BrokerStartError: The broker exited, or was not ready in time.
+        """
         await trio.to_thread.run_sync(self.sync.restart)
 
 
 class Cluster:
     """Real Kafka brokers, for Trio: `async with Cluster.open(brokers=3) as cluster`.
 
-    A `KafkaCluster` that is open already, as a pytest fixture gives it, can be wrapped: `Cluster(kafka_cluster)`.
+    An open `KafkaCluster`, such as that of a pytest fixture, can be wrapped:
+    `Cluster(kafka_cluster)`.
     """
 
     def __init__(self, cluster: KafkaCluster) -> None:
@@ -100,10 +112,19 @@ class Cluster:
     @classmethod
     @asynccontextmanager
     async def open(cls, **options: Unpack[ClusterOptions]) -> AsyncIterator[Cluster]:
-        """Start brokers and end them on the way out. The options are those of `Settings`.
+        """Start brokers, and end them when the block ends.
 
-        Raises `JavaError`, `DownloadError`, `BrokerStartError`, `BrokerError`. A cancellation, also during the
-        download or the start, ends all that was started; that clean-up itself is shielded.
+        A cancellation, also during the download or the start, ends everything that was started. The
+        clean-up itself is shielded.
+
+        Args:
+            options: The options of `Settings`.
+
+        Raises:
+            JavaError: There is no Java, or it is too old.
+            DownloadError: The jars could not be downloaded.
+            BrokerStartError: A broker exited, or was not ready in time.
+            BrokerError: A port or directory cannot be used.
         """
         cluster = KafkaCluster(**options)
         try:
@@ -115,34 +136,57 @@ class Cluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """`host:port` of the plain listener of all brokers, with commas between."""
+        """The `host:port` of all brokers' plain listeners, separated by commas."""
         return self.sync.bootstrap_servers
 
     def bootstrap_servers_of(self, listener: str) -> str:
-        """The same for a listener of the option `listeners`. Raises `KeyError` if there is none of that name."""
+        """Return the `host:port` of all brokers for one of the option `listeners`.
+
+        Raises:
+            KeyError: There is no such listener.
+        """
         return self.sync.bootstrap_servers_of(listener)
 
     @property
     def directory(self) -> Path:
-        """Where everything is. Raises `BrokerError` once it is closed."""
+        """The directory of the cluster.
+
+        Raises:
+            BrokerError: The cluster is closed.
+        """
         return self.sync.directory
 
     async def start(self) -> None:
-        """Start all brokers that are not alive, together. Raises `BrokerStartError`; cancelled, they are down again."""
+        """Start all brokers that are not alive, together.
+
+        If cancelled, the brokers that it started are down again.
+
+        Raises:
+            BrokerStartError: A broker exited, or was not ready in time.
+        """
         await trio.to_thread.run_sync(self.sync.start)
 
     async def stop(self) -> None:
-        """Stop all brokers cleanly; data and ports stay for another `start`. Cancelled, it leaves them stopping."""
+        """Stop all brokers cleanly; data and ports stay for another `start`.
+
+        If cancelled, the brokers are still stopping.
+        """
         await trio.to_thread.run_sync(self.sync.stop)
 
-    def java_command(self, main_class: str, *arguments: str, jvm_options: Sequence[str] = ()) -> list[str]:
-        """The command that runs a class of Kafka's jars."""
+    def java_command(
+        self, main_class: str, *arguments: str, jvm_options: Sequence[str] = ()
+    ) -> list[str]:
+        """Return the command that runs a class of Kafka's jars."""
         return self.sync.java_command(main_class, *arguments, jvm_options=jvm_options)
 
     async def run_tool(
         self, main_class: str, *arguments: str, input: str | None = None, timeout: float = 60
     ) -> subprocess.CompletedProcess[str]:
-        """Run such a command to its end. Raises what `KafkaCluster.run_tool` does. Cancelled, it still waits for it."""
+        """Run a class of Kafka's jars until it ends; return the finished process.
+
+        If cancelled, the call still waits for the tool. The exceptions are those of
+        `KafkaCluster.run_tool`.
+        """
         call: Callable[[], subprocess.CompletedProcess[str]] = lambda: self.sync.run_tool(  # noqa: E731
             main_class, *arguments, input=input, timeout=timeout
         )

@@ -1,4 +1,4 @@
-"""Waiting for a condition with a limit: the one place where this package sleeps."""
+"""Waits for a condition with a limit: the only place where this package sleeps."""
 
 from __future__ import annotations
 
@@ -12,17 +12,22 @@ POLL_INTERVAL = 0.05
 
 
 def pause() -> None:
-    """One step of a poll loop.
+    """Sleep for one step of a poll loop.
 
-    In a worker thread of Trio, when the task that waits for the thread is cancelled: raises `trio.Cancelled`.
+    In a worker thread of Trio, `trio.Cancelled` is raised if the task that waits for the thread is
+    cancelled.
     """
-    with contextlib.suppress(RuntimeError):  # not a thread that Trio started: there is nothing to be cancelled
+    # RuntimeError: Trio did not start this thread, so nothing can be cancelled
+    with contextlib.suppress(RuntimeError):
         trio.from_thread.check_cancelled()
     time.sleep(POLL_INTERVAL)
 
 
 def wait_until(condition: Callable[[], bool], limit: float) -> bool:
-    """Poll `condition` until it holds (true) or `limit` seconds have gone by (false). It is asked at least once."""
+    """Poll `condition` until it is true; return False after `limit` seconds.
+
+    The condition is evaluated at least once.
+    """
     deadline = time.monotonic() + limit
     while not condition():
         if time.monotonic() >= deadline:

@@ -1,4 +1,7 @@
-"""Found by Spark because of its name: makes ``format("trikafka")`` known without a call to register it."""
+"""The module that Spark finds by its name.
+
+It makes ``format("trikafka")`` known without a call to register the source.
+"""
 
 from trikafka_spark.source import TrikafkaDataSource as DefaultSource
 

@@ -1,4 +1,7 @@
-"""One Spark for all tests of the process, started as the sink starts it; topics with known records in a real Kafka."""
+"""Fixtures: one Spark for all tests of the process, and topics with known records in a real Kafka.
+
+Spark is started as the sink starts it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,12 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
+import pyspark
 import pytest
 import quick_spark
 import spark_delta
-from spark_kafka import make_topic
+from hdfs_server import HdfsServer, hdfs_server
+from known_topics import make_topic
 from trikafka_spark import session
 
 from benchmarks import parquet
@@ -19,9 +24,22 @@ _numbers = itertools.count()
 MakeTopic = Callable[..., Awaitable[str]]
 
 
+def _before_4_2() -> bool:
+    """Return whether this Spark cannot load the jars of the tests.
+
+    They are built for 4.2 (``make test-spark``).
+    """
+    return tuple(map(int, pyspark.__version__.split(".")[:2])) < (4, 2)
+
+
 @pytest.fixture(scope="session")
 def connector_jars() -> list[str]:
-    """The jars of Spark's own Kafka connector; none where they cannot be had: then the tests that need them fail."""
+    """Return the jars of Spark's own Kafka connector.
+
+    The list is empty if they cannot be downloaded; the tests that need them fail then.
+    """
+    if _before_4_2():
+        return []
     try:
         return parquet.connector_jars(lambda line: None)
     except parquet.NotMeasured:
@@ -30,21 +48,27 @@ def connector_jars() -> list[str]:
 
 @pytest.fixture(scope="session")
 def delta_jars() -> list[str]:
-    """The jars of Delta Lake; none where they cannot be had: then the tests that need them fail."""
+    """Return the jars of Delta Lake.
+
+    The list is empty if they cannot be downloaded; the tests that need them fail then.
+    """
+    if _before_4_2():
+        return []
     return spark_delta.delta_jars()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_spark() -> None:
-    """All that is started from here on, and is a Spark, starts quickly."""
+    """Make every Spark that is started from here on start quickly."""
     quick_spark.prepare()
 
 
 @pytest.fixture(scope="session")
 def spark_context(connector_jars: list[str], delta_jars: list[str]) -> Iterator[Any]:
-    """A Spark context on ``local[2]``, made in a thread: in the main thread it would take SIGINT from Trio.
+    """Return a Spark context on ``local[2]``, with Spark's own connector and Delta Lake.
 
-    One for all: so it has Spark's own connector and Delta Lake as well.
+    It is shared by all tests. It is made in a thread: in the main thread it would take SIGINT from
+    Trio.
     """
     started: list[Any] = []
     conf = spark_delta.conf(delta_jars) | {"spark.jars": ",".join([*connector_jars, *delta_jars])}
@@ -61,23 +85,32 @@ def spark_context(connector_jars: list[str], delta_jars: list[str]) -> Iterator[
 
 @pytest.fixture(scope="session")
 def spark(spark_context: Any) -> Any:
-    """The session over it."""
+    """Return the session of the shared context."""
     from pyspark.sql import SparkSession
 
     return SparkSession(spark_context)
 
 
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """Run a small HDFS, shared by all tests."""
+    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
 @pytest.fixture
 def sparks_connector(connector_jars: list[str]) -> None:
-    """Spark's own Kafka connector, for the tests that compare with it: without it they would say nothing."""
+    """Require Spark's own Kafka connector: without it a comparison with it would prove nothing."""
     assert connector_jars, "Spark's Kafka connector could not be downloaded"
 
 
 @pytest.fixture
 def new_topic(kafka_broker: Any) -> MakeTopic:
-    """``await new_topic(records, partitions=4)``: a new topic with so many records; returns its name."""
+    """Make topics: ``await new_topic(records, partitions=4)`` returns a new topic's name."""
 
     async def make(records: int, partitions: int = 4) -> str:
-        return await make_topic(kafka_broker.bootstrap_servers, f"topic-{next(_numbers)}", records, partitions)
+        return await make_topic(
+            kafka_broker.bootstrap_servers, f"topic-{next(_numbers)}", records, partitions
+        )
 
     return make

@@ -1,6 +1,7 @@
-"""A user's Trio program with Spark Connect: reads, writes, a stream, a query that is cancelled. Prints what it found, as JSON.
+"""A user's Trio program with Spark Connect: reads, writes, a stream, a query that is cancelled.
 
-Arguments: the server's address, Kafka's servers, a topic, two target topics, a folder for checkpoints.
+It prints its results as JSON. Arguments: the server's address, Kafka's servers, a topic, two target
+topics, a folder for checkpoints.
 """
 
 from __future__ import annotations
@@ -18,38 +19,62 @@ import trikafka
 
 
 class Job:
-    """What the program does with Spark; the methods block."""
+    """The program's use of Spark. The methods block."""
 
-    def __init__(self, remote: str, servers: str, topic: str, written: str, streamed: str, checkpoints: str) -> None:
+    def __init__(
+        self, remote: str, servers: str, topic: str, written: str, streamed: str, checkpoints: str
+    ) -> None:
         self.spark = SparkSession.builder.remote(remote).getOrCreate()
         self.options = {"kafka.bootstrap.servers": servers}
-        self.frame = self.spark.read.format("trikafka").options(subscribe=topic, **self.options).load()
-        self.servers, self.topic, self.written, self.streamed, self.checkpoints = servers, topic, written, streamed, checkpoints
+        self.frame = (
+            self.spark.read.format("trikafka").options(subscribe=topic, **self.options).load()
+        )
+        self.servers = servers
+        self.topic = topic
+        self.written = written
+        self.streamed = streamed
+        self.checkpoints = checkpoints
 
     def reads(self) -> dict[str, Any]:
         before = self.frame.count()
         trio.run(add_one, self.servers, self.topic)
         self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-        reader = self.spark.read.format("trikafka").options(subscribe=self.topic, pushFilters="true", **self.options)
-        pushed = reader.schema("partition INT, offset BIGINT").load().where("partition = 0 AND offset >= 10")
+        reader = self.spark.read.format("trikafka").options(
+            subscribe=self.topic, pushFilters="true", **self.options
+        )
+        pushed = (
+            reader.schema("partition INT, offset BIGINT")
+            .load()
+            .where("partition = 0 AND offset >= 10")
+        )
         found = {"count": before, "pushed": pushed.count(), "columns": pushed.columns}
         self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
         return found
 
     def write(self) -> None:
-        """What the frame has, which was bound before there was one more."""
-        writer = self.frame.select("key", "value").write.format("trikafka").options(topic=self.written, **self.options)
+        """Write the rows of the frame, which was created before the last record was added."""
+        writer = (
+            self.frame.select("key", "value")
+            .write.format("trikafka")
+            .options(topic=self.written, **self.options)
+        )
         writer.options(exactlyOnce="true", transactionalId="connect").mode("append").save()
 
     def start(self) -> Any:
         reader = self.spark.readStream.format("trikafka").options(**self.options)
-        frame = reader.options(subscribe=self.topic, startingOffsets="earliest", maxOffsetsPerTrigger="60").load()
+        frame = reader.options(
+            subscribe=self.topic, startingOffsets="earliest", maxOffsetsPerTrigger="60"
+        ).load()
         writer = frame.select("value").writeStream.format("trikafka").options(**self.options)
-        writer = writer.options(topic=self.streamed, exactlyOnce="true", checkpointLocation=self.checkpoints)
+        writer = writer.options(
+            topic=self.streamed, exactlyOnce="true", checkpointLocation=self.checkpoints
+        )
         return writer.trigger(availableNow=True).start()
 
     def endless(self) -> int:
-        return self.spark.sql("SELECT count(*) FROM range(0, 1000000000000000, 1, 2) WHERE hash(id) = 7").collect()[0][0]
+        return self.spark.sql(
+            "SELECT count(*) FROM range(0, 1000000000000000, 1, 2) WHERE hash(id) = 7"
+        ).collect()[0][0]
 
 
 async def add_one(servers: str, topic: str) -> None:
@@ -58,7 +83,7 @@ async def add_one(servers: str, topic: str) -> None:
 
 
 async def cancelled(job: Job) -> float:
-    """How long it takes to cancel a query that runs (seconds)."""
+    """Return the seconds that it takes to cancel a running query."""
     running, token = trio.Event(), trio.lowlevel.current_trio_token()
 
     def progress(*, inflight_tasks: int, **_: Any) -> None:
@@ -80,8 +105,13 @@ async def main(*arguments: str) -> None:
     found = await trio.to_thread.run_sync(job.reads)
     await trikafka_spark.in_thread(job.spark, job.write)
     query = await trikafka_spark.run_query(job.spark, job.start)
-    batches = await trikafka_spark.in_thread(job.spark, lambda: [each.batchId for each in query.recentProgress])
-    print(json.dumps({**found, "batches": len(batches), "cancelled": await cancelled(job)}), flush=True)
+    batches = await trikafka_spark.in_thread(
+        job.spark, lambda: [each.batchId for each in query.recentProgress]
+    )
+    print(
+        json.dumps({**found, "batches": len(batches), "cancelled": await cancelled(job)}),
+        flush=True,
+    )
     await trio.to_thread.run_sync(job.spark.stop)
 
 

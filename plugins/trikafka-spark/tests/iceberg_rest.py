@@ -1,4 +1,7 @@
-"""Iceberg's REST catalog, of its reference implementation (Java), as a process of its own; and its reader, not pyiceberg's."""
+"""Iceberg's reference implementation (Java) of a REST catalog, as a process, and its reader.
+
+The reader is independent of pyiceberg.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from benchmarks.spark_jars import spark_jars
 VERSION = "1.11.0"
 _JETTY = "12.0.16"
 _SQLITE = "3.49.1.0"
-#: What Spark has. (Without ORC the reader does not begin.)
+#: Dependencies that Spark's jars already have. (Without ORC the reader does not start.)
 _BROUGHT = "org.apache.hadoop org.slf4j org.apache.logging.log4j org.scala-lang"
 _MODULE = f"""\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
@@ -44,7 +47,10 @@ _numbers = itertools.count()
 
 @dataclass
 class Read:
-    """What Java has read of a table: rows are (topic, partition, offset, microseconds since 1970, value in hexadecimal digits)."""
+    """The content of a table as Java reads it.
+
+    A row is (topic, partition, offset, microseconds since 1970, value in hexadecimal digits).
+    """
 
     columns: dict[str, str] = field(default_factory=dict)
     partitions: list[str] = field(default_factory=list)
@@ -53,19 +59,20 @@ class Read:
 
 
 class RestCatalogServer:
-    """The server, seen from a test."""
+    """The server as a test sees it."""
 
     def __init__(self, process: subprocess.Popen[str], warehouse: Path) -> None:
         assert process.stdout is not None
-        self._process, self.warehouse = process, warehouse
+        self._process = process
+        self.warehouse = warehouse
         self.url = f"http://127.0.0.1:{int(process.stdout.readline())}"
 
     def new_table(self) -> str:
-        """The name of a table that is not there."""
+        """Return the name of a table that does not exist."""
         return f"shop.flights_{next(_numbers)}"
 
     def read(self, table: str, partition: int = 0, offset: int = 0) -> Read:
-        """All of it, and what a filter lets through."""
+        """Read all rows of the table, and those that a filter lets through."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         print(table, partition, offset, file=self._process.stdin, flush=True)
@@ -77,7 +84,13 @@ class RestCatalogServer:
             elif kind == "file":
                 found.partitions.append(told[0] if told else "")
             else:
-                row: Any = (told[0], int(told[1]), int(told[2]), int(told[3]), told[4] if len(told) > 4 else "")
+                row: Any = (
+                    told[0],
+                    int(told[1]),
+                    int(told[2]),
+                    int(told[3]),
+                    told[4] if len(told) > 4 else "",
+                )
                 (found.rows if kind == "row" else found.some).append(row)
         found.rows.sort()
         found.some.sort()
@@ -86,14 +99,20 @@ class RestCatalogServer:
 
 @contextmanager
 def rest_catalog(warehouse: Path) -> Iterator[RestCatalogServer]:
-    """Start one; end it at the end."""
+    """Start a catalog, and end it with the block."""
     jars = spark_jars("iceberg", VERSION, _MODULE, "iceberg-core-*.jar")
     sparks = Path(pyspark.__file__).parent / "jars"
-    brought = [path for name in ("hadoop-client-*", "slf4j-api-*", "commons-logging-*") for path in sparks.glob(f"{name}.jar")]
+    brought = [
+        path
+        for name in ("hadoop-client-*", "slf4j-api-*", "commons-logging-*")
+        for path in sparks.glob(f"{name}.jar")
+    ]
     path = ":".join([*jars, *map(str, brought)])
     quick = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
     command = [str(find_java()), *quick, "-cp", path, str(_PROGRAM), str(warehouse)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         try:
             yield RestCatalogServer(process, warehouse)

@@ -1,4 +1,7 @@
-"""Starts Spark as an export does, with the settings that it reads as JSON; prints what became of them, and ends when it is told."""
+"""A program that starts Spark as an export does, with settings from JSON on its standard input.
+
+It prints the settings that arrived, and ends when its standard input ends.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,23 @@ from trikafka_spark import session
 def main() -> None:
     given: dict[str, str] = json.loads(sys.stdin.readline())
     found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(session.acquire("local[1]", "jvm", given)))
+    thread = threading.Thread(
+        target=lambda: found.append(session.acquire("local[1]", "jvm", given))
+    )
     thread.start()
     thread.join()
     context = found[0]
     system = context._jvm.java.lang.System
     conf = dict(context.getConf().getAll())
-    properties = {name: system.getProperty(name) for name in ("mine", "theirs", "defaults", "spark.theirs", "spark.both")}
-    answer = {"conf": {name: conf.get(name) for name in given}, "properties": properties, "scratch": str(session._scratch)}
+    properties = {
+        name: system.getProperty(name)
+        for name in ("mine", "theirs", "defaults", "spark.theirs", "spark.both")
+    }
+    answer = {
+        "conf": {name: conf.get(name) for name in given},
+        "properties": properties,
+        "scratch": str(session._scratch),
+    }
     print(json.dumps(answer), flush=True)
     sys.stdin.readline()
     session.release(context)

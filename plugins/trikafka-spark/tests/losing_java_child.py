@@ -1,7 +1,9 @@
-"""A program whose Spark loses its JVM: ``losing_java_child.py SERVERS TOPIC DESTINATION MOMENT``.
+"""A program whose Spark loses its JVM.
 
-Its first export has the JVM killed at the moment ``writing``, ``partly`` (some files are done) or ``cancelled`` (as ``partly``,
-and the export is cancelled with it). It prints how that ended, then exports again in the same process.
+Usage: ``losing_java_child.py SERVERS TOPIC DESTINATION MOMENT``. During its first export the JVM is
+killed at the moment ``writing``, ``partly`` (some files are done) or ``cancelled`` (as ``partly``,
+and the export is cancelled as well). The program prints how that ended. Then it exports again in
+the same process.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ async def main(servers: str, topic: str, destination: str, moment: str) -> None:
 
     def tell(step: ExportProgress) -> None:
         nonlocal killed
-        there = step.stage == "writing" and (moment == "writing" or 0 < step.ranges_done < step.ranges_total)
+        there = step.stage == "writing" and (
+            moment == "writing" or 0 < step.ranges_done < step.ranges_total
+        )
         if there and not killed:
             killed = True
             assert SparkContext._gateway is not None

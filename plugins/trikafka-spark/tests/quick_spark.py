@@ -1,7 +1,10 @@
-"""Spark's JVMs in tests: two dozen of them, each for some seconds of work. An archive of their classes, and no compiler that
-pays for itself in minutes only, spare two thirds of the processor time of a session and three small jobs (17 s and 5 s).
+"""Fast starts of Spark's JVMs in tests: two dozen of them, each for some seconds of work.
 
-The archive is kept in the environment whose PySpark it is of. The first process that comes makes it, the others begin without it.
+The JVMs use an archive of their classes, and no compiler that only pays off after minutes. That
+saves two thirds of the processor time of a session with three small jobs (5 s instead of 17 s).
+
+The archive is kept in the environment of its PySpark. The first process writes it; others that
+start meanwhile do without it.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from trikafka_broker.java import find_java
 
 _VARIABLE = "SPARK_SUBMIT_OPTS"
 _COMPILER = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-#: What most tests do: a session, an aggregation, Parquet that is written and read.
+#: The work of most tests: a session, an aggregation, Parquet written and read.
 _WORK = """
 import sys
 from pyspark.sql import SparkSession
@@ -34,9 +37,9 @@ sys.exit(jvm.wait())
 
 
 def prepare() -> None:
-    """Set the environment for the Sparks that this process, and what it starts, will start."""
+    """Set the environment for the Sparks that this process and its children will start."""
     home, java = Path(pyspark.__file__).parent, find_java()
-    logger, *_ = (home / "jars").glob("slf4j-api-*.jar")  # spark-class has it first
+    logger, *_ = (home / "jars").glob("slf4j-api-*.jar")  # first on the path, as in spark-class
     jars = archive.Jars(home / "jars", f"{home}/conf:{logger}:{home}/jars/*", Path(sys.prefix))
     file = archive.prepare(java, jars, _write, lambda: None)
     os.environ[_VARIABLE] = " ".join([*_COMPILER, *archive.using_options(file, [])])
@@ -47,6 +50,12 @@ def _write(file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-c", _WORK, f"{folder}/parquet"]
         try:
-            subprocess.run(command, env=os.environ | {_VARIABLE: options}, capture_output=True, timeout=120, check=True)
+            subprocess.run(
+                command,
+                env=os.environ | {_VARIABLE: options},
+                capture_output=True,
+                timeout=120,
+                check=True,
+            )
         except subprocess.SubprocessError as error:
             raise BrokerError(f"Spark's archive was not written: {error}") from error

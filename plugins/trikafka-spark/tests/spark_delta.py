@@ -1,4 +1,7 @@
-"""The jars of Delta Lake, downloaded once into the cache by Ivy, as `spark.jars.packages` would do it each time."""
+"""The jars of Delta Lake, downloaded once into the cache by Ivy.
+
+With `spark.jars.packages` each start would do that.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +12,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from spark_kafka import value_of
+from known_topics import value_of
 from trikafka_broker import DownloadError
 
 from benchmarks.spark_jars import spark_jars
 
 VERSION = "4.4.0"
-#: What it asks for, and Spark has.
+#: Dependencies of Delta Lake that Spark already has.
 _BROUGHT = (
-    "org.apache.hadoop org.apache.parquet org.apache.logging.log4j org.slf4j org.scala-lang org.xerial.snappy org.roaringbitmap"
-    " org.locationtech.jts com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben com.google.code.findbugs"
+    "org.apache.hadoop org.apache.parquet org.apache.logging.log4j org.slf4j org.scala-lang "
+    "org.xerial.snappy org.roaringbitmap"
+    " org.locationtech.jts com.fasterxml.jackson.core com.fasterxml.jackson.datatype "
+    "com.github.luben com.google.code.findbugs"
     " io.airlift commons-pool javax.annotation"
 )
 _MODULE = f"""\
@@ -35,16 +40,18 @@ _MODULE = f"""\
 
 
 def delta_jars() -> list[str]:
-    """The jars; none where they cannot be had."""
+    """Return the jars; none if they cannot be downloaded."""
     try:
         return spark_jars("delta", VERSION, _MODULE, "delta-spark*.jar")
     except DownloadError as error:
-        print(f"Delta Lake could not be downloaded: {error}", file=sys.stderr)  # pytest shows it beside the tests that fail
+        print(
+            f"Delta Lake could not be downloaded: {error}", file=sys.stderr
+        )  # pytest shows it beside the tests that fail
         return []
 
 
 def conf(jars: list[str]) -> dict[str, str]:
-    """What a Spark with these jars is started with."""
+    """Return the settings for a Spark with these jars."""
     if not jars:
         return {}
     return {
@@ -57,7 +64,7 @@ def conf(jars: list[str]) -> dict[str, str]:
 
 @contextmanager
 def few_partitions(spark: Any) -> Iterator[None]:
-    """Two hundred tasks for a handful of files take a minute."""
+    """Set a small number of shuffle partitions: 200 tasks for a handful of files take a minute."""
     settings = {
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
@@ -73,8 +80,10 @@ def few_partitions(spark: Any) -> Iterator[None]:
 
 
 def check_delta(spark: Any, root: Path, records: int, partitions: int = 4) -> None:
-    """Every record stands in the table once, as it was."""
-    rows = spark.read.format("delta").load(str(root)).select("partition", "offset", "value").collect()
+    """Check that every record is in the table once, unchanged."""
+    rows = (
+        spark.read.format("delta").load(str(root)).select("partition", "offset", "value").collect()
+    )
     found = Counter((row.partition, row.offset) for row in rows)
     assert set(found) == {(number % partitions, number // partitions) for number in range(records)}
     assert max(found.values(), default=1) == 1, "no row twice"

@@ -1,4 +1,4 @@
-"""A Spark cluster of a master and two workers on this machine, as their own processes, and what is shipped to it."""
+"""A Spark cluster of a master and two workers, as processes of this machine, and its packages."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyspark
+import trikafka_export
 import trikafka_spark
 
 import trikafka
@@ -21,7 +22,7 @@ HOME = Path(pyspark.__file__).parent
 
 
 class Standalone:
-    """The processes, and the address of the master."""
+    """The processes of the cluster, and the address of the master."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -29,14 +30,32 @@ class Standalone:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Start the master and two workers at the same time, and wait until it knows them."""
+        """Start the master and two workers together, and wait until the master knows both."""
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = str(free.getsockname()[1])
         self.master = f"spark://127.0.0.1:{port}"
-        log = self._run("master", "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
+        log = self._run(
+            "master", "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"
+        )
         for number in range(2):
-            work = ("--work-dir", str(self.directory / f"work-{number}"), "--cores", "1", "--memory", "1g")
-            self._run(f"worker-{number}", "worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", *work, self.master)
+            work = (
+                "--work-dir",
+                str(self.directory / f"work-{number}"),
+                "--cores",
+                "1",
+                "--memory",
+                "1g",
+            )
+            self._run(
+                f"worker-{number}",
+                "worker.Worker",
+                "--host",
+                "127.0.0.1",
+                "--webui-port",
+                "0",
+                *work,
+                self.master,
+            )
         until = time.monotonic() + 90
         while log.read_text(errors="replace").count("Registering worker") < 2:
             assert time.monotonic() < until, log.read_text(errors="replace")
@@ -50,25 +69,43 @@ class Standalone:
             process.wait()
 
     def executors(self) -> list[int]:
-        """The process ids of the executors that run now."""
+        """Return the process ids of the running executors."""
         found, groups = [], {process.pid for process in self._processes}
         for entry in Path("/proc").iterdir():
             with suppress(OSError):
                 line = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
-                if b"CoarseGrainedExecutorBackend" in line and os.getpgid(int(entry.name)) in groups:
+                if (
+                    b"CoarseGrainedExecutorBackend" in line
+                    and os.getpgid(int(entry.name)) in groups
+                ):
                     found.append(int(entry.name))
         return found
 
     def _run(self, name: str, cls: str, *arguments: str) -> Path:
-        """In a group of its own, in an environment that does not know this repository."""
+        """Run a process in its own group, in an environment that does not know this repository."""
         log = self.directory / f"{name}.log"
-        environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYSPARK_PYTHON")}
-        environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
-        environment["SPARK_DAEMON_JAVA_OPTS"] = os.environ.get("SPARK_SUBMIT_OPTS", "")  # quick_spark.py
+        environment = {
+            key: value
+            for key, value in os.environ.items()
+            if key not in ("PYTHONPATH", "PYSPARK_PYTHON")
+        }
+        environment |= {
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_HOME": str(HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        }
+        environment["SPARK_DAEMON_JAVA_OPTS"] = os.environ.get(
+            "SPARK_SUBMIT_OPTS", ""
+        )  # quick_spark.py
         command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{cls}", *arguments]
         with log.open("wb") as out:
             process = subprocess.Popen(
-                command, env=environment, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True
+                command,
+                env=environment,
+                stdout=out,
+                stderr=out,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
         self._processes.append(process)
         return log
@@ -76,7 +113,7 @@ class Standalone:
 
 @contextmanager
 def standalone(directory: Path) -> Iterator[Standalone]:
-    """A cluster, killed at the end."""
+    """Run a cluster, which is killed at the end."""
     cluster = Standalone(directory)
     try:
         cluster.start()
@@ -86,9 +123,14 @@ def standalone(directory: Path) -> Iterator[Standalone]:
 
 
 def zipped(path: Path) -> Path:
-    """The pure part of trikafka and of its Spark plugin, as users zip it for ``--py-files``."""
+    """Zip the pure part of trikafka and of its Spark plugin, as users do for ``--py-files``."""
     with zipfile.ZipFile(path, "w") as archive:
-        for package in (Path(trikafka.__file__).parent, *map(Path, trikafka_spark.__path__), _auto()):
+        for package in (
+            Path(trikafka.__file__).parent,
+            *map(Path, trikafka_export.__path__),
+            *map(Path, trikafka_spark.__path__),
+            _auto(),
+        ):
             for file in sorted(package.rglob("*")):
                 if file.is_file() and file.suffix not in (".pyc", ".so", ".c"):
                     archive.write(file, file.relative_to(package.parent))
@@ -96,5 +138,5 @@ def zipped(path: Path) -> Path:
 
 
 def _auto() -> Path:
-    """The package by which Spark finds the data source."""
+    """Return the package by which Spark finds the data source."""
     return Path(trikafka_spark.__path__[0]).parent / "pyspark_trikafka"

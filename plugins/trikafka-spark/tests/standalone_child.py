@@ -1,6 +1,7 @@
-"""A user's job on a cluster: reads, writes, exports. Prints what it found, as JSON.
+"""A user's job on a cluster, which reads, writes and exports, and prints its results as JSON.
 
-Arguments: master, zip for ``--py-files`` or an environment's archive, servers, topic, target topic, destination of the export.
+Arguments: master, zip for ``--py-files`` or an environment's archive, servers, topic, target topic,
+destination of the export.
 """
 
 from __future__ import annotations
@@ -20,37 +21,65 @@ import trikafka
 
 
 def looks(_: Iterable[Any]) -> Iterator[tuple[str, str, int]]:
-    """Where a worker has trikafka from, in what form, and how often it warns of that."""
+    """Return the origin of a worker's trikafka, its form, and how often it warns about that."""
     from trikafka._wire import _implementation
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         for _ in range(3):
             _implementation.warn_if_missing(1)
-    yield trikafka.__file__ or "", f"{_implementation.name_in_use}: {_implementation.missing}", len(told)
+    yield (
+        trikafka.__file__ or "",
+        f"{_implementation.name_in_use}: {_implementation.missing}",
+        len(told),
+    )
 
 
 def main(master: str, archive: str, servers: str, topic: str, target: str, root: str) -> None:
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    builder = (
+        SparkSession.builder.master(master)
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+    )
     if archive.endswith(".zip"):
         builder = builder.config("spark.submit.pyFiles", archive)
     else:  # with PYSPARK_PYTHON=./environment/bin/python
-        os.environ.pop("PYTHONPATH", None)  # what executors of a local-cluster would find as well
+        os.environ.pop("PYTHONPATH", None)  # executors of a local-cluster would use it as well
         builder = builder.config("spark.archives", f"{archive}#environment")
-    for setting in ("spark.executor.memory=600m", "spark.cores.max=2", "spark.scheduler.minRegisteredResourcesRatio=1.0"):
+    for setting in (
+        "spark.executor.memory=600m",
+        "spark.cores.max=2",
+        "spark.scheduler.minRegisteredResourcesRatio=1.0",
+    ):
         builder = builder.config(*setting.split("="))
-    builder = builder.config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))  # quick_spark.py
+    builder = builder.config(
+        "spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", "")
+    )  # quick_spark.py
     spark = builder.getOrCreate()
-    frame = spark.read.format("trikafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
-    counted = frame.where("offset < 100").groupBy("partition").count().orderBy("partition").collect()
+    frame = (
+        spark.read.format("trikafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", topic)
+        .load()
+    )
+    counted = (
+        frame.where("offset < 100").groupBy("partition").count().orderBy("partition").collect()
+    )
     writing = frame.where("offset < 100").select("key", "value").write.format("trikafka")
     writing = writing.option("kafka.bootstrap.servers", servers).option("topic", target)
     writing.option("exactlyOnce", "true").option("transactionalId", "cluster").mode("append").save()
     found = spark.sparkContext.parallelize(range(2), 2).mapPartitions(looks).collect()
     sink: dict[str, Any] = {"spark_above": 0}
-    export = partial(trikafka.export, bootstrap_servers=servers, max_records_per_file=100, sink_options=sink)
+    export = partial(
+        trikafka.export, bootstrap_servers=servers, max_records_per_file=100, sink_options=sink
+    )
     result = trio.run(export, topic, root)
-    print(json.dumps({"counted": [row["count"] for row in counted], "looks": found, "exported": result.rows}), flush=True)
+    print(
+        json.dumps(
+            {"counted": [row["count"] for row in counted], "looks": found, "exported": result.rows}
+        ),
+        flush=True,
+    )
     spark.stop()
 
 

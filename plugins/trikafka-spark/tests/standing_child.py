@@ -1,8 +1,9 @@
-"""A stream that stands still while its driver commits, to be killed. Arguments: servers, source, target, checkpoint, moment, the
-transactions' time-out in ms.
+"""A stream that stops while its driver commits, to be killed.
 
-The moment is ``before`` the first EndTxn, ``between`` (one is committed), or ``after`` the last. Then a file stands beside the
-checkpoint.
+Arguments: servers, source, target, checkpoint, moment, the transactions' time-out in ms.
+
+The moment is ``before`` the first EndTxn, ``between`` (one is committed), or ``after`` the last. At
+the moment the program creates a file beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -16,15 +17,20 @@ from pyspark.sql import SparkSession
 from trikafka_spark.source import TrikafkaDataSource
 
 
-def main(servers: str, source: str, target: str, checkpoint: str, moment: str, timeout_ms: str) -> None:
-    # In here: so they are pickled with what they hold, for Spark's processes cannot import this program.
-    from trikafka_spark.writing import TrikafkaStreamWriter
+def main(
+    servers: str, source: str, target: str, checkpoint: str, moment: str, timeout_ms: str
+) -> None:
+    # The classes are local, so they are pickled by value: Spark's processes cannot import this
+    # program.
+    from trikafka_spark.stream_writing import TrikafkaStreamWriter
 
     class StandingWriter(TrikafkaStreamWriter):
         def commit(self, messages: list[Any], batchId: int) -> None:
             if moment != "before":
                 super().commit(messages[:1] if moment == "between" else messages, batchId)
-            Path(f"{checkpoint}.standing").write_text(str(sum(message.rows for message in messages)))
+            Path(f"{checkpoint}.standing").write_text(
+                str(sum(message.rows for message in messages))
+            )
             time.sleep(600)
 
     class Standing(TrikafkaDataSource):
@@ -37,12 +43,28 @@ def main(servers: str, source: str, target: str, checkpoint: str, moment: str, t
             writer.__class__ = StandingWriter
             return writer
 
-    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+    )
     spark = builder.getOrCreate()
     spark.dataSource.register(Standing)
-    reader = spark.readStream.format("trikafka").option("kafka.bootstrap.servers", servers).option("subscribe", source)
-    frame = reader.option("startingOffsets", "earliest").load().selectExpr("concat(partition, '-', offset) AS value")
-    writer = frame.writeStream.format("standing").option("kafka.bootstrap.servers", servers).option("topic", target)
+    reader = (
+        spark.readStream.format("trikafka")
+        .option("kafka.bootstrap.servers", servers)
+        .option("subscribe", source)
+    )
+    frame = (
+        reader.option("startingOffsets", "earliest")
+        .load()
+        .selectExpr("concat(partition, '-', offset) AS value")
+    )
+    writer = (
+        frame.writeStream.format("standing")
+        .option("kafka.bootstrap.servers", servers)
+        .option("topic", target)
+    )
     writer = writer.option("kafka.transaction.timeout.ms", timeout_ms)
     writer = writer.option("exactlyOnce", "true").option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()

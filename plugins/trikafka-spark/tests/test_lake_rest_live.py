@@ -1,4 +1,4 @@
-"""Exports into tables of a real REST catalog (Iceberg's own, of its reference implementation), which is not always there."""
+"""Exports into tables of a real REST catalog, Iceberg's reference implementation, with outages."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 import trio
+from child_output import wait_for_line
 from iceberg_rest import RestCatalogServer, rest_catalog
+from known_topics import add_records
 from lakes import IcebergLake
 from rest_door import Door, door
-from spark_kafka import add_records
 from test_lake_kill_live import child
 from test_lake_live import Stop, stop_at
-from test_spark_kill_live import wait_for_line
 
 import trikafka
 from trikafka import ExportError, ExportProgress
@@ -45,12 +45,17 @@ def front(server: RestCatalogServer) -> Iterator[Door]:
 @pytest.fixture
 def lake(server: RestCatalogServer, front: Door) -> IcebergLake:
     name = server.new_table()
-    options = {"format": "iceberg", "catalog": "rest", "catalog.type": "rest", "catalog.uri": front.url}
+    options = {
+        "format": "iceberg",
+        "catalog": "rest",
+        "catalog.type": "rest",
+        "catalog.uri": front.url,
+    }
     return IcebergLake(name, options, server.warehouse.joinpath(*name.split(".")))
 
 
 def when(stage: str, act: Callable[[], Any]) -> Callable[[ExportProgress], None]:
-    """Do something once the export is there."""
+    """Return a progress callback that calls ``act`` once, at the stage."""
     done = []
 
     def tell(step: ExportProgress) -> None:
@@ -63,7 +68,9 @@ def when(stage: str, act: Callable[[], Any]) -> Callable[[ExportProgress], None]
 
 @contextmanager
 def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             yield process
         finally:
@@ -71,13 +78,22 @@ def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-async def test_made_appended_to_again_and_again_and_counted(kafka_broker: Any, new_topic: Any, lake: IcebergLake) -> None:
+async def test_repeated_exports_fill_a_table(
+    kafka_broker: Any, new_topic: Any, lake: IcebergLake
+) -> None:
+    """Repeated exports create a table, append to it, and pass the check."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     options = {**lake.options, "partition_by": "date,topic"}
-    async with trikafka.open_exporter(topic, lake.destination, bootstrap_servers=servers, sink_options=options) as exporter:
+    async with trikafka.open_exporter(
+        topic, lake.destination, bootstrap_servers=servers, sink_options=options
+    ) as exporter:
         for number in range(3):
             result = await exporter.run()
-            assert (result.rows, len(result.versions), result.exactly_once) == (40 if number else RECORDS, 1, True)
+            assert (result.rows, len(result.versions), result.exactly_once) == (
+                40 if number else RECORDS,
+                1,
+                True,
+            )
             await add_records(servers, topic, RECORDS + 40 * number, 40, 4)
     lake.check(RECORDS + 80)
     found = await trikafka.check_export(lake.destination, sink_options=lake.options)
@@ -85,20 +101,29 @@ async def test_made_appended_to_again_and_again_and_counted(kafka_broker: Any, n
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
-async def test_killed_on_either_side_of_its_commit(kafka_broker: Any, new_topic: Any, lake: IcebergLake, moment: str) -> None:
+async def test_killed_export_is_finished_by_the_next(
+    kafka_broker: Any, new_topic: Any, lake: IcebergLake, moment: str
+) -> None:
+    """The next export finishes one that was killed before or after its commit."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
-    with child(lake, servers, topic, moment) as process, trio.fail_after(60):
+    with child(lake, servers, topic, moment) as process, trio.fail_after(180):
         await trio.to_thread.run_sync(wait_for_line, process, "standing")
     assert lake.read().num_rows == (0 if moment == "before" else RECORDS)
-    result = await trikafka.export(topic, lake.destination, bootstrap_servers=servers, sink_options=lake.options)
+    result = await trikafka.export(
+        topic, lake.destination, bootstrap_servers=servers, sink_options=lake.options
+    )
     assert (result.resumed, result.rows) == (True, RECORDS)
     lake.check(RECORDS)
 
 
-async def test_a_commit_that_has_landed_and_whose_response_is_lost(
+async def test_lost_response_of_a_commit_is_noticed(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, front: Door
 ) -> None:
-    topic, where = await new_topic(RECORDS), {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options}
+    """The next export finds a commit whose response was lost."""
+    topic, where = (
+        await new_topic(RECORDS),
+        {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options},
+    )
     lose = when("writing", lambda: setattr(front, "lose_a_commit", True))
     with pytest.raises(ExportError, match=r"cannot commit to the table .* cannot be reached"):
         await trikafka.export(topic, lake.destination, on_progress=lose, **where)
@@ -108,13 +133,21 @@ async def test_a_commit_that_has_landed_and_whose_response_is_lost(
     lake.check(RECORDS)
 
 
-async def test_renamed_in_mid_export_it_goes_on_under_the_new_name(
+async def test_renamed_table_continues_by_its_new_name(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, server: RestCatalogServer
 ) -> None:
-    topic, where = await new_topic(RECORDS), {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options}
+    """A plan of a table that is renamed meanwhile continues under the new name."""
+    topic, where = (
+        await new_topic(RECORDS),
+        {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options},
+    )
     other = server.new_table()
     rename = when("writing", lambda: lake.catalog.rename_table(lake.destination, other))
-    with pytest.raises(ExportError, match="is not there any more: if it was renamed, export to its new name, and it goes on there"):
+    with pytest.raises(
+        ExportError,
+        match="is not there any more: if it was renamed, export to its new name, and it goes on "
+        "there",
+    ):
         await trikafka.export(topic, lake.destination, on_progress=rename, **where)
     lake.destination = other
     result = await trikafka.export(topic, other, **where)
@@ -122,9 +155,15 @@ async def test_renamed_in_mid_export_it_goes_on_under_the_new_name(
     lake.check(RECORDS)
 
 
-@pytest.mark.parametrize("again", [False, True], ids=["dropped", "dropped and made anew"])
-async def test_dropped_in_mid_export(kafka_broker: Any, new_topic: Any, lake: IcebergLake, again: bool) -> None:
-    topic, where = await new_topic(RECORDS), {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options}
+@pytest.mark.parametrize("again", [False, True], ids=["dropped", "recreated"])
+async def test_dropped_table_ends_the_export(
+    kafka_broker: Any, new_topic: Any, lake: IcebergLake, again: bool
+) -> None:
+    """A table that is dropped, or dropped and recreated, during an export gets no commit."""
+    topic, where = (
+        await new_topic(RECORDS),
+        {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options},
+    )
 
     def drop() -> None:
         schema = lake.table.schema()
@@ -132,19 +171,35 @@ async def test_dropped_in_mid_export(kafka_broker: Any, new_topic: Any, lake: Ic
         if again:
             lake.catalog.create_table(lake.destination, schema)
 
-    message = "is another one than was exported to" if again else "if it was dropped, choose another one"
+    message = (
+        "is another one than was exported to" if again else "if it was dropped, choose another one"
+    )
     with pytest.raises(ExportError, match=message):
         await trikafka.export(topic, lake.destination, on_progress=when("writing", drop), **where)
     if again:
         assert lake.read().num_rows == 0
 
 
-async def test_a_catalog_that_is_away_for_a_while_is_told_once_and_the_exports_go_on(
+async def test_catalog_outage_is_logged_once(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, front: Door
 ) -> None:
+    """An outage of the catalog is logged once, and the repeated exports continue."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
-    options = [f"--option={name}={value}" for name, value in lake.options.items() if name != "format"]
-    command = [sys.executable, "-m", "trikafka", "export", topic, lake.destination, "--format", "iceberg", "-b", servers]
+    options = [
+        f"--option={name}={value}" for name, value in lake.options.items() if name != "format"
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "trikafka",
+        "export",
+        topic,
+        lake.destination,
+        "--format",
+        "iceberg",
+        "-b",
+        servers,
+    ]
     refused = threading.Semaphore(0)
     front.refuse = refused.release
     with running([*command, "--every", "0.2s", "--json", *options]) as process:
@@ -156,7 +211,7 @@ async def test_a_catalog_that_is_away_for_a_while_is_told_once_and_the_exports_g
                     return int(count)
             return -1
 
-        with trio.fail_after(60):
+        with trio.fail_after(180):
             assert await trio.to_thread.run_sync(rows) == RECORDS
             front.mode = "away"
             await add_records(servers, topic, RECORDS, 40, 4)
@@ -171,14 +226,22 @@ async def test_a_catalog_that_is_away_for_a_while_is_told_once_and_the_exports_g
     lake.check(RECORDS + 40)
 
 
-async def test_a_token_that_has_expired_is_replaced_where_there_is_a_credential(
+async def test_expired_token_is_renewed_by_credential(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, front: Door
 ) -> None:
-    servers, topic, front.token = kafka_broker.bootstrap_servers, await new_topic(RECORDS), "nobody's"
+    """An expired token is replaced if the settings have a credential."""
+    servers, topic, front.token = (
+        kafka_broker.bootstrap_servers,
+        await new_topic(RECORDS),
+        "nobody's",
+    )
     options = {**lake.options, "catalog.credential": "the-client:the-secret-word"}
-    async with trikafka.open_exporter(topic, lake.destination, bootstrap_servers=servers, sink_options=options) as exporter:
+    async with trikafka.open_exporter(
+        topic, lake.destination, bootstrap_servers=servers, sink_options=options
+    ) as exporter:
         assert (await exporter.run()).rows == RECORDS
-        given, front.token = front.tokens_given, "nobody's any more"
+        given = front.tokens_given
+        front.token = "nobody's any more"
         await add_records(servers, topic, RECORDS, 40, 4)
         assert (await exporter.run()).rows == 40
         assert front.tokens_given == given + 1
@@ -186,17 +249,30 @@ async def test_a_token_that_has_expired_is_replaced_where_there_is_a_credential(
     lake.check(RECORDS + 40)
 
 
-async def test_a_token_that_was_given_and_has_expired_is_told_and_not_shown(
+async def test_expired_token_is_reported_and_hidden(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, front: Door
 ) -> None:
-    servers, topic, front.token = kafka_broker.bootstrap_servers, await new_topic(RECORDS), "the-secret-token"
+    """The error about an expired token of the settings does not show the token."""
+    servers, topic, front.token = (
+        kafka_broker.bootstrap_servers,
+        await new_topic(RECORDS),
+        "the-secret-token",
+    )
     options = {**lake.options, "catalog.token": "the-secret-token"}
     expire = when("writing", lambda: setattr(front, "token", "another"))
     with pytest.raises(ExportError, match="the token is not good any more") as told:
-        await trikafka.export(topic, lake.destination, bootstrap_servers=servers, sink_options=options, on_progress=expire)
+        await trikafka.export(
+            topic,
+            lake.destination,
+            bootstrap_servers=servers,
+            sink_options=options,
+            on_progress=expire,
+        )
     assert "the-secret-token" not in str(told.value)
     front.token = "the-secret-token"
-    result = await trikafka.export(topic, lake.destination, bootstrap_servers=servers, sink_options=options)
+    result = await trikafka.export(
+        topic, lake.destination, bootstrap_servers=servers, sink_options=options
+    )
     assert (result.resumed, result.rows) == (True, RECORDS)
     front.token = None
     lake.check(RECORDS)
@@ -206,20 +282,25 @@ def shown(value: bytes | None) -> str:
     return "null" if value is None else value.hex()
 
 
-async def test_what_java_reads_is_what_was_exported(
+async def test_java_reads_what_was_exported(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, server: RestCatalogServer
 ) -> None:
-    """Iceberg's own reader, of its reference implementation: rows, values, times, the partitions of the files."""
+    """Iceberg's own reader finds the exported rows, values, times, and partitions of files."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
-    where = {"bootstrap_servers": servers, "sink_options": {**lake.options, "partition_by": "date,topic"}}
+    where = {
+        "bootstrap_servers": servers,
+        "sink_options": {**lake.options, "partition_by": "date,topic"},
+    }
     with pytest.raises(Stop):
         await trikafka.export(topic, lake.destination, on_progress=stop_at("written"), **where)
     await trikafka.export(topic, lake.destination, **where)
     await add_records(servers, topic, RECORDS, 40, 4)
     await trikafka.export(topic, lake.destination, **where)
     rows = lake.check(RECORDS + 40)
-    with trio.fail_after(90):
-        read = await trio.to_thread.run_sync(server.read, lake.destination, 2, 50, abandon_on_cancel=True)
+    with trio.fail_after(180):
+        read = await trio.to_thread.run_sync(
+            server.read, lake.destination, 2, 50, abandon_on_cancel=True
+        )
     assert {name: kind for name, kind in read.columns.items() if name != "headers"} == {
         "key": "BINARY",
         "value": "BINARY",
@@ -230,7 +311,13 @@ async def test_what_java_reads_is_what_was_exported(
         "timestampType": "INTEGER",
     }
     assert read.rows == sorted(
-        (row["topic"], row["partition"], row["offset"], (row["timestamp"] - EPOCH) // MICROSECOND, shown(row["value"]))
+        (
+            row["topic"],
+            row["partition"],
+            row["offset"],
+            (row["timestamp"] - EPOCH) // MICROSECOND,
+            shown(row["value"]),
+        )
         for row in rows.to_pylist()
     )
     assert set(read.partitions) == {f"topic={topic}/timestamp_day=2023-11-14"}

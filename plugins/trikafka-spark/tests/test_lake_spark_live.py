@@ -1,4 +1,4 @@
-"""A Delta table of an export, for Spark's own Delta Lake: it reads, compacts and deletes from it, and the next export goes on."""
+"""Spark's own Delta Lake reads, compacts and changes a table, and the next export continues."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from known_topics import TIME, add_records
 from lakes import make_lake
 from spark_delta import check_delta, few_partitions
-from spark_kafka import TIME, add_records
 
 import trikafka
 
 
-async def test_spark_reads_it_and_its_commands_leave_an_export_that_goes_on(
+async def test_export_continues_after_sparks_commands(
     kafka_broker: Any, new_topic: Any, tmp_path: Path, spark: Any
 ) -> None:
+    """The export continues after Spark's commands, and the check finds a deleted row."""
     lake, topic = make_lake("delta", tmp_path), await new_topic(400)
     table, servers = f"delta.`{lake.destination}`", kafka_broker.bootstrap_servers
 
     async def export(**more: Any) -> trikafka.ExportResult:
         return await trikafka.export(
-            topic, lake.destination, bootstrap_servers=servers, sink_options={**lake.options, **more}, max_records_per_file=50
+            topic,
+            lake.destination,
+            bootstrap_servers=servers,
+            sink_options={**lake.options, **more},
+            max_records_per_file=50,
         )
 
     async def sql(text: str) -> Any:
@@ -31,7 +36,9 @@ async def test_spark_reads_it_and_its_commands_leave_an_export_that_goes_on(
     with few_partitions(spark):
         assert (await export(partition_by="date")).rows == 400
         await trio.to_thread.run_sync(check_delta, spark, lake.root, 400)
-        (day,) = await sql(f"SELECT date, count(*), max(timestamp), min(offset) FROM {table} GROUP BY date")
+        (day,) = await sql(
+            f"SELECT date, count(*), max(timestamp), min(offset) FROM {table} GROUP BY date"
+        )
         assert (str(day[0]), day[1], day[3]) == ("2023-11-14", 400, 0)
         assert int(day[2].timestamp() * 1000) == TIME + 399
         where = f"topic = '{topic}' AND partition = 3 AND offset BETWEEN 10 AND 19"
@@ -50,18 +57,31 @@ async def test_spark_reads_it_and_its_commands_leave_an_export_that_goes_on(
     assert tuple(rows) == (499, 499)
 
 
-async def test_spark_reads_values_that_were_read(kafka_broker: Any, new_topic: Any, tmp_path: Path, spark: Any) -> None:
+async def test_spark_reads_parsed_values(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path, spark: Any
+) -> None:
     lake, topic = make_lake("delta", tmp_path), await new_topic(0, 1)
     async with trikafka.open_producer(bootstrap_servers=kafka_broker.bootstrap_servers) as producer:
         for number in range(10):
-            await producer.send(topic, json.dumps({"n": number, "big": 2**64 - 1, "tags": ["x"]}).encode(), timestamp=TIME)
+            await producer.send(
+                topic,
+                json.dumps({"n": number, "big": 2**64 - 1, "tags": ["x"]}).encode(),
+                timestamp=TIME,
+            )
     schema = {"n": "int16", "big": "uint64", "tags": ["string"]}
     parsed = {"value_format": "json", "value_schema": json.dumps(schema)}
     options = {**lake.options, **parsed, "spark_above": 0, "partition_by": "topic"}
     result = await trikafka.export(
-        topic, lake.destination, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options=options, max_records_per_file=4
+        topic,
+        lake.destination,
+        bootstrap_servers=kafka_broker.bootstrap_servers,
+        sink_options=options,
+        max_records_per_file=4,
     )
     assert (result.rows, len(result.files)) == (10, 3)
-    query = f"SELECT sum(value.n), max(value.big), first(value.tags[0]), first(topic) FROM delta.`{lake.destination}`"
+    query = (
+        "SELECT sum(value.n), max(value.big), first(value.tags[0]), first(topic) FROM "
+        f"delta.`{lake.destination}`"
+    )
     (row,) = await trio.to_thread.run_sync(lambda: spark.sql(query).collect())
     assert (row[0], int(row[1]), row[2], row[3]) == (45, 2**64 - 1, "x", topic)

@@ -1,4 +1,7 @@
-"""A client that reads one range after the other, over a real Kafka: kept where nothing failed, and no longer than it is wanted."""
+"""A client that reads one range after the other over a real Kafka.
+
+It is kept if nothing failed, and no longer than it is needed.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,16 @@ from typing import Any
 
 import pytest
 import trio
-from spark_kafka import make_anew
-from trikafka_spark import reader as reader_module
-from trikafka_spark import reading
-from trikafka_spark.reader import Reader, close_kept, kept_reader
-from trikafka_spark.reading import NothingYet, read_range
+from known_topics import make_anew
+from pyspark.sql.types import BinaryType, StructField, StructType
+from trikafka_export import reader as reader_module
+from trikafka_export import reading
+from trikafka_export.reader import Reader, close_kept, kept_reader
+from trikafka_export.reading import NothingYet, read_range
+from trikafka_spark.options import read_options
+from trikafka_spark.partition import read_planned
+from trikafka_spark.pruning import Columns
+from trikafka_spark.ranges import Planned
 
 import trikafka
 from trikafka import OffsetOutOfRangeError, OffsetRange, UnknownTopicOrPartitionError
@@ -22,7 +30,7 @@ from trikafka import OffsetOutOfRangeError, OffsetRange, UnknownTopicOrPartition
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
-    """The consumers that were opened."""
+    """Return the consumers that are opened during the test."""
     found: list[Any] = []
     original = trikafka.open_consumer
 
@@ -60,40 +68,52 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-async def test_many_ranges_of_several_topics_have_one_client(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+async def test_ranges_of_several_topics_share_a_client(
+    kafka_broker: Any, new_topic: Any, opened: list[Any]
+) -> None:
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     one, two = await new_topic(1_000, partitions=2), await new_topic(300, partitions=1)
     reader = Reader(settings)
     for low in range(0, 500, 50):
         for part in range(2):
-            found = offsets(read_range(OffsetRange(one, part, low, low + 50), settings, reader=reader))
+            found = offsets(
+                read_range(OffsetRange(one, part, low, low + 50), settings, reader=reader)
+            )
             assert found == list(range(low, low + 50))
-        assert offsets(read_range(OffsetRange(two, 0, low // 2, low // 2 + 7), settings, reader=reader)) == list(
-            range(low // 2, low // 2 + 7)
-        )
+        assert offsets(
+            read_range(OffsetRange(two, 0, low // 2, low // 2 + 7), settings, reader=reader)
+        ) == list(range(low // 2, low // 2 + 7))
     assert len(opened) == 1
     assert len(threads()) == 1
     reader.close()
     assert threads() == []
 
 
-async def test_a_range_that_fails_leaves_the_next_one_a_new_client(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+async def test_failed_range_gives_the_next_a_new_client(
+    kafka_broker: Any, new_topic: Any, opened: list[Any]
+) -> None:
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     topic = await new_topic(100, partitions=1)
     reader = Reader(settings)
     for _ in range(2):
         with pytest.raises(OffsetOutOfRangeError):
             list(read_range(OffsetRange(topic, 0, 50, 150), settings, reader=reader))
-        assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(range(100))
+        assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(
+            range(100)
+        )
     reader.close()
     assert len(opened) == 3
     assert threads() == []
 
 
-async def test_what_the_client_has_just_seen_of_a_topic_is_not_asked_again_and_told_only_when_it_is_true(
+async def test_recent_look_up_of_a_topic_is_used_again(
     kafka_broker: Any, new_topic: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each look at a topic brings all of its partitions: of a thousand, it takes longer than a small range."""
+    """A recent look-up of a topic is used again, but an error is only raised after a new one.
+
+    Each look-up returns all partitions of a topic. With a thousand partitions it takes longer than
+    reading a small range.
+    """
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     topic = await new_topic(100, partitions=1)
     async with trikafka.open_consumer(**settings) as consumer:
@@ -108,7 +128,19 @@ async def test_what_the_client_has_just_seen_of_a_topic_is_not_asked_again_and_t
     monkeypatch.setattr(reading, "_JUST_SEEN", 60.0)
     reader = Reader(settings)
     for low in (0, 20, 40):
-        assert len(offsets(read_range(OffsetRange(topic, 0, low, low + 20), settings, topic_id=planned, reader=reader))) == 20
+        assert (
+            len(
+                offsets(
+                    read_range(
+                        OffsetRange(topic, 0, low, low + 20),
+                        settings,
+                        topic_id=planned,
+                        reader=reader,
+                    )
+                )
+            )
+            == 20
+        )
     assert len(asked) == 4  # before the first, and after each
     await make_anew(kafka_broker.bootstrap_servers, topic, 100)
     with pytest.raises(OffsetOutOfRangeError, match="created anew"):
@@ -117,30 +149,49 @@ async def test_what_the_client_has_just_seen_of_a_topic_is_not_asked_again_and_t
 
 
 @pytest.mark.parametrize("strict", [True, False])
-async def test_a_topic_that_was_deleted_since_the_last_look_is_told_as_lost(
+async def test_deleted_topic_is_reported_as_lost(
     strict: bool, kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before: a bare error of an unknown topic, whatever failOnDataLoss said."""
-    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "default_api_timeout_ms": 4_000}
+    """A topic that was deleted since the last look-up is reported as lost.
+
+    Previously the error was that of an unknown topic, for each value of failOnDataLoss.
+    """
+    settings = {
+        "bootstrap_servers": kafka_broker.bootstrap_servers,
+        "default_api_timeout_ms": 4_000,
+    }
     topic = await new_topic(100, partitions=1)
     async with trikafka.open_consumer(**settings) as consumer:
         planned = str((await consumer.topic_ids([topic]))[topic])
     monkeypatch.setattr(reading, "_JUST_SEEN", 60.0)
     reader = Reader(settings)
-    assert len(offsets(read_range(OffsetRange(topic, 0, 0, 20), settings, topic_id=planned, reader=reader))) == 20
+    assert (
+        len(
+            offsets(
+                read_range(OffsetRange(topic, 0, 0, 20), settings, topic_id=planned, reader=reader)
+            )
+        )
+        == 20
+    )
     async with trikafka.open_admin(**settings) as admin:
         await admin.delete_topics([topic])
-        with trio.fail_after(60):
+        with trio.fail_after(180):
             while topic in await admin.list_topics():  # noqa: ASYNC110  (a broker hears of it later)
                 await trio.sleep(0.02)
     lost: list[tuple[int, int]] = []
 
     def rest() -> list[int]:
-        more = {"topic_id": planned, "fail_on_data_loss": strict, "on_lost": lambda low, high, why: lost.append((low, high))}
+        more = {
+            "topic_id": planned,
+            "fail_on_data_loss": strict,
+            "on_lost": lambda low, high, why: lost.append((low, high)),
+        }
         return offsets(read_range(OffsetRange(topic, 0, 20, 40), settings, reader=reader, **more))
 
     if strict:
-        with pytest.raises(OffsetOutOfRangeError, match=f"topic '{topic}' was deleted after the reading of") as caught:
+        with pytest.raises(
+            OffsetOutOfRangeError, match=f"topic '{topic}' was deleted after the reading of"
+        ) as caught:
             await trio.to_thread.run_sync(rest)
         assert isinstance(caught.value.__cause__, UnknownTopicOrPartitionError)
     else:
@@ -150,9 +201,10 @@ async def test_a_topic_that_was_deleted_since_the_last_look_is_told_as_lost(
     reader.close()
 
 
-async def test_one_that_is_left_early_is_not_fetched_any_more(
+async def test_abandoned_range_is_not_fetched(
     kafka_broker: Any, new_topic: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A range that is left early is not fetched any more, and its client is used again."""
     monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
@@ -163,30 +215,46 @@ async def test_one_that_is_left_early_is_not_fetched_any_more(
     batches.close()
     (consumer,) = opened
     until(lambda: not consumer.assignment())
-    assert offsets(read_range(OffsetRange(other, 0, 0, 10), settings, reader=reader)) == list(range(10))
-    assert offsets(read_range(OffsetRange(topic, 0, 4_900, 5_000), settings, reader=reader)) == list(range(4_900, 5_000))
+    assert offsets(read_range(OffsetRange(other, 0, 0, 10), settings, reader=reader)) == list(
+        range(10)
+    )
+    assert offsets(
+        read_range(OffsetRange(topic, 0, 4_900, 5_000), settings, reader=reader)
+    ) == list(range(4_900, 5_000))
     assert len(opened) == 1
     reader.close()
 
 
-async def test_a_range_of_which_nothing_comes_is_left_after_its_patience_with_its_client(
+async def test_impatient_range_keeps_its_client(
     kafka_broker: Any, new_topic: Any, opened: list[Any]
 ) -> None:
-    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "fetch_min_bytes": 1 << 30, "fetch_max_wait_ms": 2_000}
+    """A range without records within its patience raises an error and keeps its client."""
+    settings = {
+        "bootstrap_servers": kafka_broker.bootstrap_servers,
+        "fetch_min_bytes": 1 << 30,
+        "fetch_max_wait_ms": 2_000,
+    }
     topic = await new_topic(100, partitions=1)
     reader = Reader(settings)
     with pytest.raises(NothingYet, match=rf"nothing came of {topic}-0 within 0\.2 s"):
         list(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=0.2))
-    assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=20)) == list(range(100))
+    assert offsets(
+        read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=20)
+    ) == list(range(100))
     assert len(opened) == 1
     reader.close()
 
 
-async def test_patience_is_for_the_first_records_alone(
+async def test_patience_is_for_the_first_records(
     kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What has been written of a range would have to be read again."""
-    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)  # or it could have read all by then
+    """The patience only limits the wait for the first records of a range.
+
+    After them, an error would throw away the written part of the range.
+    """
+    monkeypatch.setattr(
+        reading, "_BYTES_AHEAD", 1
+    )  # otherwise the reader could have read everything by then
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
     topic = await new_topic(200, partitions=1)
@@ -196,30 +264,39 @@ async def test_patience_is_for_the_first_records_alone(
     assert list(first.offsets) + offsets(batches) == list(range(200))
 
 
-async def test_a_client_that_nobody_uses_is_closed(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+async def test_idle_client_is_closed(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     topic = await new_topic(100, partitions=1)
     reader = Reader(settings, kept_for=0.1)
     for _ in range(2):
-        assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(range(100))
+        assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(
+            range(100)
+        )
         until(lambda: not threads())
     assert len(opened) == 2
     reader.close()
 
 
-async def test_a_worker_keeps_one_client_for_tasks_of_equal_settings(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+async def test_worker_keeps_a_client_of_equal_settings(
+    kafka_broker: Any, new_topic: Any, opened: list[Any]
+) -> None:
+    """A worker keeps one client for tasks of equal settings, and closes those of others."""
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     topic = await new_topic(100, partitions=1)
 
     def task(settings: dict[str, Any]) -> None:
         with kept_reader(settings) as reader:
-            assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(range(100))
+            assert offsets(
+                read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)
+            ) == list(range(100))
 
     task(settings)
     task(dict(settings))
     assert (len(opened), len(threads())) == (1, 1)
     task({**settings, "client_id": "another"})
-    assert (len(opened), len(threads())) == (2, 1), "credentials, say: the client of others is closed"
+    assert (len(opened), len(threads())) == (2, 1), (
+        "credentials, say: the client of others is closed"
+    )
     with kept_reader({**settings, "client_id": "another"}) as outer:
         task({**settings, "client_id": "another"})  # a task in another thread
         assert offsets(read_range(OffsetRange(topic, 0, 0, 1), settings, reader=outer)) == [0]
@@ -228,7 +305,30 @@ async def test_a_worker_keeps_one_client_for_tasks_of_equal_settings(kafka_broke
     assert threads() == []
 
 
-async def test_a_fork_has_no_client_of_its_parents(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+async def test_limited_task_leaves_no_client(
+    kafka_broker: Any, new_topic: Any, opened: list[Any]
+) -> None:
+    """A task that ends early, as with a ``limit``, leaves no client.
+
+    Previously its worker kept the connection for half a minute.
+    """
+    options = read_options(
+        {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers, "subscribe": "t"}
+    )
+    planned = Planned(OffsetRange(await new_topic(20_000, partitions=1), 0, 0, 20_000), None)
+    columns = Columns(StructType([StructField("value", BinaryType())]))
+    rows = read_planned(planned, options, columns)
+    assert next(rows).num_rows
+    assert (len(opened), len(threads())) == (1, 1)
+    rows.close()  # type: ignore[attr-defined]
+    assert threads() == []
+    assert sum(batch.num_rows for batch in read_planned(planned, options, columns)) == 20_000
+    assert len(threads()) == 1, "of a range that was read to its end the client is kept"
+
+
+async def test_fork_does_not_use_its_parents_client(
+    kafka_broker: Any, new_topic: Any, opened: list[Any]
+) -> None:
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     topic = await new_topic(10, partitions=1)
     with kept_reader(settings) as reader:
@@ -241,7 +341,7 @@ async def test_a_fork_has_no_client_of_its_parents(kafka_broker: Any, new_topic:
     assert len(opened) == 1
 
 
-def test_nobody_there_is_each_ranges_own_error() -> None:
+def test_unreachable_broker_fails_each_range() -> None:
     settings = {"bootstrap_servers": "127.0.0.1:1"}
     reader = Reader(settings)
     for _ in range(3):

@@ -1,4 +1,4 @@
-"""Nothing that is secret among a sink's options shows in a repr, or in a frame of an error that refuses another option."""
+"""Secrets of a sink's options: in no repr, and in no frame of an error about another option."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trikafka_spark.sink_options import sink_options
+from trikafka_export.sink_options import sink_options
 from trikafka_spark.tables.options import table_options
 
 from trikafka import ConfigurationError
-from trikafka._api.export import find_sink, hidden_options
+from trikafka._api.sinks import find_sink, hidden_options
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "security"))
 from searching import Search
@@ -20,7 +20,7 @@ MARK = "MARK-66-secret"
 SPARK = {"spark.hadoop.fs.s3a.secret.key": MARK, "spark.ssl.keyPassword": MARK}
 
 
-def test_options_for_spark_and_a_formats_writer_hide_themselves_and_are_what_they_were() -> None:
+def test_secret_options_are_hidden_and_unchanged() -> None:
     found = sink_options(hidden_options(SPARK))
     table = table_options(hidden_options({"format": "orc", "write.password": MARK, **SPARK}))
     assert MARK not in repr(found) + repr(table)
@@ -32,16 +32,28 @@ def test_options_for_spark_and_a_formats_writer_hide_themselves_and_are_what_the
     [
         ("/nowhere", {"nonsense": 1, **SPARK}),
         ("/nowhere", {"format": "orc", "nonsense": 1, "write.password": MARK, **SPARK}),
-        ("a.table", {"format": "iceberg", "nonsense": 1, "catalog.uri": MARK, "catalog.other": MARK, **SPARK}),
+        (
+            "a.table",
+            {
+                "format": "iceberg",
+                "nonsense": 1,
+                "catalog.uri": MARK,
+                "catalog.other": MARK,
+                **SPARK,
+            },
+        ),
         ("/nowhere", {"format": "delta", "catalog.uri": MARK, "store.secret_access_key": MARK}),
         ("s3://b/p", {"store.secret_access_key": MARK, "store.lease": "x"}),
         ("s3://b/p", {"store.secret_access_key": MARK, "store.nonsense": "x"}),
-        ("s3://b/p", {"store.secret_access_key": MARK, "store.proxy_url": f"http://me:{MARK}@ bad"}),
+        (
+            "s3://b/p",
+            {"store.secret_access_key": MARK, "store.proxy_url": f"http://me:{MARK}@ bad"},
+        ),
         ("gs://b/p", {"store.service_account_key": f'{{"private_key":"{MARK}"}}'}),
         ("az://b/p", {"store.account_name": "a", "store.account_key": f"{MARK}!!"}),
     ],
 )
-def test_a_refused_option_shows_no_other_in_any_frame(destination: str, options: dict[str, Any]) -> None:
+def test_refused_option_shows_no_other_in_frames(destination: str, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError) as caught:
         find_sink(destination, hidden_options(options))
     search = Search(MARK)

@@ -1,4 +1,4 @@
-"""Batch reads by the data source ``trikafka`` in a real Spark: what is chosen, which snapshot is seen, what reaches the broker."""
+"""Batch reads by the data source ``trikafka`` in a real Spark: topics, snapshots, requests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import trio
+from known_topics import TIME, make_anew
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from spark_kafka import TIME, make_anew
 
 import trikafka
 
@@ -19,7 +19,11 @@ PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
 
 def load(spark: SparkSession, broker: Any, schema: str | None = None, **options: str) -> DataFrame:
-    reader = spark.read.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers).options(**options)
+    reader = (
+        spark.read.format("trikafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .options(**options)
+    )
     return (reader if schema is None else reader.schema(schema)).load()
 
 
@@ -36,16 +40,25 @@ def pushing(spark: SparkSession) -> Iterator[None]:
         spark.conf.unset(PUSHDOWN)
 
 
-async def test_a_pattern_finds_topics_as_javas_find_does(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+async def test_pattern_finds_topics_as_in_java(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
     names = [await new_topic(5, partitions=1) for _ in range(2)]
     wanted = "|".join(rf"\Q{name[1:]}\E$" for name in names)
-    frame = await blocking(lambda: load(spark, kafka_broker, subscribePattern=rf"\p{{Lower}}(?:{wanted})"))
+    frame = await blocking(
+        lambda: load(spark, kafka_broker, subscribePattern=rf"\p{{Lower}}(?:{wanted})")
+    )
     assert {row.topic for row in await blocking(frame.collect)} == set(names)
 
 
-async def test_a_schema_of_the_users_is_pruning_by_hand(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+async def test_schema_of_the_user_selects_columns(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
+    """A schema of the user selects columns; unknown columns and wrong types are refused."""
     topic = await new_topic(40, partitions=2)
-    schema = "offset BIGINT NOT NULL, VALUE BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    schema = (
+        "offset BIGINT NOT NULL, VALUE BINARY, headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+    )
     frame = await blocking(lambda: load(spark, kafka_broker, schema, subscribe=topic))
     assert frame.columns == ["offset", "VALUE", "headers"]
     found = await blocking(frame.collect)
@@ -53,38 +66,59 @@ async def test_a_schema_of_the_users_is_pruning_by_hand(spark: SparkSession, kaf
     assert sum(row.headers is not None for row in found) == 4
     for wrong, message in [
         ("value STRING", "asks for value as string, but it is binary"),
-        ("val BINARY", "asks for 'val', which the data source does not have; it has: key binary, value binary"),
+        (
+            "val BINARY",
+            "asks for 'val', which the data source does not have; it has: key binary, value binary",
+        ),
         ("value BINARY NOT NULL", "asks for value NOT NULL"),
     ]:
         with pytest.raises(AnalysisException, match=message):
-            await blocking(lambda wrong=wrong: load(spark, kafka_broker, wrong, subscribe=topic).count())
+            await blocking(
+                lambda wrong=wrong: load(spark, kafka_broker, wrong, subscribe=topic).count()
+            )
 
 
-async def test_one_action_sees_one_snapshot_however_often_it_reads(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+async def test_one_action_reads_one_snapshot(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
+    """All reads of a data frame in one action have the same end."""
     topic = await new_topic(100, partitions=2)
     view = f"v{uuid.uuid4().hex}"
 
     async def feed() -> None:
-        async with trikafka.open_producer(bootstrap_servers=kafka_broker.bootstrap_servers) as producer:
+        async with trikafka.open_producer(
+            bootstrap_servers=kafka_broker.bootstrap_servers
+        ) as producer:
             while True:
                 await producer.send(topic, b"x")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(feed)
         for _ in range(2):
-            await blocking(lambda: load(spark, kafka_broker, subscribe=topic).createOrReplaceTempView(view))
-            both = f"SELECT * FROM (SELECT count(*) FROM {view}) JOIN (SELECT count(*) FROM {view} WHERE offset >= 0)"
+            await blocking(
+                lambda: load(spark, kafka_broker, subscribe=topic).createOrReplaceTempView(view)
+            )
+            both = (
+                f"SELECT * FROM (SELECT count(*) FROM {view}) JOIN (SELECT count(*) FROM {view} "
+                "WHERE offset >= 0)"
+            )
             first, second = (await blocking(spark.sql(both).collect))[0]
             assert first == second >= 100
         nursery.cancel_scope.cancel()
     await blocking(spark.catalog.dropTempView, view)
 
 
-async def test_filters_reach_the_broker_where_they_are_asked_to(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+async def test_pushed_filters_limit_the_reads(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
     topic = await new_topic(400, partitions=4)
     cases = [
         ("partition = 2", 1, {n for n in range(400) if n % 4 == 2}),
-        ("partition IN (0, 3) AND offset >= 90", 2, {n for n in range(360, 400) if n % 4 in (0, 3)}),
+        (
+            "partition IN (0, 3) AND offset >= 90",
+            2,
+            {n for n in range(360, 400) if n % 4 in (0, 3)},
+        ),
         (f"timestamp >= timestamp_millis({TIME + 391})", 4, set(range(391, 400))),
         (f"timestamp < timestamp_millis({TIME + 10}) AND offset < 3", 4, set(range(10))),
         (f"topic = '{topic}' AND offset = 7", 4, {28, 29, 30, 31}),
@@ -92,7 +126,9 @@ async def test_filters_reach_the_broker_where_they_are_asked_to(spark: SparkSess
     ]
     with pushing(spark):
         for condition, tasks, numbers in cases:
-            frame = await blocking(lambda: load(spark, kafka_broker, subscribe=topic, pushFilters="true"))
+            frame = await blocking(
+                lambda: load(spark, kafka_broker, subscribe=topic, pushFilters="true")
+            )
             frame = frame.filter(condition)
             found = await blocking(frame.collect)
             assert {row.offset * 4 + row.partition for row in found} == numbers
@@ -100,29 +136,39 @@ async def test_filters_reach_the_broker_where_they_are_asked_to(spark: SparkSess
             assert await blocking(frame.rdd.getNumPartitions) == tasks
 
 
-async def test_filters_never_cost_records_of_another_use_of_the_frame(
+async def test_filters_do_not_leak_into_other_queries(
     spark: SparkSession, kafka_broker: Any, new_topic: Any
 ) -> None:
+    """A filter of one query does not remove records of another query of the frame."""
     topic = await new_topic(400, partitions=4)
     with pushing(spark):
         frame = await blocking(lambda: load(spark, kafka_broker, subscribe=topic))
         halves = frame.filter("partition = 0").union(frame.filter("partition = 1"))
         assert await blocking(halves.count) == 200
         assert await blocking(frame.count) == 400
-        asked = await blocking(lambda: load(spark, kafka_broker, subscribe=topic, pushFilters="true"))
+        asked = await blocking(
+            lambda: load(spark, kafka_broker, subscribe=topic, pushFilters="true")
+        )
         assert await blocking(asked.filter("partition = 0").count) == 100
-        with pytest.raises(PySparkException, match="with pushFilters a data frame is for one query"):
+        with pytest.raises(
+            PySparkException, match="with pushFilters a data frame is for one query"
+        ):
             await blocking(asked.filter("partition = 1").count)
     asked = await blocking(lambda: load(spark, kafka_broker, subscribe=topic, pushFilters="true"))
-    assert await blocking(asked.filter("partition = 0").count) == 100, "without Spark's setting it is read as ever"
+    assert await blocking(asked.filter("partition = 0").count) == 100, (
+        "without Spark's setting it is read as ever"
+    )
 
 
-async def test_undecided_and_aborted_records_are_not_seen_where_that_is_asked_for(
+async def test_read_committed_hides_undecided_records(
     spark: SparkSession, kafka_broker: Any, new_topic: Any
 ) -> None:
+    """Undecided and aborted records are only hidden with read_committed."""
     topic = await new_topic(10, partitions=1)
     servers = kafka_broker.bootstrap_servers
-    async with trikafka.open_producer(bootstrap_servers=servers, transactional_id=f"{topic}-1") as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=servers, transactional_id=f"{topic}-1"
+    ) as producer:
         async with producer.transaction():
             await producer.send(topic, b"committed")
         async with producer.transaction() as txn:
@@ -134,33 +180,61 @@ async def test_undecided_and_aborted_records_are_not_seen_where_that_is_asked_fo
             found = await blocking(lambda: load(spark, kafka_broker, **options).collect())
             assert [bytes(row.value or b"") for row in found][10:] == [b"committed"]
             unasked = await blocking(lambda: load(spark, kafka_broker, subscribe=topic).collect())
-            assert [bytes(row.value or b"") for row in unasked][10:] == [b"committed", b"aborted", b"undecided"]
+            assert [bytes(row.value or b"") for row in unasked][10:] == [
+                b"committed",
+                b"aborted",
+                b"undecided",
+            ]
 
 
-async def test_a_topic_made_anew_after_it_was_planned_is_said_in_a_sentence(
+async def test_recreated_topic_is_explained(
     spark: SparkSession, kafka_broker: Any, new_topic: Any
 ) -> None:
     topic = await new_topic(50, partitions=1)
     frame = await blocking(lambda: load(spark, kafka_broker, subscribe=topic))
-    lossy = await blocking(lambda: load(spark, kafka_broker, subscribe=topic, failOnDataLoss="false"))
+    lossy = await blocking(
+        lambda: load(spark, kafka_broker, subscribe=topic, failOnDataLoss="false")
+    )
     for each in (frame, lossy):
         assert await blocking(each.rdd.getNumPartitions) == 1
     await make_anew(kafka_broker.bootstrap_servers, topic, 80)
-    with pytest.raises(PySparkException, match=f"topic '{topic}' was deleted and created anew after the reading of {topic}-0"):
+    with pytest.raises(
+        PySparkException,
+        match=f"topic '{topic}' was deleted and created anew after the reading of {topic}-0",
+    ):
         await blocking(frame.collect)
     assert await blocking(lossy.collect) == []
 
 
-async def test_what_is_nonsense_is_refused_when_it_is_read(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+async def test_impossible_offsets_are_refused(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
+    """Offsets and times that the topic does not have are refused when the frame is read."""
     topic = await new_topic(10, partitions=1)
     for options, message in [
-        ({"startingOffsets": f'{{"{topic}": {{"0": 1, "7": 1}}}}'}, f"startingOffsets must .*: not there or not read: {topic}-7"),
-        ({"startingOffsetsByTimestamp": '{"x": {"0": 1}}'}, f"not there or not read: x-0; missing: {topic}-0"),
-        ({"startingOffsets": f'{{"{topic}": {{"0": 8}}}}', "endingTimestamp": str(TIME + 2)}, "start at offset 8, after its end 2"),
-        ({"startingTimestamp": str(TIME + 10_000)}, "no record is as young as the starting timestamp .*Strategy to latest"),
+        (
+            {"startingOffsets": f'{{"{topic}": {{"0": 1, "7": 1}}}}'},
+            f"startingOffsets must .*: not there or not read: {topic}-7",
+        ),
+        (
+            {"startingOffsetsByTimestamp": '{"x": {"0": 1}}'},
+            f"not there or not read: x-0; missing: {topic}-0",
+        ),
+        (
+            {"startingOffsets": f'{{"{topic}": {{"0": 8}}}}', "endingTimestamp": str(TIME + 2)},
+            "start at offset 8, after its end 2",
+        ),
+        (
+            {"startingTimestamp": str(TIME + 10_000)},
+            "no record is as young as the starting timestamp .*Strategy to latest",
+        ),
         ({"startingOffsets": "latest"}, "startingOffsets must not be 'latest'"),
     ]:
         with pytest.raises(AnalysisException, match=message):
-            await blocking(lambda options=options: load(spark, kafka_broker, subscribe=topic, **options).count())
+            await blocking(
+                lambda options=options: load(
+                    spark, kafka_broker, subscribe=topic, **options
+                ).count()
+            )
     late = {"startingTimestamp": str(TIME + 10_000), "startingOffsetsByTimestampStrategy": "Latest"}
     assert await blocking(lambda: load(spark, kafka_broker, subscribe=topic, **late).count()) == 0

@@ -1,4 +1,4 @@
-"""One word changed, and the same rows: jobs that were written for Spark's own Kafka connector, read by both sources."""
+"""Jobs written for Spark's own Kafka connector, read by both sources: one word differs, no row."""
 
 from __future__ import annotations
 
@@ -7,38 +7,51 @@ from typing import Any
 
 import pytest
 import trio
+from known_topics import TIME, add_records
 from pyspark.sql import DataFrame, SparkSession
-from spark_kafka import TIME, add_records
 
 import trikafka
 from trikafka import NewTopic
 
 pytestmark = pytest.mark.usefixtures("sparks_connector")
 SOURCES = ("kafka", "trikafka")
-#: Of the topic ``T``, which has ten records in each of three partitions: record ``n`` in partition ``n % 3``, at ``TIME + n``.
+#: Of the topic ``T``, which has ten records in each of three partitions: record ``n`` in partition
+#: ``n % 3``, at ``TIME + n``.
 ALL = {"subscribe": "T"}
 SAME: dict[str, dict[str, str]] = {
     "assign, headers": {"assign": '{"T": [0, 2]}', "includeHeaders": "true"},
     "a pattern that is found anywhere": {"subscribePattern": r"beside-\w+\z"},
     "two topics, names in any case": {"SUBSCRIBE": "T, U", "INCLUDEHEADERS": "TRUE"},
     "offsets of each kind": ALL
-    | {"startingOffsets": '{"T":{"0":4,"1":-2,"2":10}}', "endingOffsets": '{"T":{"0":9,"1":-1,"2":-1}}'},
+    | {
+        "startingOffsets": '{"T":{"0":4,"1":-2,"2":10}}',
+        "endingOffsets": '{"T":{"0":9,"1":-1,"2":-1}}',
+    },
     "times of partitions": ALL
     | {
         "startingOffsetsByTimestamp": json.dumps({"T": {"0": TIME + 3, "1": TIME, "2": TIME + 29}}),
-        "endingOffsetsByTimestamp": json.dumps({"T": {"0": TIME + 4, "1": TIME + 1_000, "2": TIME + 1_000}}),
+        "endingOffsetsByTimestamp": json.dumps(
+            {"T": {"0": TIME + 4, "1": TIME + 1_000, "2": TIME + 1_000}}
+        ),
     },
     "a time goes before times of partitions, and these before offsets": ALL
     | {
         "startingTimestamp": str(TIME + 25),
         "startingOffsetsByTimestamp": json.dumps({"T": {"0": TIME, "1": TIME, "2": TIME}}),
         "startingOffsets": "earliest",
-        "endingOffsetsByTimestamp": json.dumps({"T": {"0": TIME + 28, "1": TIME + 28, "2": TIME + 28}}),
+        "endingOffsetsByTimestamp": json.dumps(
+            {"T": {"0": TIME + 28, "1": TIME + 28, "2": TIME + 28}}
+        ),
         "endingOffsets": "latest",
     },
-    "a time that is too late": ALL | {"startingTimestamp": str(TIME + 28), "startingOffsetsByTimestampStrategy": "LATEST"},
+    "a time that is too late": ALL
+    | {"startingTimestamp": str(TIME + 28), "startingOffsetsByTimestampStrategy": "LATEST"},
     "more tasks": ALL | {"minPartitions": "7", "maxRecordsPerPartition": "6"},
-    "what is gone": {"subscribe": "V", "startingOffsets": '{"V":{"0":2}}', "failOnDataLoss": "false"},
+    "what is gone": {
+        "subscribe": "V",
+        "startingOffsets": '{"V":{"0":2}}',
+        "failOnDataLoss": "false",
+    },
     "transactions, and what is for the JVM's client": {
         "subscribe": "W",
         "kafka.isolation.level": "read_committed",
@@ -48,7 +61,7 @@ SAME: dict[str, dict[str, str]] = {
         "fetchOffset.numRetries": "2",
     },
 }
-#: Refused by both.
+#: Options that both refuse.
 REFUSED: dict[str, dict[str, str]] = {
     "nothing chosen": {},
     "two choices": ALL | {"assign": '{"T": [0]}'},
@@ -60,8 +73,10 @@ REFUSED: dict[str, dict[str, str]] = {
     "a partition that lacks": ALL | {"startingOffsets": '{"T":{"0":1,"1":1}}'},
     "a partition that is not there": ALL | {"startingOffsets": '{"T":{"0":1,"1":1,"2":1,"3":1}}'},
     "no JSON": ALL | {"startingOffsets": "{"},
-    "an end before the start": ALL | {"startingTimestamp": str(TIME + 9), "endingTimestamp": str(TIME + 8)},
-    "a time that is too late": ALL | {"startingTimestamp": str(TIME + 10_000), "fetchOffset.numRetries": "1"},
+    "an end before the start": ALL
+    | {"startingTimestamp": str(TIME + 9), "endingTimestamp": str(TIME + 8)},
+    "a time that is too late": ALL
+    | {"startingTimestamp": str(TIME + 10_000), "fetchOffset.numRetries": "1"},
     "no strategy": ALL | {"startingOffsetsByTimestampStrategy": "never"},
     "no task": ALL | {"minPartitions": "0"},
     "a reset": ALL | {"kafka.auto.offset.reset": "latest"},
@@ -76,19 +91,26 @@ def names() -> dict[str, str]:
 
 
 async def fill(servers: str, names: dict[str, str]) -> None:
-    """The topics of this page: T and U with three partitions, V without its first records, W with an aborted transaction."""
+    """Fill the topics of this page.
+
+    T and U have three partitions, V lacks its first records, and W has an aborted transaction.
+    """
     from test_local_export_live import delete_records
 
     keep = {"retention.ms": "-1"}
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         if names["T"] in await admin.list_topics():
             return
-        await admin.create_topics({names[each]: NewTopic(3 if each in "TU" else 1, 1, keep) for each in "UVWT"})
+        await admin.create_topics(
+            {names[each]: NewTopic(3 if each in "TU" else 1, 1, keep) for each in "UVWT"}
+        )
     for each in "TU":
         await add_records(servers, names[each], 0, 30, 3)
     await add_records(servers, names["V"], 0, 20, 1)
     await trio.to_thread.run_sync(delete_records, servers, names["V"], 5)
-    async with trikafka.open_producer(bootstrap_servers=servers, transactional_id="beside") as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=servers, transactional_id="beside"
+    ) as producer:
         for abort in (False, True, False):
             async with producer.transaction() as txn:
                 await producer.send(names["W"], b"aborted" if abort else b"committed")
@@ -97,7 +119,7 @@ async def fill(servers: str, names: dict[str, str]) -> None:
 
 
 def named(options: dict[str, str], names: dict[str, str]) -> dict[str, str]:
-    """The options with the topics' real names for their letters."""
+    """Return the options with the topics' real names instead of their letters."""
     found = {}
     for option, text in options.items():
         for letter, name in names.items():
@@ -109,36 +131,55 @@ def named(options: dict[str, str], names: dict[str, str]) -> dict[str, str]:
 
 
 def load(spark: SparkSession, source: str, broker: Any, options: dict[str, str]) -> DataFrame:
-    return spark.read.format(source).option("kafka.bootstrap.servers", broker.bootstrap_servers).options(**options).load()
+    return (
+        spark.read.format(source)
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .options(**options)
+        .load()
+    )
 
 
 def rows(frame: DataFrame, case: str) -> tuple[str, int | None, list[Any]]:
-    """Columns, number of tasks, rows in order. The connector has tasks without rows, and takes ``minPartitions`` alone for a reason
-    to cut: so their number is compared where that was given."""
+    """Return the columns, the number of tasks, and the rows in order.
+
+    The connector has tasks without rows, and only cuts ranges with ``minPartitions``. So the
+    numbers of tasks are compared only with that option.
+    """
     found = frame.selectExpr("*", "unix_millis(timestamp) AS ms").drop("timestamp").collect()
     found.sort(key=lambda row: (row.topic, row.partition, row.offset))
-    return frame.schema.simpleString(), frame.rdd.getNumPartitions() if "minPartitions" in SAME[case] else None, found
+    return (
+        frame.schema.simpleString(),
+        frame.rdd.getNumPartitions() if "minPartitions" in SAME[case] else None,
+        found,
+    )
 
 
 @pytest.mark.parametrize("case", SAME)
-async def test_a_batch_has_the_same_rows(case: str, spark: SparkSession, kafka_broker: Any, names: dict[str, str]) -> None:
+async def test_batch_has_the_same_rows(
+    case: str, spark: SparkSession, kafka_broker: Any, names: dict[str, str]
+) -> None:
     await fill(kafka_broker.bootstrap_servers, names)
     options = named(SAME[case], names)
     found = [
-        await trio.to_thread.run_sync(lambda each=each: rows(load(spark, each, kafka_broker, options), case)) for each in SOURCES
+        await trio.to_thread.run_sync(
+            lambda each=each: rows(load(spark, each, kafka_broker, options), case)
+        )
+        for each in SOURCES
     ]
     assert found[0] == found[1]
     assert found[0][2], "and there are some"
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_makes_no_sense_is_refused_by_both(
+async def test_invalid_options_are_refused_by_both(
     case: str, spark: SparkSession, kafka_broker: Any, names: dict[str, str]
 ) -> None:
     await fill(kafka_broker.bootstrap_servers, names)
     options = named(REFUSED[case], names)
     for source in SOURCES:
         with pytest.raises(Exception) as raised:  # noqa: PT011  (each of the two has words of its own)
-            await trio.to_thread.run_sync(lambda source=source: load(spark, source, kafka_broker, options).collect())
+            await trio.to_thread.run_sync(
+                lambda source=source: load(spark, source, kafka_broker, options).collect()
+            )
         if source == "trikafka":
             assert "Error: " in str(raised.value)

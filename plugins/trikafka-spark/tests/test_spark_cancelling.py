@@ -1,4 +1,4 @@
-"""A blocking call in a thread, and what becomes of it when its scope is cancelled."""
+"""A blocking call in a thread, and its end when its scope is cancelled."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import trio
 from trikafka_spark.cancelling import CancellableCall
 
 
-async def test_what_the_function_returns_and_raises() -> None:
+async def test_call_returns_and_raises() -> None:
     limiter = trio.CapacityLimiter(1)
     assert await CancellableCall(lambda: 7, list, limiter).run() == 7
     with pytest.raises(ZeroDivisionError):
         await CancellableCall(lambda: 1 // 0, list, limiter).run()
 
 
-async def test_a_cancelled_call_is_told_until_it_has_come_back() -> None:
-    """Also if it was told before it had anything to cancel."""
+async def test_cancellation_is_repeated_until_it_works() -> None:
+    """The cancellation of a call is repeated until the call returns.
+
+    The first attempts may come before there is anything to cancel.
+    """
     begun, told, times = trio.Event(), threading.Event(), 0
 
     def function() -> None:
@@ -43,7 +46,8 @@ async def test_a_cancelled_call_is_told_until_it_has_come_back() -> None:
     assert not call.silent
 
 
-async def test_what_does_not_even_answer_is_left_behind_soon() -> None:
+async def test_silent_call_is_left_behind() -> None:
+    """A call whose cancellation does not respond either is left behind."""
     begun, end = trio.Event(), threading.Event()
 
     def function() -> None:
@@ -61,7 +65,7 @@ async def test_what_does_not_even_answer_is_left_behind_soon() -> None:
     end.set()
 
 
-async def test_a_call_that_waits_for_its_turn_is_never_begun() -> None:
+async def test_cancelled_call_in_the_queue_never_starts() -> None:
     limiter, called = trio.CapacityLimiter(1), []
     await limiter.acquire_on_behalf_of(limiter)
     call = CancellableCall(lambda: called.append(1), lambda: called.append(2), limiter)

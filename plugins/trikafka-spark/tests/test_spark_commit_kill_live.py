@@ -1,4 +1,7 @@
-"""A stream is killed, driver and JVM, while its driver commits a micro-batch: librdkafka finds each row once after the next run."""
+"""A stream whose driver and JVM are killed while the driver commits a micro-batch.
+
+After the next run librdkafka finds each row once.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +12,8 @@ from typing import Any
 
 import pytest
 import trio
+from known_topics import committed
 from pyspark.sql import SparkSession
-from spark_kafka import committed
 from trikafka_spark import run_query
 
 import trikafka
@@ -20,35 +23,64 @@ RECORDS = 90
 CHILD = Path(__file__).with_name("standing_child.py")
 
 
-#: Two that need Spark's own processes; test_write_verdict_live.py has each moment without.
+#: Two moments with Spark's own processes; test_write_verdict_live.py has all moments without them.
 @pytest.mark.parametrize(("moment", "timeout_ms"), [("between", 900_000), ("before", 4_000)])
-async def test_a_driver_killed_while_it_commits(
-    moment: str, timeout_ms: int, spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path
+async def test_killed_commit_is_finished_by_the_next(
+    moment: str,
+    timeout_ms: int,
+    spark: SparkSession,
+    kafka_broker: Any,
+    new_topic: Any,
+    tmp_path: Path,
 ) -> None:
     servers, checkpoint = kafka_broker.bootstrap_servers, tmp_path / "checkpoint"
     source, target = await new_topic(RECORDS, partitions=3), await new_topic(0, partitions=2)
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
-    command = [sys.executable, str(CHILD), servers, source, target, str(checkpoint), moment, str(timeout_ms)]
+    command = [
+        sys.executable,
+        str(CHILD),
+        servers,
+        source,
+        target,
+        str(checkpoint),
+        moment,
+        str(timeout_ms),
+    ]
     log = tmp_path / "log"
-    with trio.fail_after(120), killed_at_the_end(command, log, environment) as process:
-        while not (standing := tmp_path / "checkpoint.standing").exists() or not standing.read_text():
+    with trio.fail_after(300), killed_at_the_end(command, log, environment) as process:
+        while (
+            not (standing := tmp_path / "checkpoint.standing").exists() or not standing.read_text()
+        ):
             assert process.poll() is None, log.read_text()[-3_000:]
             await trio.sleep(0.05)
         assert standing.read_text() == str(RECORDS)
-        assert sum((await committed(servers, target)).values()) <= {"before": 0, "between": RECORDS // 3, "after": RECORDS}[moment]
+        assert (
+            sum((await committed(servers, target)).values())
+            <= {"before": 0, "between": RECORDS // 3, "after": RECORDS}[moment]
+        )
     if timeout_ms < 60_000:  # dead for longer than the transactions live
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-            with trio.fail_after(90):
+            with trio.fail_after(180):
                 while await admin.list_transactions(states=["Ongoing"]):  # noqa: ASYNC110
                     await trio.sleep(0.1)
 
     def start() -> Any:
         options = {"kafka.bootstrap.servers": servers}
-        reader = spark.readStream.format("trikafka").options(subscribe=source, startingOffsets="earliest", **options)
-        writer = reader.load().selectExpr("concat(partition, '-', offset) AS value").writeStream.format("trikafka")
-        writer = writer.options(topic=target, exactlyOnce="true", checkpointLocation=str(checkpoint), **options)
+        reader = spark.readStream.format("trikafka").options(
+            subscribe=source, startingOffsets="earliest", **options
+        )
+        writer = (
+            reader.load()
+            .selectExpr("concat(partition, '-', offset) AS value")
+            .writeStream.format("trikafka")
+        )
+        writer = writer.options(
+            topic=target, exactlyOnce="true", checkpointLocation=str(checkpoint), **options
+        )
         return writer.trigger(availableNow=True).start()
 
-    with trio.fail_after(60):
+    with trio.fail_after(120):
         await run_query(spark, start)
-    assert await committed(servers, target) == {b"%d-%d" % (n % 3, n // 3): 1 for n in range(RECORDS)}
+    assert await committed(servers, target) == {
+        b"%d-%d" % (n % 3, n // 3): 1 for n in range(RECORDS)
+    }

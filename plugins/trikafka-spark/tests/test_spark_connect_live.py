@@ -1,4 +1,4 @@
-"""The data source by Spark Connect: a server of its own process, and a Trio program as its client."""
+"""The data source by Spark Connect: a server process, and a Trio program as its client."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOME = Path(pyspark.__file__).parent
 
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
-    """Spark Connect on this machine, in a group of processes of its own; gives its address."""
+    """Run Spark Connect on this machine, in its own process group; yield its address."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {
@@ -36,15 +36,30 @@ def connect_server(directory: Path) -> Iterator[str]:
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
     }
     arguments = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
-    server = ["--master", "local[2]", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
-    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+    server = [
+        "--master",
+        "local[2]",
+        "--class",
+        "org.apache.spark.sql.connect.service.SparkConnectServer",
+        "spark-internal",
+    ]
+    environment = os.environ | {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_HOME": str(HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
     environment |= {"TMPDIR": str(directory)}
     log = directory / "server.log"
     with log.open("wb") as out:
         process = subprocess.Popen(
             [str(HOME / "bin" / "spark-submit"), *arguments, *server],
-            env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
-        )  # fmt: skip
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
     try:
         until = time.monotonic() + 60
         while "server started at" not in log.read_text(errors="replace"):
@@ -57,15 +72,29 @@ def connect_server(directory: Path) -> Iterator[str]:
         process.wait()
 
 
-async def test_a_program_that_uses_spark_by_connect(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
-    """Snapshots, a schema of the user, pushed filters, exactly-once writes and streams, and a query that is cancelled."""
+async def test_program_uses_spark_connect(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    """A Trio program uses all of the data source by Spark Connect.
+
+    It uses snapshots, a schema of its own, pushed filters, exactly-once writes and streams, and
+    cancels a query.
+    """
     assert importlib.util.find_spec("grpc"), "the client needs what pyspark[connect] names"
     topic = await new_topic(100, partitions=2)
     written, streamed = await new_topic(0, partitions=2), await new_topic(0, partitions=2)
-    arguments = [kafka_broker.bootstrap_servers, topic, written, streamed, str(tmp_path / "checkpoints")]
+    arguments = [
+        kafka_broker.bootstrap_servers,
+        topic,
+        written,
+        streamed,
+        str(tmp_path / "checkpoints"),
+    ]
     with connect_server(tmp_path) as remote, trio.fail_after(240):
         command = [sys.executable, str(CLIENT), remote, *arguments]
-        done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+        done = await trio.run_process(
+            command, capture_stdout=True, capture_stderr=True, check=False
+        )
     assert done.returncode == 0, done.stderr.decode()
     found = json.loads(done.stdout)
     assert (found["count"], found["pushed"], found["columns"]) == (100, 41, ["partition", "offset"])

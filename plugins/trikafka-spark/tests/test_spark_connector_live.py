@@ -1,4 +1,4 @@
-"""What we write, Spark's own Kafka connector reads: every codec, headers, nulls, tables, and transactions."""
+"""Spark's own Kafka connector reads our records: codecs, headers, nulls, tables, transactions."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trio
+from known_topics import TIME
 from pyspark.sql import SparkSession
-from spark_kafka import TIME
 
 import trikafka
 from trikafka import NewTopic
@@ -22,11 +22,15 @@ Row = tuple[bytes | None, bytes | None, list[tuple[str, bytes | None]] | None, i
 
 
 def rows(what: str) -> list[Row]:
-    """Null and empty keys and values, none or several headers, values of some length."""
+    """Return rows with null and empty keys and values, none or several headers, and long values."""
     return [
         (
             None if number % 5 == 0 else b"key-%d" % number if number % 5 > 1 else b"",
-            None if number % 7 == 3 else b"" if number % 7 == 4 else f"{what} {number} ä".encode() * (1 + 40 * (number % 3)),
+            None
+            if number % 7 == 3
+            else b""
+            if number % 7 == 4
+            else f"{what} {number} ä".encode() * (1 + 40 * (number % 3)),
             [("a", b"1"), ("empty", b""), ("none", None), ("a", b"2")] if number % 4 == 1 else None,
             TIME + number,
         )
@@ -35,31 +39,41 @@ def rows(what: str) -> list[Row]:
 
 
 async def write(producer: trikafka.Producer, todo: list[Row]) -> None:
-    """One half one by one, the other as a table; all in order."""
+    """Write one half record by record, the other as a table; all in order."""
     half = len(todo) // 2
     for key, value, headers, time in todo[:half]:
-        await producer.enqueue(TOPIC, value, key=key, headers=headers or (), timestamp=time, partition=0)
+        await producer.enqueue(
+            TOPIC, value, key=key, headers=headers or (), timestamp=time, partition=0
+        )
     keys, values, headers_of, times = zip(*todo[half:], strict=True)
     columns = {
         "key": pa.array(keys, pa.binary()),
         "value": pa.array(values, pa.binary()),
-        "headers": pa.array([[{"key": name, "value": value} for name, value in each or ()] for each in headers_of], PAIRS),
+        "headers": pa.array(
+            [[{"key": name, "value": value} for name, value in each or ()] for each in headers_of],
+            PAIRS,
+        ),
         "timestamp": pa.array(times, pa.timestamp("ms", "UTC")),
     }
     await producer.send_arrow(TOPIC, pa.table(columns), partition=0)
 
 
 async def write_all(bootstrap: str) -> list[Row]:
-    """Of each codec records outside of transactions, and three transactions of which only the second is committed.
+    """Write, for each codec, records outside of transactions and three transactions.
 
-    Returns what counts, in order.
+    Only the second transaction is committed. Returns the committed records in order.
     """
     counts: list[Row] = []
     for codec in CODECS:
-        async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type=codec) as producer:
+        async with trikafka.open_producer(
+            bootstrap_servers=bootstrap, compression_type=codec
+        ) as producer:
             counts += (todo := rows(f"{codec}, plain"))
             await write(producer, todo)
-        settings: dict[str, Any] = {"compression_type": codec, "transactional_id": f"connector-{codec}"}
+        settings: dict[str, Any] = {
+            "compression_type": codec,
+            "transactional_id": f"connector-{codec}",
+        }
         async with trikafka.open_producer(bootstrap_servers=bootstrap, **settings) as producer:
             for abort in (True, False, True):
                 async with producer.transaction() as txn:
@@ -83,14 +97,20 @@ async def test_sparks_connector_reads_what_we_write(spark_context: Any, kafka_br
 
     def read(isolation: str) -> list[Row]:
         frame = reader.option("kafka.isolation.level", isolation).load().orderBy("offset")
-        return [_row(each) for each in frame.selectExpr("*", "unix_millis(timestamp) AS ms").collect()]
+        return [
+            _row(each) for each in frame.selectExpr("*", "unix_millis(timestamp) AS ms").collect()
+        ]
 
     assert await trio.to_thread.run_sync(read, "read_committed") == expected
     assert len(await trio.to_thread.run_sync(read, "read_uncommitted")) == len(expected) * 2
 
 
 def _row(found: Any) -> Row:
-    headers = None if found.headers is None else [(each.key, _bytes(each.value)) for each in found.headers]
+    headers = (
+        None
+        if found.headers is None
+        else [(each.key, _bytes(each.value)) for each in found.headers]
+    )
     return _bytes(found.key), _bytes(found.value), headers, found.ms
 
 

@@ -1,4 +1,4 @@
-"""The page of the data source names every option that there is, ours and those of Spark's connector."""
+"""The page of the data source names every option, ours and those of Spark's connector."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pytest
 from trikafka_spark.options import READ_OPTIONS
 from trikafka_spark.write_options import WRITE_OPTIONS
 
-PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8").partition("## Options")[2]
-#: What Spark's "Structured Streaming + Kafka Integration Guide" of 4.2 has beside the options of a read.
+PAGE = (Path(__file__).parents[3] / "docs" / "spark-options.md").read_text(encoding="utf-8")
+#: The options of Spark's "Structured Streaming + Kafka Integration Guide" of 4.2 that are not for
+#: reads.
 SPARKS = (
     "topic",
     "spark.kafka.consumer.cache.",
@@ -21,10 +22,10 @@ SPARKS = (
 )
 
 
-#: Spark's own, of any sink.
+#: Spark's own options of any sink.
 ANY = {"checkpointLocation", "queryName", "path"}
 
 
 @pytest.mark.parametrize("name", sorted({*READ_OPTIONS, *WRITE_OPTIONS, *SPARKS} - ANY))
-def test_it_is_there(name: str) -> None:
+def test_option_is_on_the_page(name: str) -> None:
     assert f"`{name}" in PAGE

@@ -1,4 +1,4 @@
-"""Filters as limits of what is read: never less than what they let through. Pure."""
+"""Filters as limits of the ranges to read, which never exclude a matching row. Pure."""
 
 from __future__ import annotations
 
@@ -26,8 +26,15 @@ AT = datetime.datetime(2024, 1, 1, 0, 0, 0, 1_500, tzinfo=datetime.UTC)
 AT_MS = 1_704_067_200_001
 
 
-def test_equality_and_lists_choose_topics_and_partitions() -> None:
-    limits = limits_of([IsNotNull(("topic",)), EqualTo(("topic",), "a"), In(("partition",), (1, 2)), In(("partition",), (2, 3))])
+def test_equality_selects_topics_and_partitions() -> None:
+    limits = limits_of(
+        [
+            IsNotNull(("topic",)),
+            EqualTo(("topic",), "a"),
+            In(("partition",), (1, 2)),
+            In(("partition",), (2, 3)),
+        ]
+    )
     assert (limits.topics, limits.partitions) == (frozenset({"a"}), frozenset({2}))
     assert limits.admits("a", 2)
     assert not limits.admits("a", 1)
@@ -35,21 +42,37 @@ def test_equality_and_lists_choose_topics_and_partitions() -> None:
 
 
 def test_offsets_are_cut_from_both_sides() -> None:
-    limits = limits_of([GreaterThan(("offset",), 9), LessThanOrEqual(("offset",), 20), LessThan(("offset",), 100)])
+    limits = limits_of(
+        [GreaterThan(("offset",), 9), LessThanOrEqual(("offset",), 20), LessThan(("offset",), 100)]
+    )
     assert limits.cut(OffsetRange("t", 0, 0, 1_000)) == OffsetRange("t", 0, 10, 21)
     assert limits.cut(OffsetRange("t", 0, 50, 60)) == OffsetRange("t", 0, 50, 50)
-    assert limits_of([In(("offset",), (5, 7))]).cut(OffsetRange("t", 0, 0, 1_000)) == OffsetRange("t", 0, 5, 8)
+    assert limits_of([In(("offset",), (5, 7))]).cut(OffsetRange("t", 0, 0, 1_000)) == OffsetRange(
+        "t", 0, 5, 8
+    )
 
 
-def test_the_lower_bound_of_the_time_is_rounded_down_and_the_upper_one_is_no_limit() -> None:
+def test_times_limit_the_start_only() -> None:
+    """The lower bound of the time is rounded down; an upper bound limits nothing."""
     assert limits_of([GreaterThanOrEqual(("timestamp",), AT)]).since == AT_MS
     assert limits_of([GreaterThan(("timestamp",), AT), EqualTo(("timestamp",), AT)]).since == AT_MS
-    assert limits_of([LessThan(("timestamp",), AT), LessThanOrEqual(("timestamp",), AT)]) == Limits()
+    assert (
+        limits_of([LessThan(("timestamp",), AT), LessThanOrEqual(("timestamp",), AT)]) == Limits()
+    )
 
 
-def test_what_is_not_understood_is_no_limit() -> None:
-    others = [Not(EqualTo(("partition",), 1)), StringContains(("topic",), "a"), EqualTo(("value",), b"x"), EqualTo(("a", "b"), 1)]
-    others += [GreaterThan(("partition",), 3), EqualTo(("offset",), None), EqualTo(("offset",), True)]
+def test_other_filters_limit_nothing() -> None:
+    others = [
+        Not(EqualTo(("partition",), 1)),
+        StringContains(("topic",), "a"),
+        EqualTo(("value",), b"x"),
+        EqualTo(("a", "b"), 1),
+    ]
+    others += [
+        GreaterThan(("partition",), 3),
+        EqualTo(("offset",), None),
+        EqualTo(("offset",), True),
+    ]
     others += [GreaterThan(("timestamp",), 5), GreaterThan(("timestamp",), AT.replace(tzinfo=None))]
     assert limits_of(others) == Limits()
 
@@ -61,11 +84,13 @@ TESTS: dict[Any, Any] = {
     LessThan: lambda one, two: one < two,
     LessThanOrEqual: lambda one, two: one <= two,
 }
-ONE = st.tuples(st.sampled_from(list(TESTS)), st.sampled_from(["partition", "offset"]), st.integers(-2, 12))
+ONE = st.tuples(
+    st.sampled_from(list(TESTS)), st.sampled_from(["partition", "offset"]), st.integers(-2, 12)
+)
 
 
 @given(st.lists(ONE, max_size=4))
-def test_no_row_that_passes_the_filters_is_cut(filters: list[tuple[Any, str, int]]) -> None:
+def test_matching_rows_are_never_cut(filters: list[tuple[Any, str, int]]) -> None:
     limits = limits_of([kind((column,), value) for kind, column, value in filters])
     for partition in range(3):
         left = limits.cut(OffsetRange("t", partition, 0, 10))

@@ -1,58 +1,26 @@
-"""What is read goes to Parquet and to Spark in groups of batches: no row is lost or changed by that, and few pieces come of it."""
+"""Groups of batches on their way to Parquet and Spark: no row lost or changed, and few pieces."""
 
 from __future__ import annotations
 
-from array import array
-from itertools import accumulate
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from made_batches import batch
 from pyspark.sql.pandas.types import from_arrow_schema
-from trikafka_spark.columns import SCHEMA, spark_table
-from trikafka_spark.pieces import PieceWriter, Shape
+from trikafka_export.columns import SCHEMA, spark_table
+from trikafka_export.pieces import PieceWriter, Shape
 from trikafka_spark.pruning import Columns as Wanted
 
-from trikafka import RangeWork, RecordBatch
-from trikafka._wire.columns import Columns
+from trikafka import RangeWork
 from trikafka.interfaces import PlannedRange
 
 PLANNED = PlannedRange("t", 0, 0, 100_000, "t-0.parquet")
 ALL = from_arrow_schema(SCHEMA)
 
 
-def batch(first: int, values: list[bytes], *, times: list[int] | None = None, headers: list[int] | None = None) -> RecordBatch:
-    """Records from an offset on without keys; ``headers``: how many each has, all of them x=y."""
-    count = len(values)
-
-    def numbers(form: str, items: list[int]) -> memoryview:
-        return memoryview(array(form, items))
-
-    none = numbers("i", [0] * (count + 1))
-    more: tuple[object, ...] = ()
-    if headers is not None:
-        total = sum(headers)
-        starts = numbers("i", [0, *accumulate(headers)])
-        each = numbers("i", list(range(total + 1)))
-        more = (starts, each, b"x" * total, each, b"y" * total, None)
-    columns = Columns(
-        count,
-        numbers("q", list(range(first, first + count))),
-        numbers("q", times or [1_700_000_000_000] * count),
-        numbers("b", [0] * count),
-        none,
-        b"",
-        bytes((count + 7) // 8),
-        numbers("i", [0, *accumulate(map(len, values))]),
-        b"".join(values),
-        None,
-        *more,  # type: ignore[arg-type]
-    )
-    return RecordBatch("t", 0, columns, first + count)
-
-
-def test_batches_of_every_kind_become_one_table() -> None:
+def test_any_batches_become_one_table() -> None:
     group = [
         batch(0, [b"a", b"b"]),
         batch(2, [b"c"], headers=[2]),
@@ -67,15 +35,21 @@ def test_batches_of_every_kind_become_one_table() -> None:
     assert table["topic"].to_pylist() == ["t"] * 7
     one = {"key": "x", "value": b"y"}
     assert table["headers"].to_pylist() == [None, None, [one, one], None, [one], None, None]
-    assert [None if time is None else int(time.timestamp()) for time in table["timestamp"].to_pylist()] == [
+    assert [
+        None if time is None else int(time.timestamp()) for time in table["timestamp"].to_pylist()
+    ] == [
         *[1_700_000_000] * 5,
         None,
         None,
     ]
 
 
-@pytest.mark.parametrize(("rows", "batches"), [(3, 1), (2_000, 4)], ids=["small ones are joined", "large ones are not copied"])
-def test_spark_is_given_few_batches(rows: int, batches: int) -> None:
+@pytest.mark.parametrize(
+    ("rows", "batches"),
+    [(3, 1), (2_000, 4)],
+    ids=["small ones are joined", "large ones are not copied"],
+)
+def test_spark_gets_few_batches(rows: int, batches: int) -> None:
     group = [batch(number * rows, [b"%d" % number] * rows) for number in range(4)]
     made = list(Wanted(ALL).of(group))
     assert len(made) == batches
@@ -83,13 +57,17 @@ def test_spark_is_given_few_batches(rows: int, batches: int) -> None:
     assert pa.Table.from_batches(made)["offset"].to_pylist() == list(range(4 * rows))
 
 
-def test_spark_is_given_single_batches_as_they_are() -> None:
+def test_spark_gets_a_single_batch_unchanged() -> None:
     (made,) = Wanted(from_arrow_schema(pa.schema([SCHEMA.field("value")]))).of([batch(0, [b"a"])])
     assert made.to_pylist() == [{"value": b"a"}]
 
 
-def test_no_row_group_is_left_with_what_was_too_much_for_another(tmp_path: Path) -> None:
-    """262,144 rows and what the last batch had too many were two row groups, the second one of some thousand rows."""
+def test_row_groups_have_no_small_remainder(tmp_path: Path) -> None:
+    """No row group is made of the surplus of another one.
+
+    Previously 262,144 rows and the surplus of the last batch became two row groups, the second with
+    some thousand rows.
+    """
     (tmp_path / "work").mkdir()
     work = RangeWork(tmp_path, 1, PLANNED, folder=tmp_path / "work")
     writer = PieceWriter(work, PLANNED, 0, Shape(row_group_rows=1_000), {})
@@ -97,4 +75,9 @@ def test_no_row_group_is_left_with_what_was_too_much_for_another(tmp_path: Path)
     piece, more = writer.finish(3_000)
     assert rows + more == 3_000
     footer = pq.read_metadata(tmp_path / piece.files[0].name)
-    assert [footer.row_group(number).num_rows for number in range(footer.num_row_groups)] == [900, 900, 900, 300]
+    assert [footer.row_group(number).num_rows for number in range(footer.num_row_groups)] == [
+        900,
+        900,
+        900,
+        300,
+    ]

@@ -1,4 +1,7 @@
-"""Records, options and neighbours that mean harm, or mean nothing: an export and a query get through, or say a sentence."""
+"""Hostile or meaningless records, options and neighbours.
+
+An export or a query succeeds, or fails with an error of one sentence.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +16,18 @@ from typing import Any
 import pyarrow as pa
 import pytest
 import trio
-from trikafka_spark import scratch, snapshots
-from trikafka_spark.columns import _cast
+from trikafka_export import scratch
+from trikafka_export.columns import _cast
+from trikafka_export.formats.json_format import JsonDecoder, infer
+from trikafka_export.formats.parsing import Parser
+from trikafka_export.local import LocalJob
+from trikafka_export.pieces import PieceWriter, Shape
+from trikafka_export.sink import ParquetSink
+from trikafka_export.task import WriteTask
+from trikafka_spark import snapshots
 from trikafka_spark.filters import Limits
-from trikafka_spark.formats.json_format import JsonDecoder, infer
-from trikafka_spark.formats.parsing import Parser
-from trikafka_spark.local import LocalJob
 from trikafka_spark.options import read_options
-from trikafka_spark.pieces import PieceWriter, Shape
 from trikafka_spark.ranges import Planned, limit_ranges
-from trikafka_spark.sink import SparkSink
-from trikafka_spark.task import WriteTask
 
 from trikafka import ConfigurationError, ExportError, OffsetRange, RangeWork
 from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
@@ -56,24 +60,33 @@ def table(values: list[bytes | None], times: list[int | None] | None = None) -> 
         ([b' {"n":1}\n', b'{"n":2}\r\n', None], {0: 1, 1: 2}),
     ],
 )
-def test_a_value_of_two_objects_does_not_shift_those_of_other_records(values: list[bytes | None], good: dict[int, int]) -> None:
+def test_two_objects_leave_other_records_alone(
+    values: list[bytes | None], good: dict[int, int]
+) -> None:
+    """A value of two JSON objects is refused, and the values of other records stay theirs."""
     parsed, refused = Parser({"value": JsonDecoder({"n": "int64"})}).parse(table(values))
     rows = zip(parsed["offset"].to_pylist(), parsed["value"].to_pylist(), strict=True)
     assert {offset: value["n"] for offset, value in rows if value is not None} == good
-    assert {row["offset"] for row, _ in refused} == {i for i, value in enumerate(values) if value is not None} - set(good)
+    assert {row["offset"] for row, _ in refused} == {
+        i for i, value in enumerate(values) if value is not None
+    } - set(good)
 
 
-def test_a_deeply_nested_value_is_a_dead_letter_and_no_end() -> None:
+def test_deeply_nested_value_is_a_dead_letter() -> None:
     deep = b"[" * 100_000
-    parsed, refused = Parser({"value": JsonDecoder({"n": "int64"})}).parse(table([b'{"n":1}', deep, b'{"n":2}']))
+    parsed, refused = Parser({"value": JsonDecoder({"n": "int64"})}).parse(
+        table([b'{"n":1}', deep, b'{"n":2}'])
+    )
     assert parsed["offset"].to_pylist() == [0, 2]
     assert [row["offset"] for row, _ in refused] == [1]
     assert infer([deep, b'{"n":1}'], "t") == {"n": "int64"}
 
 
-def test_a_time_that_microseconds_cannot_hold_is_null() -> None:
+def test_time_beyond_microseconds_is_null() -> None:
     times = [2**63 - 1, -(2**63), 2**63 // 1000 + 1, 1, None]
-    assert _cast(pa.array(times, pa.timestamp("ms", tz="UTC")), US).cast(pa.int64()).to_pylist() == [None, None, None, 1_000, None]
+    assert _cast(pa.array(times, pa.timestamp("ms", tz="UTC")), US).cast(
+        pa.int64()
+    ).to_pylist() == [None, None, None, 1_000, None]
 
 
 def folders_of(root: Path, times: list[int | None]) -> list[str]:
@@ -86,14 +99,24 @@ def folders_of(root: Path, times: list[int | None]) -> list[str]:
     return [str(Path(file.name).parent) for file in piece.files]
 
 
-def test_a_year_of_more_than_four_digits_is_no_date(tmp_path: Path) -> None:
-    """Microseconds for milliseconds: the folder was date=-9696-11-08."""
+def test_year_of_five_digits_is_no_date(tmp_path: Path) -> None:
+    """A time with a year of more than four digits is no date.
+
+    With microseconds for milliseconds the folder was date=-9696-11-08.
+    """
     times = [1_700_000_000_000_000_000, 253_402_300_799_999_999, None]
-    assert sorted(folders_of(tmp_path, times)) == ["date=9999-12-31", "date=__HIVE_DEFAULT_PARTITION__"]
+    assert sorted(folders_of(tmp_path, times)) == [
+        "date=9999-12-31",
+        "date=__HIVE_DEFAULT_PARTITION__",
+    ]
 
 
-def test_not_all_folders_of_a_piece_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records of a thousand days were a thousand open files, and more than the system allows ended every run."""
+def test_piece_opens_few_folders_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece does not keep the files of all its folders open.
+
+    Previously records of a thousand days were a thousand open files. If the system allows fewer,
+    every run failed.
+    """
     most = 0
     stage = RangeWork.stage
 
@@ -108,7 +131,10 @@ def test_not_all_folders_of_a_piece_are_open_at_once(tmp_path: Path, monkeypatch
     assert most - before < 80
 
 
-def test_starting_spark_does_not_clear_what_data_frames_have_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_starting_spark_keeps_bound_snapshots(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The start of Spark removes no snapshot that a data frame has bound."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     first = [Planned(OffsetRange("t", 0, 0, 1), None)]
     assert snapshots.shared("token", lambda: first) == first
@@ -118,27 +144,54 @@ def test_starting_spark_does_not_clear_what_data_frames_have_bound(monkeypatch: 
     assert snapshots.shared("token", list) == first
 
 
-async def test_what_ends_a_thread_of_an_export_is_an_export_error(tmp_path: Path) -> None:
-    """A full disk, say; here there is no folder to write in."""
-    task = WriteTask(str(tmp_path / "none"), 1, PLANNED, None, {}, True, {"value": "json", "schemas": {}}, Shape())
+async def test_error_of_a_thread_is_an_export_error(tmp_path: Path) -> None:
+    """An error that ends a thread of an export is an ExportError.
+
+    An example is a full disk; in this test there is no folder to write to.
+    """
+    task = WriteTask(
+        str(tmp_path / "none"),
+        1,
+        PLANNED,
+        None,
+        {},
+        True,
+        {"value": "json", "schemas": {}},
+        Shape(),
+    )
     with pytest.raises(ExportError, match=r"exporting t-0 \[0, 1000\) failed") as caught:
         await LocalJob([task], 1).run(lambda done, rows: None)
     assert caught.value.__cause__ is not None
 
 
-async def test_a_tls_context_that_no_worker_can_be_sent_is_refused_before_spark_starts(tmp_path: Path) -> None:
+async def test_tls_context_for_workers_is_refused(
+    tmp_path: Path,
+) -> None:
+    """A TLS context, which cannot be sent to workers, is refused before Spark starts."""
     settings = {"bootstrap_servers": "localhost:1", "ssl_context": ssl.create_default_context()}
-    async with SparkSink.from_options({"destination": str(tmp_path / "d"), "spark_above": 0}) as sink:
+    async with ParquetSink.from_options(
+        {"destination": str(tmp_path / "d"), "spark_above": 0}
+    ) as sink:
         plan = ExportPlan(1, "p", "now", None, {"t": None}, "read_committed", (PLANNED,), {})
-        with pytest.raises(ConfigurationError, match="ssl_context= cannot be sent to Spark's workers"):
+        with pytest.raises(
+            ConfigurationError, match="ssl_context= cannot be sent to Spark's workers"
+        ):
             await sink.write(plan, [PLANNED], settings, lambda stage, done, rows: None)
 
 
-async def test_a_cancelled_inference_of_a_schema_ends_at_once(tmp_path: Path) -> None:
-    """It waited for a broker that says nothing, up to two minutes."""
+async def test_cancelled_inference_of_a_schema_ends(tmp_path: Path) -> None:
+    """A cancelled inference of a schema ends at once.
+
+    Previously it waited for a silent broker for up to two minutes.
+    """
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        settings = {"bootstrap_servers": f"127.0.0.1:{silent.getsockname()[1]}", "isolation_level": "read_committed"}
-        async with SparkSink.from_options({"destination": str(tmp_path / "d"), "value_format": "json"}) as sink:
+        settings = {
+            "bootstrap_servers": f"127.0.0.1:{silent.getsockname()[1]}",
+            "isolation_level": "read_committed",
+        }
+        async with ParquetSink.from_options(
+            {"destination": str(tmp_path / "d"), "value_format": "json"}
+        ) as sink:
             began = time.monotonic()
             with trio.move_on_after(0.3) as scope:
                 await sink.pin(ExportState(), [OffsetRange("t", 0, 0, 10)], settings)
@@ -156,13 +209,18 @@ async def test_a_cancelled_inference_of_a_schema_ends_at_once(tmp_path: Path) ->
         {"maxTriggerDelay": "9" * 400 + "d"},
     ],
 )
-def test_numbers_that_no_broker_knows_are_refused_by_the_name_of_the_option(option: dict[str, Any]) -> None:
+def test_huge_numbers_are_refused_by_option(
+    option: dict[str, Any],
+) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(option))):
         read_options({"kafka.bootstrap.servers": "x:1", "subscribe": "t", **option})
 
 
-async def test_a_lower_bound_before_1970_leaves_records_without_a_time_in() -> None:
-    """They have the time -1, which a broker asked for times from 0 on passes over. So it is not asked at all."""
+async def test_bound_before_1970_keeps_untimed_records() -> None:
+    """A lower bound before 1970 includes records without a time.
+
+    They have the time -1, which a look-up of times from 0 on would skip. So there is no look-up.
+    """
     options = read_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
     planned = [Planned(OffsetRange("t", 0, 0, 10), None)]
     assert await limit_ranges(options, planned, Limits(since=-1)) == planned

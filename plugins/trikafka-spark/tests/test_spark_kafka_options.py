@@ -1,22 +1,31 @@
-"""The options ``kafka.*`` of jobs that were written for Java's client: honoured, ignored with a warning, or refused. Pure."""
+"""Options ``kafka.*`` of jobs for Java's client. Pure.
+
+They are honoured, ignored with a warning, or refused.
+"""
 
 from __future__ import annotations
 
 import logging
 
 import pytest
-from trikafka_spark.kafka_settings import REFUSED_READING, REFUSED_WRITING, consumer_settings, producer_settings
+from trikafka_spark.kafka_settings import (
+    REFUSED_READING,
+    REFUSED_WRITING,
+    consumer_settings,
+    producer_settings,
+)
 
 from trikafka import ConfigurationError
 
 SERVERS = {"bootstrap.servers": "h:1"}
 
 
-def test_what_trikafka_has_too_is_honoured() -> None:
+def test_equivalent_options_are_honoured() -> None:
     given = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": "PLAIN",
-        "sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";',
+        "sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" '
+        'password="p";',
         "isolation.level": "read_committed",
         "fetch.min.bytes": "1000",
         "client.id": "job",
@@ -33,7 +42,9 @@ def test_what_trikafka_has_too_is_honoured() -> None:
         "client_id": "job",
         "client_rack": "r1",
     }
-    assert producer_settings(SERVERS | {"acks": "1", "linger.ms": "7", "compression.type": "lz4"}) == {
+    assert producer_settings(
+        SERVERS | {"acks": "1", "linger.ms": "7", "compression.type": "lz4"}
+    ) == {
         "bootstrap_servers": "h:1",
         "acks": 1,
         "linger_ms": 7,
@@ -55,10 +66,12 @@ def test_what_trikafka_has_too_is_honoured() -> None:
         ("max.poll.interval.ms", "1000"),
         ("sasl.login.refresh.window.factor", "0.8"),
         ("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"),
-        ("acks", "all"),  # a producer's, in a read
+        ("acks", "all"),  # a producer's option in a read
     ],
 )
-def test_what_means_nothing_is_ignored_with_a_warning(name: str, value: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_meaningless_options_are_logged(
+    name: str, value: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with caplog.at_level(logging.WARNING, "trikafka.spark"):
         assert consumer_settings(SERVERS | {name: value}) == {"bootstrap_servers": "h:1"}
     assert [record.getMessage() for record in caplog.records] == [
@@ -66,31 +79,71 @@ def test_what_means_nothing_is_ignored_with_a_warning(name: str, value: str, cap
     ]
 
 
-@pytest.mark.parametrize("name", [*REFUSED_READING, "ssl.engine.factory.class", "config.providers", "security.providers"])
-def test_what_would_change_the_meaning_of_a_read_is_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    "name", [*REFUSED_READING, "ssl.engine.factory.class", "config.providers", "security.providers"]
+)
+def test_unsupported_read_options_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"'kafka\.{name}' is not supported: .+"):
         consumer_settings(SERVERS | {name: "x"})
 
 
-def test_the_handler_that_java_needs_for_tokens_is_no_obstacle_and_others_are() -> None:
+def test_javas_token_handler_is_accepted() -> None:
+    """Java's own handler for tokens is accepted, and other handlers are refused."""
     handler = "org.apache.kafka.common.security.oauthbearer.{}OAuthBearerLoginCallbackHandler"
     for package in ("", "secured."):
-        settings = consumer_settings(SERVERS | {"sasl.login.callback.handler.class": handler.format(package)})
+        settings = consumer_settings(
+            SERVERS | {"sasl.login.callback.handler.class": handler.format(package)}
+        )
         assert settings == {"bootstrap_servers": "h:1"}
-    with pytest.raises(ConfigurationError, match=r"sasl\.login\.callback\.handler\.class must be 'org\.apache"):
+    with pytest.raises(
+        ConfigurationError, match=r"sasl\.login\.callback\.handler\.class must be 'org\.apache"
+    ):
         consumer_settings(SERVERS | {"sasl.login.callback.handler.class": "com.corp.Handler"})
 
 
 @pytest.mark.parametrize("name", list(REFUSED_WRITING))
-def test_what_would_change_the_meaning_of_a_write_is_refused(name: str) -> None:
+def test_unsupported_write_options_are_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"'kafka\.{name}' is not supported: .+"):
         producer_settings(SERVERS | {name: "x"})
 
 
-def test_a_wrong_name_and_a_wrong_value_are_named_before_anything_is_dialled() -> None:
+def test_wrong_names_and_values_are_refused() -> None:
+    """Wrong names and values of options are refused before any connection is opened."""
     with pytest.raises(ConfigurationError, match=r"did you mean 'isolation\.level'"):
         consumer_settings(SERVERS | {"isolation.levell": "x"})
     with pytest.raises(ConfigurationError, match="isolation_level must be one of"):
         consumer_settings(SERVERS | {"isolation.level": "x"})
-    with pytest.raises(ConfigurationError, match=r"ssl\.enabled\.protocols' is 'TLSv1\.3'"):
-        consumer_settings(SERVERS | {"ssl.enabled.protocols": "TLSv1.3"})
+    with pytest.raises(ConfigurationError, match=r"ssl\.enabled\.protocols is 'TLSv1\.2'"):
+        consumer_settings(SERVERS | {"ssl.enabled.protocols": "TLSv1.2"})
+
+
+def test_javas_security_options_are_translated() -> None:
+    given = {
+        "security.protocol": "SASL_SSL",
+        "ssl.enabled.protocols": "TLSv1.3",
+        "ssl.protocol": "TLSv1.3",
+        "enable.ssl.certificate.verification": "true",
+        "sasl.mechanism": "AWS_MSK_IAM",
+        "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+        "sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler",
+    }
+    assert consumer_settings(SERVERS | given) == {
+        "bootstrap_servers": "h:1",
+        "security_protocol": "SASL_SSL",
+        "ssl_minimum_version": "TLSv1.3",
+        "sasl_mechanism": "AWS_MSK_IAM",
+    }
+
+
+def test_jks_trust_store_is_honoured() -> None:
+    given = {
+        "ssl.truststore.type": "JKS",
+        "ssl.truststore.location": "/t.jks",
+        "ssl.truststore.password": "t",
+    }
+    assert consumer_settings({**SERVERS, "security.protocol": "SSL", **given}) == {
+        "bootstrap_servers": "h:1",
+        "security_protocol": "SSL",
+        "ssl_cafile": "/t.jks",
+        "ssl_ca_password": "t",
+    }

@@ -1,4 +1,7 @@
-"""Exports killed with SIGKILL, Python and JVM, at five moments: the next export leaves each record once, and nothing else."""
+"""Exports killed with SIGKILL, Python and JVM, at five moments.
+
+The next export leaves each record once, and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -12,25 +15,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trikafka_export
 import trikafka_spark
 import trio
-from spark_kafka import add_records, check_whole, data_files
+from child_output import wait_for_line
+from known_topics import add_records, check_whole, data_files
 
 import trikafka
 from trikafka import TopicPartition
 
 RECORDS = 6_000
-CHILD = Path(__file__).with_name("exporting_child.py")
+CHILD = Path(__file__).parents[2] / "trikafka-export" / "tests" / "exporting_child.py"
 LOSING_JAVA = Path(__file__).with_name("losing_java_child.py")
 
 
 @contextmanager
 def child(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-    """The program of ``exporting_child.py`` in a process group of its own, which is killed at the end."""
+    """Run ``exporting_child.py`` in a process group of its own, which is killed at the end."""
     command, pipe = [sys.executable, str(CHILD), *arguments], subprocess.PIPE
     temporary.mkdir(exist_ok=True)
     environment = os.environ | {"TMPDIR": str(temporary)}
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment
+    ) as process:
         try:
             yield process
         finally:
@@ -38,27 +45,21 @@ def child(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
                 os.killpg(process.pid, signal.SIGKILL)
 
 
-def wait_for_line(process: subprocess.Popen[str], wanted: str) -> None:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip() == wanted:
-            return
-    assert process.stderr is not None
-    raise AssertionError(process.stderr.read())
-
-
 def wait_for_java(process: subprocess.Popen[str]) -> None:
     """Wait until the group has a JVM: Spark is starting, and far from ready."""
     while process.poll() is None:
         for entry in Path("/proc").iterdir():
             with suppress(OSError, ValueError):
-                if os.getpgid(int(entry.name)) == process.pid and (entry / "comm").read_text().strip() == "java":
+                if (
+                    os.getpgid(int(entry.name)) == process.pid
+                    and (entry / "comm").read_text().strip() == "java"
+                ):
                     return
     raise AssertionError("the child ended before Spark started")
 
 
 @pytest.mark.parametrize("moment", ["planned", "spark starts", "partly", "written", "published"])
-async def test_an_export_killed_there_is_finished_by_the_next(
+async def test_killed_export_is_finished_by_the_next(
     moment: str, kafka_broker: Any, new_topic: Any, tmp_path: Path, spark_context: Any
 ) -> None:
     servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
@@ -95,19 +96,32 @@ async def test_an_export_killed_there_is_finished_by_the_next(
     assert sorted(path.name for path in (root / "_trikafka").glob("plan-*")) == plans
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         offsets = await admin.list_group_offsets(f"group-{topic}")
-    assert {tp: known.offset for tp, known in offsets.items()} == {TopicPartition(topic, n): 1_600 for n in range(4)}
+    assert {tp: known.offset for tp, known in offsets.items()} == {
+        TopicPartition(topic, n): 1_600 for n in range(4)
+    }
 
 
 @pytest.mark.parametrize("moment", ["writing", "partly", "cancelled"])
-async def test_a_process_that_loses_its_jvm_is_told_so_and_can_export_again(
+async def test_export_works_after_the_jvm_was_killed(
     moment: str, kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
+    """The loss of the JVM is reported, and the same process can export again."""
     topic, root = await new_topic(RECORDS), tmp_path / "out"
-    command = [sys.executable, str(LOSING_JAVA), kafka_broker.bootstrap_servers, topic, str(root), moment]
+    command = [
+        sys.executable,
+        str(LOSING_JAVA),
+        kafka_broker.bootstrap_servers,
+        topic,
+        str(root),
+        moment,
+    ]
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     first, left, last = done.stdout.decode().splitlines()
-    lost = "ExportError: Spark ended in the middle of the export: its JVM was killed, or the context was stopped"
+    lost = (
+        "ExportError: Spark ended in the middle of the export: its JVM was killed, or the context "
+        "was stopped"
+    )
     assert first == ("cancelled" if moment == "cancelled" else lost)
     assert left == "left: None None"
     assert last == f"rows {RECORDS} resumed True"
@@ -115,33 +129,42 @@ async def test_a_process_that_loses_its_jvm_is_told_so_and_can_export_again(
 
 
 @pytest.mark.parametrize("delay", [0.0, 1.5])
-async def test_interrupted_while_spark_starts_it_leaves_nothing_behind(
+async def test_interrupted_start_leaves_no_files(
     delay: float, kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
+    """An interrupt while Spark starts leaves no temporary files."""
     topic, temporary = await new_topic(1_000), tmp_path / "tmp with spaces"
-    with child(temporary, kafka_broker.bootstrap_servers, topic, str(tmp_path / "out"), "none") as process:
+    with child(
+        temporary, kafka_broker.bootstrap_servers, topic, str(tmp_path / "out"), "none"
+    ) as process:
         await trio.to_thread.run_sync(wait_for_java, process)
-        await trio.sleep(delay)  # not a wait for something: a moment among many
+        await trio.sleep(delay)  # not a wait for a condition: one moment of many
         os.killpg(process.pid, signal.SIGINT)
-        with trio.fail_after(90):
+        with trio.fail_after(180):
             await trio.to_thread.run_sync(process.communicate)
     assert list(temporary.iterdir()) == []
 
 
-async def test_the_loop_runs_on_while_spark_starts_and_works(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
-    """No call of the export holds the loop up for more than 100 ms, as far as a shared machine can show it.
+async def test_loop_is_not_blocked_by_spark(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    """No call of the export blocks the loop for more than 100 ms.
 
-    The child reports the longest time between two turns of its loop, less the time for which its threads were ready to run
-    and the kernel let other programs run (all threads added up, so rather too much is taken off); the best of eight counts,
-    as a machine that is short of memory or disk adds what the child cannot tell apart. So this does show that no step of
-    every export blocks the loop, such as starting Spark in it would, or importing PySpark under the interpreter's lock. It
-    does not show what a user's loop waits for on a busy machine, nor a stall that comes only now and then, nor anything
-    below 100 ms.
+    The child reports the longest time between two turns of its loop, less the time for which its
+    threads were ready and the kernel let other programs run. All threads are added up, so rather
+    too much is subtracted. The best of eight counts: a shortage of memory or disk adds time that
+    the child cannot distinguish.
+
+    So this shows that no step of every export blocks the loop. Examples would be a start of Spark
+    in the loop, or an import of PySpark under the interpreter's lock. The test does not show the
+    waits of a user's loop on a busy machine, rare stalls, or anything below 100 ms.
     """
     topic = await new_topic(4_000)
     temporary, gaps = tmp_path / "tmp with spaces", list[int]()
     while not gaps or (min(gaps) > 100 and len(gaps) < 8):
-        with child(temporary, kafka_broker.bootstrap_servers, topic, str(tmp_path / str(len(gaps))), "none") as process:
+        with child(
+            temporary, kafka_broker.bootstrap_servers, topic, str(tmp_path / str(len(gaps))), "none"
+        ) as process:
             out, err = await trio.to_thread.run_sync(process.communicate)
         assert process.returncode == 0, err
         assert err == "", "Spark does not write to the terminal"
@@ -153,31 +176,50 @@ async def test_the_loop_runs_on_while_spark_starts_and_works(kafka_broker: Any, 
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"PATH": "/nonexistent"}, "no java on the PATH and no JAVA_HOME; Spark needs Java 17 or newer"),
-        ({"JAVA_HOME": "/nonexistent"}, "/nonexistent/bin/java does not run; Spark needs Java 17 or newer"),
+        (
+            {"PATH": "/nonexistent"},
+            "no java on the PATH and no JAVA_HOME; Spark needs Java 17 or newer",
+        ),
+        (
+            {"JAVA_HOME": "/nonexistent"},
+            "/nonexistent/bin/java does not run; Spark needs Java 17 or newer",
+        ),
     ],
 )
-def test_a_machine_without_java_is_told_so_at_once(environment: dict[str, str], message: str, tmp_path: Path) -> None:
+def test_missing_java_is_reported(
+    environment: dict[str, str], message: str, tmp_path: Path
+) -> None:
     keep = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PATH")}
     command = [sys.executable, str(CHILD), "localhost:1", "t", str(tmp_path / "out"), "none"]
     done = subprocess.run(
-        command, env={"PATH": os.environ["PATH"], **keep, **environment}, capture_output=True, text=True, timeout=180, check=False
+        command,
+        env={"PATH": os.environ["PATH"], **keep, **environment},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
     )
     assert done.returncode == 1
     assert message in done.stderr
     assert "ExportError" in done.stderr
 
 
-def test_a_machine_without_spark_is_told_so_at_once(tmp_path: Path) -> None:
-    """In an environment like this one, made of links, but for PySpark."""
+def test_missing_pyspark_is_reported(tmp_path: Path) -> None:
+    """Without PySpark the export fails at once, and says so.
+
+    The environment is made of links to this one, except for PySpark.
+    """
     packages = tmp_path / "packages"
     packages.mkdir()
     for entry in Path(trio.__file__).parent.parent.iterdir():
         if not entry.name.startswith("pyspark"):
             (packages / entry.name).symlink_to(entry)
-    here = [Path(trikafka.__file__).parent.parent, Path(trikafka_spark.__file__).parent.parent]
+    packages_here = (trikafka, trikafka_export, trikafka_spark)
+    here = [Path(package.__path__[0]).parent for package in packages_here]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [packages, *here]))}
     command = [sys.executable, "-S", str(CHILD), "localhost:1", "t", str(tmp_path / "out"), "none"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=180, check=False
+    )
     assert done.returncode == 1
     assert "ExportError: Spark is missing: pip install" in done.stderr

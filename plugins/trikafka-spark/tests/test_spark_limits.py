@@ -1,4 +1,4 @@
-"""How far a micro-batch goes, when it waits, and how offsets are written. Pure."""
+"""The size of a micro-batch, its waits, and the format of offsets. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trikafka_spark.limits import Patience, share
-from trikafka_spark.offsets import from_json, to_json
+from trikafka_spark.offsets import from_json, ids_of, to_json
 from trikafka_spark.options import Rates
 
 from trikafka import TopicPartition, TrikafkaError
@@ -16,15 +16,16 @@ from trikafka import TopicPartition, TrikafkaError
 A, B, C = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 10)
 
 
-def test_a_batch_is_shared_in_proportion_to_the_lag() -> None:
+def test_batch_is_shared_by_lag() -> None:
     assert share(100, {A: 0, B: 50}, {A: 900, B: 150}) == {A: 90, B: 60}
 
 
-def test_a_small_partition_is_not_starved() -> None:
+def test_small_partition_gets_a_share() -> None:
     assert share(10, {A: 0, B: 0}, {A: 1_000_000, B: 3}) == {A: 9, B: 1}
 
 
-def test_what_is_there_is_taken_where_it_is_less_and_one_that_went_back_is_left_as_it_is() -> None:
+def test_short_partitions_are_read_to_their_end() -> None:
+    """A short partition is read to its end; one whose end moved back is taken as it is."""
     assert share(100, {A: 5, B: 9}, {A: 20, B: 9}) == {A: 20, B: 9}
     assert share(2, {A: 5, B: 9}, {A: 20, B: 3}) == {A: 7, B: 3}
 
@@ -33,7 +34,7 @@ LAGS = st.lists(st.tuples(st.integers(0, 10**12), st.integers(0, 10**9)), min_si
 
 
 @given(LAGS, st.integers(1, 10**7))
-def test_a_share_never_goes_past_the_end_and_always_goes_on(lags: list[tuple[int, int]], most: int) -> None:
+def test_share_stays_in_range_and_advances(lags: list[tuple[int, int]], most: int) -> None:
     starts = {TopicPartition("t", number): start for number, (start, _) in enumerate(lags)}
     ends = {tp: start + lag for (tp, start), (_, lag) in zip(starts.items(), lags, strict=True)}
     found = share(most, starts, ends)
@@ -43,7 +44,7 @@ def test_a_share_never_goes_past_the_end_and_always_goes_on(lags: list[tuple[int
     assert sum(found[tp] - starts[tp] for tp in ends) <= max(most, 0) + len(ends)
 
 
-def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
+def test_batch_waits_for_a_minimum_or_a_delay() -> None:
     patience = Patience(Rates(least=10, delay=60.0))
     assert not patience.waits(1, 1_000.0), "the first one does not wait"
     assert patience.waits(9, 1_001.0)
@@ -53,17 +54,32 @@ def test_a_batch_waits_for_enough_but_not_for_ever() -> None:
     assert not Patience(Rates()).waits(0, 0.0)
 
 
-def test_offsets_are_written_as_sparks_connector_writes_them() -> None:
+def test_offsets_have_the_connectors_format() -> None:
     written = to_json({C: 3, B: 2, A: 1})
     assert json.dumps(written) == '{"a": {"0": 1, "1": 2}, "b": {"10": 3}}'
     assert from_json(json.loads('{"b":{"10":3},"a":{"1":2,"0":1}}')) == {A: 1, B: 2, C: 3}
     assert to_json({}) == {}
 
 
-WRONG = [{"offset": 3}, {"t": [1]}, {"t": {"x": 1}}, {"t": {"0": "1"}}, {"t": {"0": -1}}, {"t": {"0": True}}]
+def test_topic_ids_are_ignored_as_offsets() -> None:
+    written = to_json({C: 3, A: 1}, {"a": "id-of-a", "b": None, "c": "id-of-c"})
+    assert json.dumps(written) == '{"a": {"0": 1}, "b": {"10": 3}, "a=id-of-a": {}}'
+    assert from_json(written) == {A: 1, C: 3}
+    assert ids_of(written) == {"a": "id-of-a"}
+    assert ids_of(to_json({C: 3, A: 1})) == {}
+
+
+WRONG = [
+    {"offset": 3},
+    {"t": [1]},
+    {"t": {"x": 1}},
+    {"t": {"0": "1"}},
+    {"t": {"0": -1}},
+    {"t": {"0": True}},
+]
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_checkpoint_of_another_source_is_named(wrong: dict[str, object]) -> None:
+def test_foreign_checkpoint_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(TrikafkaError, match=r"the checkpoint has .* for offsets"):
         from_json(wrong)

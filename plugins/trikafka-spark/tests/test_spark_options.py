@@ -1,4 +1,4 @@
-"""The data source's options, and how offset ranges become tasks. Pure."""
+"""The data source's options, and the tasks made of offset ranges. Pure."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ from trikafka import ConfigurationError, OffsetRange, TopicPartition
 BASE = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
 
 
-def test_the_defaults_are_those_of_sparks_connector() -> None:
+def test_defaults_are_the_connectors() -> None:
     options = read_options(BASE)
     assert (options.starting.everywhere, options.ending.everywhere) == (EARLIEST, LATEST)
-    assert (options.subscribe, options.fail_on_data_loss, options.include_headers) == (("t",), True, False)
+    assert (options.subscribe, options.fail_on_data_loss, options.include_headers) == (
+        ("t",),
+        True,
+        False,
+    )
     assert options.settings == {"bootstrap_servers": "h:1"}
 
 
-def test_names_count_in_any_case_and_kafka_settings_are_passed_on() -> None:
+def test_names_ignore_case() -> None:
+    """Names of options ignore case, and settings of Kafka are passed on."""
     options = read_options(
         {
             "KAFKA.bootstrap.servers": "h:1,i:2",
@@ -43,18 +48,31 @@ def test_names_count_in_any_case_and_kafka_settings_are_passed_on() -> None:
     }
 
 
-def test_offsets_by_partition() -> None:
-    options = read_options({**BASE, "startingOffsets": '{"t": {"0": 5, "1": -2}}', "endingOffsets": '{"t": {"0": -1, "1": 9}}'})
+def test_offsets_are_read_by_partition() -> None:
+    options = read_options(
+        {
+            **BASE,
+            "startingOffsets": '{"t": {"0": 5, "1": -2}}',
+            "endingOffsets": '{"t": {"0": -1, "1": 9}}',
+        }
+    )
     assert options.starting.offsets == {TopicPartition("t", 0): 5, TopicPartition("t", 1): EARLIEST}
     assert options.ending.offsets == {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): 9}
     assert options.starting.everywhere is None
 
 
-def test_a_time_wins_over_times_by_partition_and_these_over_offsets() -> None:
+def test_times_override_offsets() -> None:
+    """A time for all partitions overrides times by partition, which override offsets."""
     texts = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t": {"0": 7}}'}
     assert read_options({**BASE, **texts}).starting.timestamps == {TopicPartition("t", 0): 7}
-    options = read_options({**BASE, **texts, "startingTimestamp": "1000", "endingTimestamp": "2000"})
-    assert (options.starting.timestamp, options.starting.timestamps, options.ending.timestamp) == (1000, {}, 2000)
+    options = read_options(
+        {**BASE, **texts, "startingTimestamp": "1000", "endingTimestamp": "2000"}
+    )
+    assert (options.starting.timestamp, options.starting.timestamps, options.ending.timestamp) == (
+        1000,
+        {},
+        2000,
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,17 +94,32 @@ def test_a_time_wins_over_times_by_partition_and_these_over_offsets() -> None:
             {**BASE, "startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 5}}'},
             "startingOffsets has 9 for t-0, which is after 5 of endingOffsets",
         ),
-        ({**BASE, "startingTimestamp": "20", "endingTimestamp": "10"}, "endingTimestamp 10 is before startingTimestamp 20"),
+        (
+            {**BASE, "startingTimestamp": "20", "endingTimestamp": "10"},
+            "endingTimestamp 10 is before startingTimestamp 20",
+        ),
         (
             {**BASE, "startingTimestamp": "20", "endingOffsetsByTimestamp": '{"t": {"0": 10}}'},
             "the ending timestamp 10 of t-0 is before its starting timestamp 20",
         ),
-        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t": [true]}'}, "True is no number of a partition"),
-        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t": [-1]}'}, "-1 is no number of a partition"),
-        ({**BASE, "maxRecordsPerPartition": "-5"}, "maxRecordsPerPartition must be a whole number of at least 1"),
+        (
+            {"kafka.bootstrap.servers": "h:1", "assign": '{"t": [true]}'},
+            "True is no number of a partition",
+        ),
+        (
+            {"kafka.bootstrap.servers": "h:1", "assign": '{"t": [-1]}'},
+            "-1 is no number of a partition",
+        ),
+        (
+            {**BASE, "maxRecordsPerPartition": "-5"},
+            "maxRecordsPerPartition must be a whole number of at least 1",
+        ),
         ({**BASE, "minPartitions": "²"}, "minPartitions must be a whole number"),
         ({**BASE, "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time such as 15m"),
-        ({**BASE, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, r"minOffsetsPerTrigger \(6\) must not be above"),
+        (
+            {**BASE, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"},
+            r"minOffsetsPerTrigger \(6\) must not be above",
+        ),
         ({**BASE, "groupId": " "}, "groupId is empty"),
         ({"kafka.bootstrap.servers": "h:1", "subscribePattern": " "}, "subscribePattern is empty"),
         ({**BASE, "kafka.key.deserializer": "x"}, "is not supported"),
@@ -109,7 +142,7 @@ def test_a_time_wins_over_times_by_partition_and_these_over_offsets() -> None:
         ({**BASE, "startingOffsetsByTimestampStrategy": "earliest"}, "must be 'error' or 'latest'"),
     ],
 )
-def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+def test_wrong_option_is_named(options: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         read_options(options)
 
@@ -117,27 +150,44 @@ def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
 WIDTHS = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10_000)), max_size=6)
 
 
-@given(widths=WIDTHS, at_least=st.none() | st.integers(1, 50), most=st.none() | st.integers(200, 3_000))
-def test_tasks_cover_the_ranges_once(widths: list[tuple[int, int]], at_least: int | None, most: int | None) -> None:
-    ranges = [OffsetRange("t", number, start, start + width) for number, (start, width) in enumerate(widths)]
+@given(
+    widths=WIDTHS, at_least=st.none() | st.integers(1, 50), most=st.none() | st.integers(200, 3_000)
+)
+def test_tasks_cover_the_ranges_once(
+    widths: list[tuple[int, int]], at_least: int | None, most: int | None
+) -> None:
+    ranges = [
+        OffsetRange("t", number, start, start + width)
+        for number, (start, width) in enumerate(widths)
+    ]
     tasks = plan_tasks(ranges, at_least, most)
     for whole in ranges:
         mine = [task for task in tasks if task.partition == whole.partition]
-        assert [task.start for task in mine] == [whole.start, *(task.end for task in mine)][: len(mine)]
+        assert [task.start for task in mine] == [whole.start, *(task.end for task in mine)][
+            : len(mine)
+        ]
         assert sum(task.end - task.start for task in mine) == whole.end - whole.start
     assert all(task.end > task.start for task in tasks)
     if most is not None:
         assert all(task.end - task.start <= most for task in tasks)
 
 
-def test_a_hint_of_tasks_splits_in_proportion() -> None:
-    tasks = plan_tasks([OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100), OffsetRange("t", 2, 5, 5)], 10, None)
+def test_number_of_tasks_is_split_by_size() -> None:
+    tasks = plan_tasks(
+        [OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100), OffsetRange("t", 2, 5, 5)],
+        10,
+        None,
+    )
     assert [task.partition for task in tasks] == [0] * 9 + [1]
 
 
-def test_a_stream_begins_at_the_latest_offsets_and_has_no_end() -> None:
+def test_stream_starts_at_the_latest_offsets() -> None:
+    """A stream begins at the latest offsets by default, and an end is refused."""
     assert read_options(BASE, streaming=True).starting.everywhere == LATEST
-    assert read_options({**BASE, "startingOffsets": "latest"}, streaming=True).starting.everywhere == LATEST
+    assert (
+        read_options({**BASE, "startingOffsets": "latest"}, streaming=True).starting.everywhere
+        == LATEST
+    )
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         with pytest.raises(ConfigurationError, match=f"{name} is not valid in a streaming query"):
             read_options({**BASE, name: "latest"}, streaming=True)
@@ -145,13 +195,26 @@ def test_a_stream_begins_at_the_latest_offsets_and_has_no_end() -> None:
         read_options({**BASE, "pushFilters": "true"}, streaming=True)
 
 
-def test_rates_of_a_stream() -> None:
-    options = read_options({**BASE, "maxOffsetsPerTrigger": "100", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "5m"})
+def test_rates_of_a_stream_are_read() -> None:
+    options = read_options(
+        {
+            **BASE,
+            "maxOffsetsPerTrigger": "100",
+            "minOffsetsPerTrigger": "10",
+            "maxTriggerDelay": "5m",
+        }
+    )
     assert (options.rates.most, options.rates.least, options.rates.delay) == (100, 10, 300.0)
     assert read_options(BASE).rates.delay == 900.0
     assert read_options({**BASE, "maxTriggerDelay": "1500"}).rates.delay == 1.5
 
 
-def test_the_strategy_counts_in_any_case() -> None:
-    assert read_options({**BASE, "startingOffsetsByTimestampStrategy": "LATEST"}).after_the_last == "latest"
-    assert read_options({**BASE, "startingOffsetsByTimestampStrategy": "Error"}).after_the_last == "error"
+def test_strategy_ignores_case() -> None:
+    assert (
+        read_options({**BASE, "startingOffsetsByTimestampStrategy": "LATEST"}).after_the_last
+        == "latest"
+    )
+    assert (
+        read_options({**BASE, "startingOffsetsByTimestampStrategy": "Error"}).after_the_last
+        == "error"
+    )

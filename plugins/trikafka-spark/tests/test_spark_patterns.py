@@ -52,27 +52,41 @@ LEGAL = string.ascii_letters + string.digits + "._-"
         (r"^\s*a\h*$", ["a"], [" a"]),
     ],
 )
-def test_as_java_finds(pattern: str, found: list[str], not_found: list[str]) -> None:
+def test_pattern_matches_as_in_java(pattern: str, found: list[str], not_found: list[str]) -> None:
     compiled = java_pattern(pattern)
     assert [name for name in found if not compiled.search(name)] == []
     assert [name for name in not_found if compiled.search(name)] == []
 
 
-WRONG = ["(", "[a", "a{2,1}", r"\p{Nonsense1}", r"\p{L", "*", "\\", r"\y", "(?<n>a)(?<n>b)", "[z-a]", "a)"]
+WRONG = [
+    "(",
+    "[a",
+    "a{2,1}",
+    r"\p{Nonsense1}",
+    r"\p{L",
+    "*",
+    "\\",
+    r"\y",
+    "(?<n>a)(?<n>b)",
+    "[z-a]",
+    "a)",
+]
 
 
 @pytest.mark.parametrize("pattern", WRONG)
-def test_what_java_refuses_is_named(pattern: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"subscribePattern .* is not a regular expression"):
+def test_invalid_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"subscribePattern .* is not a regular expression"
+    ):
         java_pattern(pattern)
 
 
 @given(st.text())
-def test_any_text_is_a_pattern_or_an_error_of_ours(text: str) -> None:
+def test_any_text_is_a_pattern_or_an_error(text: str) -> None:
     with contextlib.suppress(ConfigurationError):
         java_pattern(text)
 
 
 @given(st.text(LEGAL, min_size=1, max_size=20))
-def test_a_quoted_name_finds_itself(name: str) -> None:
+def test_quoted_name_matches_itself(name: str) -> None:
     assert java_pattern(rf"^\Q{name}\E$").search(name)

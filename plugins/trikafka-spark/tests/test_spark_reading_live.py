@@ -1,4 +1,4 @@
-"""The reader of an offset range in plain code, over a real Kafka: exact ends, and a thread that always ends."""
+"""The reader of an offset range over a real Kafka: exact ends, and a thread that always ends."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import threading
 from typing import Any
 
 import pytest
-from spark_kafka import make_anew
-from trikafka_spark import reading
-from trikafka_spark.reading import read_range
+from known_topics import make_anew
+from trikafka_export import reading
+from trikafka_export.reading import read_range
 
 import trikafka
 from trikafka import BootstrapError, KafkaTimeoutError, OffsetOutOfRangeError, OffsetRange
@@ -18,7 +18,7 @@ def readers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("trikafka topic-")]
 
 
-async def test_a_range_is_read_from_its_start_up_to_its_end(kafka_broker: Any, new_topic: Any) -> None:
+async def test_range_is_read_from_start_to_end(kafka_broker: Any, new_topic: Any) -> None:
     topic = await new_topic(1_000, partitions=1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     batches = list(read_range(OffsetRange(topic, 0, 17, 555), settings))
@@ -27,9 +27,10 @@ async def test_a_range_is_read_from_its_start_up_to_its_end(kafka_broker: Any, n
     assert readers() == []
 
 
-async def test_a_batch_that_is_larger_than_what_may_wait_goes_alone(
+async def test_oversized_batch_is_queued_alone(
     kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A batch above the limit of waiting bytes is queued alone."""
     topic = await new_topic(300, partitions=1)
     monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
@@ -49,9 +50,13 @@ async def test_a_batch_that_is_larger_than_what_may_wait_goes_alone(
     assert set(waiting) == {1}
 
 
-async def test_closing_early_ends_the_thread(kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_closing_early_ends_the_thread(
+    kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     topic = await new_topic(5_000, partitions=1)
-    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)  # or it could have read all and have ended by itself
+    monkeypatch.setattr(
+        reading, "_BYTES_AHEAD", 1
+    )  # otherwise the thread could have read all and ended
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
     batches = read_range(OffsetRange(topic, 0, 0, 5_000), settings)
@@ -61,66 +66,105 @@ async def test_closing_early_ends_the_thread(kafka_broker: Any, new_topic: Any, 
     assert readers() == []
 
 
-async def test_offsets_that_are_not_there_are_an_error(kafka_broker: Any, new_topic: Any) -> None:
+async def test_missing_offsets_are_an_error(kafka_broker: Any, new_topic: Any) -> None:
     topic = await new_topic(100, partitions=1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
-    with pytest.raises(OffsetOutOfRangeError, match=r"holds the offsets \[0, 100\), but \[50, 150\) are to be read"):
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"holds the offsets \[0, 100\), but \[50, 150\) are to be read"
+    ):
         list(read_range(OffsetRange(topic, 0, 50, 150), settings))
     assert readers() == []
 
 
-async def test_a_range_that_gives_nothing_is_given_up(kafka_broker: Any, new_topic: Any) -> None:
+async def test_range_without_records_times_out(kafka_broker: Any, new_topic: Any) -> None:
     topic = await new_topic(100, partitions=1)
-    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "fetch_min_bytes": 1 << 30, "fetch_max_wait_ms": 20_000}
+    settings = {
+        "bootstrap_servers": kafka_broker.bootstrap_servers,
+        "fetch_min_bytes": 1 << 30,
+        "fetch_max_wait_ms": 20_000,
+    }
     with pytest.raises(KafkaTimeoutError, match=r"from offset 0 did not finish within 0\.3 s"):
         list(read_range(OffsetRange(topic, 0, 0, 100), settings, stall_limit=0.3))
     assert readers() == []
 
 
-def test_nobody_there_is_the_clients_own_error() -> None:
+def test_unreachable_broker_is_a_bootstrap_error() -> None:
     with pytest.raises(BootstrapError):
         list(read_range(OffsetRange("t", 0, 0, 1), {"bootstrap_servers": "127.0.0.1:1"}))
     assert readers() == []
 
 
-def test_the_package_needs_no_spark_to_be_imported() -> None:
+def test_plugin_loads_without_spark() -> None:
     assert trikafka.hooks.load_plugins().get_plugin("spark") is not None
 
 
-async def test_what_is_gone_is_passed_over_where_that_is_allowed_and_nothing_comes_twice(kafka_broker: Any, new_topic: Any) -> None:
+async def test_lost_offsets_are_skipped_on_request(kafka_broker: Any, new_topic: Any) -> None:
+    """With fail_on_data_loss=False missing offsets are skipped, and no record is read twice."""
     topic = await new_topic(100, partitions=1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     batches = read_range(OffsetRange(topic, 0, 50, 150), settings, fail_on_data_loss=False)
     assert [offset for batch in batches for offset in batch.offsets] == list(range(50, 100))
-    assert list(read_range(OffsetRange(topic, 0, 100, 150), settings, fail_on_data_loss=False)) == []
+    assert (
+        list(read_range(OffsetRange(topic, 0, 100, 150), settings, fail_on_data_loss=False)) == []
+    )
 
 
-async def test_another_topic_of_that_name_is_never_read(kafka_broker: Any, new_topic: Any) -> None:
+async def test_namesake_of_a_topic_is_never_read(kafka_broker: Any, new_topic: Any) -> None:
+    """A topic with the name of the planned one and another id is never read."""
     topic = await new_topic(100, partitions=1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     other = "00000000-0000-0000-0000-00000000002a"
-    with pytest.raises(OffsetOutOfRangeError, match=f"topic '{topic}' was deleted and created anew after the reading of {topic}-0"):
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=f"topic '{topic}' was deleted and created anew after the reading of {topic}-0",
+    ):
         list(read_range(OffsetRange(topic, 0, 0, 100), settings, topic_id=other))
-    assert list(read_range(OffsetRange(topic, 0, 0, 100), settings, topic_id=other, fail_on_data_loss=False)) == []
-    with pytest.raises(OffsetOutOfRangeError, match="topic 'gone' was deleted after the reading of gone-0 was planned"):
+    assert (
+        list(
+            read_range(
+                OffsetRange(topic, 0, 0, 100), settings, topic_id=other, fail_on_data_loss=False
+            )
+        )
+        == []
+    )
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match="topic 'gone' was deleted after the reading of gone-0 was planned",
+    ):
         list(read_range(OffsetRange("gone", 0, 0, 100), settings))
 
 
-async def test_a_topic_made_anew_under_a_reading_ends_it(kafka_broker: Any, new_topic: Any) -> None:
-    topic = await new_topic(20_000, partitions=1)
-    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10, "fetch_max_bytes": 20_000}
+async def test_recreated_topic_ends_the_read(
+    kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is recreated during a read ends the read.
+
+    The test limits how much is read ahead: a range that was read completely before has no loss.
+    """
+    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
+    monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
+    count = 5_000
+    topic = await new_topic(count, partitions=1)
+    settings = {
+        "bootstrap_servers": kafka_broker.bootstrap_servers,
+        "max_poll_records": 10,
+        "fetch_max_bytes": 20_000,
+    }
+    settings |= {
+        "max_partition_fetch_bytes": 20_000,
+        "fetch_buffer_bytes": 40_000,
+        "metadata_max_age_ms": 200,
+    }
     for fail_on_data_loss in (True, False):
         rest = read_range(
-            OffsetRange(topic, 0, 0, 20_000),
-            settings | {"max_partition_fetch_bytes": 20_000, "metadata_max_age_ms": 200},
-            fail_on_data_loss=fail_on_data_loss,
+            OffsetRange(topic, 0, 0, count), settings, fail_on_data_loss=fail_on_data_loss
         )
         offsets = list(next(rest).offsets)
-        await make_anew(kafka_broker.bootstrap_servers, topic, 20_000)
+        await make_anew(kafka_broker.bootstrap_servers, topic, count)
         if fail_on_data_loss:
             with pytest.raises(OffsetOutOfRangeError, match="was deleted"):
                 list(rest)
         else:
             offsets += [offset for batch in rest for offset in batch.offsets]
-            assert len(set(offsets)) == len(offsets) < 20_000
+            assert len(set(offsets)) == len(offsets) < count
     assert readers() == []

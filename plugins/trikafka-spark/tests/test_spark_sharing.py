@@ -1,4 +1,4 @@
-"""Who stops a Spark context that was started here: somebody does, and only once, however its exports end."""
+"""The end of a Spark context that was started here: it is stopped once, however its exports end."""
 
 from __future__ import annotations
 
@@ -8,12 +8,24 @@ from typing import Any
 
 import pytest
 import trio
+from trikafka_export.sink import ParquetSink
+from trikafka_export.sink_options import SinkOptions
 from trikafka_spark import session
-from trikafka_spark.sink import SparkSink
+
+BY_SPARK = SinkOptions(spark_above=0)
+
+
+async def start_spark(sink: ParquetSink) -> None:
+    """Start Spark as a write does."""
+    runner = await sink._runners.fitting(1)
+    await runner.start({})
 
 
 class Counted:
-    """Stands for the two functions of ``session``; ``between`` runs in the thread that starts Spark, just before it is there."""
+    """A stand-in for ``session.acquire`` and ``session.release`` that counts the releases.
+
+    ``between`` runs in the thread that starts Spark, just before the context exists.
+    """
 
     def __init__(self, between: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self._between = between
@@ -27,12 +39,13 @@ class Counted:
         return self
 
     async def check(self) -> None:
-        """It was given back, and once."""
+        """Check that the context was released exactly once."""
         assert await trio.to_thread.run_sync(lambda: self.released.acquire(timeout=60))
         assert not self.released.acquire(blocking=False)
 
 
-async def test_what_is_there_after_the_sink_was_left_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_late_context_is_released(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A context that starts after its sink was left is released."""
     entered, left = threading.Event(), threading.Event()
 
     def between() -> None:
@@ -43,8 +56,8 @@ async def test_what_is_there_after_the_sink_was_left_is_given_back(tmp_path: Pat
     async with trio.open_nursery() as nursery:
 
         async def start() -> None:
-            async with SparkSink(tmp_path) as sink:
-                await sink._spark.started()
+            async with ParquetSink(tmp_path, BY_SPARK) as sink:
+                await start_spark(sink)
 
         nursery.start_soon(start)
         await trio.to_thread.run_sync(entered.wait)
@@ -53,18 +66,23 @@ async def test_what_is_there_after_the_sink_was_left_is_given_back(tmp_path: Pat
     await counted.check()
 
 
-async def test_a_cancel_at_the_moment_of_handing_over_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_handover_leaves_no_context(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cancellation at the moment of the handover leaves no context."""
     token = trio.lowlevel.current_trio_token()
     for _ in range(100):
         scope = trio.CancelScope()
         counted = Counted(lambda scope=scope: token.run_sync_soon(scope.cancel), monkeypatch)
         with scope:
-            async with SparkSink(tmp_path) as sink:
-                await sink._spark.started()
+            async with ParquetSink(tmp_path, BY_SPARK) as sink:
+                await start_spark(sink)
         await counted.check()
 
 
-async def test_a_start_that_was_cancelled_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cancelled_start_does_not_spoil_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     entered, left = threading.Event(), threading.Event()
 
     def between() -> None:
@@ -72,20 +90,22 @@ async def test_a_start_that_was_cancelled_does_not_spoil_the_next(tmp_path: Path
         left.wait(60)
 
     counted = Counted(between, monkeypatch)
-    async with SparkSink(tmp_path) as sink:
+    async with ParquetSink(tmp_path, BY_SPARK) as sink:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(sink._spark.started)
+            nursery.start_soon(start_spark, sink)
             await trio.to_thread.run_sync(entered.wait)
             nursery.cancel_scope.cancel()
         left.set()
         await counted.check()
-        await sink._spark.started()
-        assert not counted.released.acquire(blocking=False), "the second is kept until the sink is left"
+        await start_spark(sink)
+        assert not counted.released.acquire(blocking=False), (
+            "the second is kept until the sink is left"
+        )
     await counted.check()
 
 
 class Context:
-    """What ``session`` asks of a Spark context."""
+    """A Spark context, as far as ``session`` uses it."""
 
     def __init__(self) -> None:
         self.stopped = 0
@@ -96,7 +116,7 @@ class Context:
 
 @pytest.fixture
 def contexts(monkeypatch: pytest.MonkeyPatch) -> list[Context]:
-    """The contexts that were started, the last one first; the process has none of its own."""
+    """Return the contexts that are started, the last one first; the process has none of its own."""
     started: list[Context] = []
 
     def start(*_: Any) -> Context:
@@ -107,11 +127,13 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[Context]:
     monkeypatch.setattr(session, "_users", 0)
     monkeypatch.setattr(session, "_start", start)
     monkeypatch.setattr(session, "_forget_dead", lambda: None)
-    monkeypatch.setattr(session, "_running", lambda: started[0] if started and not started[0].stopped else None)
+    monkeypatch.setattr(
+        session, "_running", lambda: started[0] if started and not started[0].stopped else None
+    )
     return started
 
 
-def test_the_last_export_stops_what_the_first_has_started(contexts: list[Context]) -> None:
+def test_last_export_stops_the_context(contexts: list[Context]) -> None:
     first, second = session.acquire(None, "a", {}), session.acquire(None, "b", {})
     assert first is second
     stops = []
@@ -122,13 +144,14 @@ def test_the_last_export_stops_what_the_first_has_started(contexts: list[Context
     assert session.acquire(None, "c", {}) is not first
 
 
-def test_a_context_of_somebody_else_is_never_stopped(contexts: list[Context]) -> None:
+def test_foreign_context_is_never_stopped(contexts: list[Context]) -> None:
     contexts.append(Context())
     session.release(session.acquire(None, "a", {}))
     assert not contexts[0].stopped
 
 
-def test_who_gives_back_a_dead_context_does_not_stop_the_next_one(contexts: list[Context]) -> None:
+def test_dead_context_does_not_stop_the_next(contexts: list[Context]) -> None:
+    """The release of a dead context does not stop the one that replaced it."""
     dead = session.acquire(None, "a", {})
     contexts[0].stopped = 1
     fresh = session.acquire(None, "b", {})

@@ -1,4 +1,7 @@
-"""The command ends in order on a signal: while the JVM starts, while it is frozen, and between two exports."""
+"""The command ends in order on a signal.
+
+The signal comes while the JVM starts, while it is frozen, and between two exports.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from typing import Any
 
 import pytest
 import trio
-from spark_kafka import add_records, check_whole
+from known_topics import add_records, check_whole
 from test_spark_kill_live import wait_for_java
 
 SPARK = ("--option", "spark_above=0", "--option", "master=local[2]")
@@ -23,11 +26,13 @@ SPARK = ("--option", "spark_above=0", "--option", "master=local[2]")
 
 @contextmanager
 def command(*arguments: str, temporary: Path) -> Iterator[subprocess.Popen[str]]:
-    """``trikafka export`` in a process group of its own, as a terminal has it."""
+    """Run ``trikafka export`` in its own process group, as a terminal does."""
     temporary.mkdir(exist_ok=True)
     pipe, program = subprocess.PIPE, [sys.executable, "-m", "trikafka.cli", "export", *arguments]
     environment = os.environ | {"TMPDIR": str(temporary)}
-    with subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment) as process:
+    with subprocess.Popen(
+        program, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment
+    ) as process:
         try:
             yield process
         finally:
@@ -36,51 +41,81 @@ def command(*arguments: str, temporary: Path) -> Iterator[subprocess.Popen[str]]
 
 
 def java_of(group: int) -> list[int]:
-    """The JVMs of a process group."""
+    """Return the JVMs of a process group."""
     found = []
     for entry in Path("/proc").iterdir():
         with suppress(OSError, ValueError):
-            if os.getpgid(int(entry.name)) == group and (entry / "comm").read_text().strip() == "java":
+            if (
+                os.getpgid(int(entry.name)) == group
+                and (entry / "comm").read_text().strip() == "java"
+            ):
                 found.append(int(entry.name))
     return found
 
 
 @pytest.mark.parametrize(
-    ("delay", "number", "code"), [(0.0, signal.SIGINT, 130), (0.7, signal.SIGTERM, 143), (1.2, signal.SIGINT, 130)]
+    ("delay", "number", "code"),
+    [(0.0, signal.SIGINT, 130), (0.7, signal.SIGTERM, 143), (1.2, signal.SIGINT, 130)],
 )
-async def test_a_signal_while_the_jvm_starts_says_nothing(
-    delay: float, number: signal.Signals, code: int, kafka_broker: Any, new_topic: Any, tmp_path: Path
+async def test_signal_while_the_jvm_starts_is_silent(
+    delay: float,
+    number: signal.Signals,
+    code: int,
+    kafka_broker: Any,
+    new_topic: Any,
+    tmp_path: Path,
 ) -> None:
     topic = await new_topic(100)
     with command(
-        topic, str(tmp_path / "out"), "-b", kafka_broker.bootstrap_servers, *SPARK, temporary=tmp_path / "tmp"
+        topic,
+        str(tmp_path / "out"),
+        "-b",
+        kafka_broker.bootstrap_servers,
+        *SPARK,
+        temporary=tmp_path / "tmp",
     ) as process:
         await trio.to_thread.run_sync(wait_for_java, process)
-        await trio.sleep(delay)  # not a wait for something: a moment among many
-        os.killpg(process.pid, number)  # as Ctrl-C does; of a service SIGTERM comes to all as well
-        with trio.fail_after(60):
+        await trio.sleep(delay)  # not a wait for a condition: one moment of many
+        os.killpg(
+            process.pid, number
+        )  # as Ctrl-C does; SIGTERM also goes to all processes of a service
+        with trio.fail_after(180):
             said, wrong = await trio.to_thread.run_sync(process.communicate)
         assert (process.returncode, said, wrong) == (code, "", "")
-        with trio.fail_after(60):  # the launcher of the JVM, a JVM itself, ends by the signal that it has had
+        with trio.fail_after(
+            180
+        ):  # the launcher of the JVM is a JVM itself, and ends by the signal
             while java_of(process.pid):  # noqa: ASYNC110
                 await trio.sleep(0.02)
 
 
-async def test_a_frozen_jvm_does_not_hold_the_end_up(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
-    """It is killed, since it was started for this export; what is left is finished by the next one."""
+async def test_frozen_jvm_does_not_delay_the_end(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    """A frozen JVM does not delay the end.
+
+    It is killed, since it was started for this export. The next export finishes the rest.
+    """
     topic, root = await new_topic(2_000), tmp_path / "out"
     servers = kafka_broker.bootstrap_servers
     with command(
-        topic, str(root), "-b", servers, "--max-records-per-file", "10", *SPARK, temporary=tmp_path / "tmp"
+        topic,
+        str(root),
+        "-b",
+        servers,
+        "--max-records-per-file",
+        "10",
+        *SPARK,
+        temporary=tmp_path / "tmp",
     ) as process:
-        with trio.fail_after(60):
-            while not list(root.glob("*.parquet")):  # noqa: ASYNC110  (files do not tell)
+        with trio.fail_after(180):
+            while not list(root.glob("*.parquet")):  # noqa: ASYNC110  (files have no events)
                 await trio.sleep(0.02)
         (jvm,) = java_of(process.pid)
         os.kill(jvm, signal.SIGSTOP)
         asked = time.monotonic()
         process.send_signal(signal.SIGINT)
-        with trio.fail_after(60):
+        with trio.fail_after(180):
             _, wrong = await trio.to_thread.run_sync(process.communicate)
         took = time.monotonic() - asked
         assert (process.returncode, wrong) == (130, "")
@@ -93,22 +128,26 @@ async def test_a_frozen_jvm_does_not_hold_the_end_up(kafka_broker: Any, new_topi
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-async def test_an_export_again_and_again_ends_on_a_signal(
+async def test_repeated_export_ends_on_a_signal(
     number: signal.Signals, code: int, kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
     topic, root, servers = await new_topic(100), tmp_path / "out", kafka_broker.bootstrap_servers
-    with command(topic, str(root), "-b", servers, "--every", "100ms", "--json", temporary=tmp_path / "tmp") as process:
+    with command(
+        topic, str(root), "-b", servers, "--every", "100ms", "--json", temporary=tmp_path / "tmp"
+    ) as process:
         assert process.stdout is not None
         first = json.loads(await trio.to_thread.run_sync(process.stdout.readline))
         assert (first["records"], first["files"][0]["from"], first["seconds"] > 0) == (100, 0, True)
         await add_records(servers, topic, 100, 20, 4)
         records = 100
-        with trio.fail_after(60):
+        with trio.fail_after(180):
             while records < 120:
-                records += json.loads(await trio.to_thread.run_sync(process.stdout.readline))["records"]
+                records += json.loads(await trio.to_thread.run_sync(process.stdout.readline))[
+                    "records"
+                ]
         process.send_signal(number)
         asked = time.monotonic()
-        with trio.fail_after(60):
+        with trio.fail_after(180):
             _, wrong = await trio.to_thread.run_sync(process.communicate)
         assert (process.returncode, wrong) == (code, "")
         assert time.monotonic() - asked < 20, "at once, as far as a shared machine goes"

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import trio
+from known_topics import TIME, add_records
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
-from spark_kafka import TIME, add_records
 
 
 async def read(spark: SparkSession, broker: Any, topic: str, **options: str) -> DataFrame:
-    reader = spark.read.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    reader = spark.read.format("trikafka").option(
+        "kafka.bootstrap.servers", broker.bootstrap_servers
+    )
     return await trio.to_thread.run_sync(reader.options(subscribe=topic, **options).load)
 
 
@@ -20,9 +22,10 @@ async def rows(frame: DataFrame) -> list[Any]:
     return await trio.to_thread.run_sync(frame.collect)
 
 
-async def test_a_topic_is_a_data_frame_with_the_columns_of_sparks_connector(
+async def test_topic_has_the_connectors_columns(
     spark: SparkSession, kafka_broker: Any, new_topic: Any
 ) -> None:
+    """A topic is a data frame with the columns of Spark's connector."""
     topic = await new_topic(1_000)
     frame = await read(spark, kafka_broker, topic, includeHeaders="true", minPartitions="8")
     assert frame.schema.simpleString() == (
@@ -41,7 +44,9 @@ async def test_a_topic_is_a_data_frame_with_the_columns_of_sparks_connector(
     assert await trio.to_thread.run_sync(lambda: frame.rdd.getNumPartitions()) == 8
 
 
-async def test_offset_ranges_are_bound_once_for_a_data_frame(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+async def test_offset_ranges_are_bound_once(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
     topic = await new_topic(400)
     frame = await read(spark, kafka_broker, topic)
     first = await trio.to_thread.run_sync(frame.count)
@@ -52,31 +57,46 @@ async def test_offset_ranges_are_bound_once_for_a_data_frame(spark: SparkSession
     assert await trio.to_thread.run_sync(fresh.count) == 500
 
 
-async def test_a_part_of_a_topic_by_offsets_and_by_time(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+async def test_offsets_and_times_limit_a_read(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
     topic = await new_topic(400, partitions=2)
     offsets = {
         "startingOffsets": f'{{"{topic}": {{"0": 10, "1": -2}}}}',
         "endingOffsets": f'{{"{topic}": {{"0": 15, "1": 3}}}}',
     }
-    found = await rows((await read(spark, kafka_broker, topic, **offsets)).select("partition", "offset"))
+    found = await rows(
+        (await read(spark, kafka_broker, topic, **offsets)).select("partition", "offset")
+    )
     assert sorted(map(tuple, found)) == [(0, n) for n in range(10, 15)] + [(1, n) for n in range(3)]
     times = {"startingTimestamp": str(TIME + 100), "endingTimestamp": str(TIME + 110)}
-    found = await rows((await read(spark, kafka_broker, topic, **times)).select("partition", "offset"))
+    found = await rows(
+        (await read(spark, kafka_broker, topic, **times)).select("partition", "offset")
+    )
     assert sorted(offset * 2 + partition for partition, offset in found) == list(range(100, 110))
 
 
-async def test_an_empty_topic_has_no_rows(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+async def test_empty_topic_has_no_rows(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
     frame = await read(spark, kafka_broker, await new_topic(0))
     assert await rows(frame) == []
 
 
-async def test_what_is_wrong_is_said_in_the_end(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
-    with pytest.raises(AnalysisException, match=r"ConfigurationError: unknown option 'subscrib'.* did you mean 'subscribe'"):
+async def test_error_names_the_mistake(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
+    with pytest.raises(
+        AnalysisException,
+        match=r"ConfigurationError: unknown option 'subscrib'.* did you mean 'subscribe'",
+    ):
         await read(spark, kafka_broker, "t", subscrib="t")
     frame = await read(spark, kafka_broker, "nowhere")
     with pytest.raises(AnalysisException, match="topic 'nowhere' does not exist"):
         await rows(frame)
     topic = await new_topic(10, partitions=1)
     frame = await read(spark, kafka_broker, topic, startingOffsets=f'{{"{topic}": {{"0": 50}}}}')
-    with pytest.raises(AnalysisException, match=r"holds the offsets \[0, 10\), but \[50, 10\) are to be read"):
+    with pytest.raises(
+        AnalysisException, match=r"holds the offsets \[0, 10\), but \[50, 10\) are to be read"
+    ):
         await rows(frame)

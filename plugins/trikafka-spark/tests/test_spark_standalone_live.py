@@ -1,4 +1,4 @@
-"""A standalone cluster with two workers: our packages shipped by ``--py-files``, an executor that is killed, a broker that goes."""
+"""A standalone cluster with two workers: shipped packages, a killed executor, a broker's outage."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
-from spark_kafka import check_whole, data_files, make_topic
+from known_topics import check_whole, data_files, make_topic
 from standalone import Standalone, standalone, zipped
 from trikafka_broker import Cluster
 
@@ -20,22 +20,40 @@ CHILD = Path(__file__).with_name("standalone_child.py")
 RECORDS = 4_000
 
 
-async def test_a_job_with_what_is_shipped_while_an_executor_and_the_broker_die(make_kafka_cluster: Any, tmp_path: Path) -> None:
-    """Batch read, exactly-once write and export, by executors that have trikafka from a zip, and nothing compiled with it.
+async def test_job_survives_an_executor_and_a_broker(
+    make_kafka_cluster: Any, tmp_path: Path
+) -> None:
+    """A job with trikafka from a zip survives a killed executor and an outage of the broker.
 
-    In the export an executor is killed, and the broker is away for a second: Spark starts another executor, whose tasks go on
-    from what the killed one has decided, and wait for the broker.
+    Its executors read, write exactly once and export, without compiled parts. During the export an
+    executor is killed, and the broker is away for a second. Spark starts another executor. Its
+    tasks continue after the pieces that the killed one has decided, and wait for the broker.
     """
     kafka = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
     topic = await make_topic(kafka.bootstrap_servers, "t", RECORDS, 4)
-    target, root, archive = await make_topic(kafka.bootstrap_servers, "u", 0, 4), tmp_path / "out", zipped(tmp_path / "shipped.zip")
+    target, root, archive = (
+        await make_topic(kafka.bootstrap_servers, "u", 0, 4),
+        tmp_path / "out",
+        zipped(tmp_path / "shipped.zip"),
+    )
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     killed: list[int] = []
     with standalone(tmp_path) as cluster, trio.fail_after(300):
-        command = [sys.executable, str(CHILD), cluster.master, str(archive), kafka.bootstrap_servers, topic, target, str(root)]
+        command = [
+            sys.executable,
+            str(CHILD),
+            cluster.master,
+            str(archive),
+            kafka.bootstrap_servers,
+            topic,
+            target,
+            str(root),
+        ]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_trouble, cluster, kafka, root, killed)
-            done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False, env=environment)
+            done = await trio.run_process(
+                command, capture_stdout=True, capture_stderr=True, check=False, env=environment
+            )
     assert done.returncode == 0, done.stderr.decode()
     found = json.loads(done.stdout)
     assert len(killed) == 1
@@ -45,13 +63,24 @@ async def test_a_job_with_what_is_shipped_while_an_executor_and_the_broker_die(m
         assert form.startswith("pure: it is in a zip archive")
         assert warnings <= 1
     check_whole(root, RECORDS, 4)
-    settings: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap_servers, "isolation_level": "read_committed"}
+    settings: dict[str, Any] = {
+        "bootstrap_servers": kafka.bootstrap_servers,
+        "isolation_level": "read_committed",
+    }
     async with trikafka.open_consumer(**settings) as consumer:
         tps = [trikafka.TopicPartition(target, number) for number in range(4)]
         consumer.assign(tps)
         consumer.seek_to_beginning()
-        with trio.fail_after(90):
-            assert sum([len(batch) async for batch in consumer.batches(until=await consumer.end_offsets(tps))]) == 400
+        with trio.fail_after(180):
+            assert (
+                sum(
+                    [
+                        len(batch)
+                        async for batch in consumer.batches(until=await consumer.end_offsets(tps))
+                    ]
+                )
+                == 400
+            )
 
 
 async def _trouble(cluster: Standalone, kafka: Cluster, root: Path, killed: list[int]) -> None:
@@ -60,5 +89,5 @@ async def _trouble(cluster: Standalone, kafka: Cluster, root: Path, killed: list
     killed += cluster.executors()[:1]
     os.kill(killed[0], signal.SIGKILL)
     await kafka.brokers[0].kill()
-    await trio.sleep(1)  # so long there is none
+    await trio.sleep(1)  # the length of the outage
     await kafka.brokers[0].start()

@@ -1,4 +1,7 @@
-"""A stream that is killed again and again (``make stream-exactly-once`` is long): each record once, by librdkafka's count."""
+"""A stream that is killed: librdkafka counts each record once.
+
+``make stream-exactly-once`` kills the stream ten times.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,13 @@ import trio
 from benchmarks.stream_exactly_once.run import Options, run
 
 
-async def test_a_stream_that_is_killed_and_started_again_copies_each_record_once(kafka_broker: Any, tmp_path: Path) -> None:
+async def test_killed_stream_copies_each_record_once(kafka_broker: Any, tmp_path: Path) -> None:
     with trio.fail_after(300):
-        figures = await run(Options(seed=7, records=4_000, kills=2, pause=1.0), kafka_broker.bootstrap_servers, tmp_path)
+        figures = await run(
+            Options(seed=7, records=4_000, kills=1, pause=1.0),
+            kafka_broker.bootstrap_servers,
+            tmp_path,
+        )
     assert figures.exact, (figures, (tmp_path / "runs.log").read_text()[-2_000:])
-    assert (figures.fed, figures.kills) == (4_000, 2)
+    assert (figures.fed, figures.kills) == (4_000, 1)
     assert figures.batches >= 3

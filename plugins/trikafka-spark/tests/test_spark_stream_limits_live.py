@@ -1,4 +1,4 @@
-"""Limits of a stream in a real Spark, beside Spark's own connector: what a batch holds, how long it waits, what comes new."""
+"""Limits of a stream in a real Spark, beside Spark's own connector: sizes and waits."""
 
 from __future__ import annotations
 
@@ -9,16 +9,26 @@ from typing import Any
 
 import pytest
 import trio
+from known_topics import add_records, make_topic
 from pyspark.sql import SparkSession
-from spark_kafka import add_records, make_topic
 from test_spark_stream_live import Batches, blocking, run
 
 
 @contextmanager
-def running(spark: SparkSession, broker: Any, batches: Batches, checkpoint: Path, **options: str) -> Iterator[Any]:
-    """A query that goes on until the end of the block."""
-    reader = spark.readStream.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers).options(**options)
-    writer = reader.load().writeStream.foreachBatch(batches).option("checkpointLocation", str(checkpoint))
+def running(
+    spark: SparkSession, broker: Any, batches: Batches, checkpoint: Path, **options: str
+) -> Iterator[Any]:
+    """Run a query until the end of the block."""
+    reader = (
+        spark.readStream.format("trikafka")
+        .option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        .options(**options)
+    )
+    writer = (
+        reader.load()
+        .writeStream.foreachBatch(batches)
+        .option("checkpointLocation", str(checkpoint))
+    )
     query = writer.trigger(processingTime="50 milliseconds").start()
     try:
         yield query
@@ -27,24 +37,33 @@ def running(spark: SparkSession, broker: Any, batches: Batches, checkpoint: Path
 
 
 async def until(query: Any, batches: Batches, rows: int) -> None:
-    with trio.fail_after(60):
+    with trio.fail_after(180):
         while sum(batches.sizes) < rows:
             assert await blocking(lambda: query.isActive), await blocking(query.exception)
             await trio.sleep(0.05)
 
 
-async def test_a_batch_waits_for_so_many_records_but_not_for_ever(
+async def test_batch_waits_for_a_minimum_or_a_delay(
     spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
-    """By hand the connector does the same."""
-    topic, servers, batches = await new_topic(10, partitions=2), kafka_broker.bootstrap_servers, Batches()
+    """A batch waits for a minimum of records, for a limited time.
+
+    The connector, tried by hand, does the same.
+    """
+    topic, servers, batches = (
+        await new_topic(10, partitions=2),
+        kafka_broker.bootstrap_servers,
+        Batches(),
+    )
     options = {"subscribe": topic, "startingOffsets": "earliest", "minOffsetsPerTrigger": "15"}
     with running(spark, kafka_broker, batches, tmp_path, **options, maxTriggerDelay="10m") as query:
         await until(query, batches, 10)
         await add_records(servers, topic, 10, 8, 2)
-        await trio.sleep(1.5)  # not a wait for something: in this time nothing is to come
+        await trio.sleep(1.5)  # not a wait for a condition: no batch may come in this time
         assert batches.sizes == [10]
-        await add_records(servers, topic, 18, 7, 2)  # just enough: however they come, there is no less to begin with
+        await add_records(
+            servers, topic, 18, 7, 2
+        )  # exactly the minimum, so the batch cannot begin with less
         await until(query, batches, 25)
     assert batches.sizes == [10, 15]
     with running(spark, kafka_broker, batches, tmp_path, **options, maxTriggerDelay="1s") as query:
@@ -56,7 +75,9 @@ async def test_a_batch_waits_for_so_many_records_but_not_for_ever(
 
 
 @pytest.mark.usefixtures("sparks_connector")
-async def test_batches_are_cut_as_by_the_connector(spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+async def test_batches_are_cut_as_by_the_connector(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
     topic = await new_topic(60, partitions=3)
     await add_records(kafka_broker.bootstrap_servers, topic, 0, 25, 1)  # partition 0 has more
     options = {"subscribe": topic, "startingOffsets": "earliest", "maxOffsetsPerTrigger": "37"}
@@ -70,7 +91,9 @@ async def test_batches_are_cut_as_by_the_connector(spark: SparkSession, kafka_br
     assert len(found[0]) == 3
 
 
-async def test_a_topic_that_comes_is_read_from_its_beginning(spark: SparkSession, kafka_broker: Any, tmp_path: Path) -> None:
+async def test_new_topic_is_read_from_its_beginning(
+    spark: SparkSession, kafka_broker: Any, tmp_path: Path
+) -> None:
     servers, batches = kafka_broker.bootstrap_servers, Batches()
     await make_topic(servers, "comes-1", 10, 1)
     options = {"subscribePattern": r"comes-\d", "startingOffsets": "earliest"}

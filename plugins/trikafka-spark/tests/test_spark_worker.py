@@ -1,4 +1,4 @@
-"""What readers do in Spark's Python workers beside reading."""
+"""The work of readers in Spark's Python workers beside reading."""
 
 from __future__ import annotations
 
@@ -23,12 +23,18 @@ def _stream() -> object:
     return TrikafkaStreamReader(read_options(_GIVEN, streaming=True), StructType())
 
 
-@pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="Linux alone puts acknowledgements off where one can say not to")
+@pytest.mark.skipif(
+    not hasattr(socket, "TCP_QUICKACK"),
+    reason="Linux alone puts acknowledgements off where one can say not to",
+)
 @pytest.mark.parametrize("make", [_batch, _stream])
-def test_a_worker_acknowledges_its_function_at_once(make: Callable[[], object]) -> None:
-    # Spark's end holds a task's partition back until its function is acknowledged: 40 ms a task.
+def test_worker_acknowledges_its_function_at_once(make: Callable[[], object]) -> None:
+    # Spark sends a task's partition only after its function was acknowledged: 40 ms a task.
     function = pickle.dumps(make())
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as spark:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as server,
+        socket.create_connection(server.getsockname()) as spark,
+    ):
         worker, _ = server.accept()
         with worker:
             worker.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 0)
@@ -38,6 +44,6 @@ def test_a_worker_acknowledges_its_function_at_once(make: Callable[[], object]) 
             assert worker.getsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK)
 
 
-def test_the_copy_in_a_worker_is_whole() -> None:
+def test_pickled_reader_is_whole() -> None:
     reader = _batch()
     assert vars(pickle.loads(pickle.dumps(reader))).keys() == vars(reader).keys()

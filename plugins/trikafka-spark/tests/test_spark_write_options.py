@@ -1,4 +1,4 @@
-"""The options of writing, which columns are written, and when a part of a write is done. Pure."""
+"""The options of writes, the written columns, and the end of a part of a write. Pure."""
 
 from __future__ import annotations
 
@@ -26,26 +26,44 @@ from trikafka import ConfigurationError, DetachedTransaction
 
 BASE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
 ONCE = {**BASE, "exactlyOnce": "true"}
-TYPES = {"key": StringType(), "value": BinaryType(), "topic": StringType(), "partition": IntegerType(), "offset": LongType()}
+TYPES = {
+    "key": StringType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+}
 
 
 def schema(*names: str) -> StructType:
     return StructType([StructField(name, TYPES[name.lower()]) for name in names])
 
 
-def options(given: dict[str, str], *names: str, overwrite: bool = False, streaming: bool = False) -> WriteOptions:
-    return write_options(given, schema(*(names or ("value",))), overwrite=overwrite, streaming=streaming)
+def options(
+    given: dict[str, str], *names: str, overwrite: bool = False, streaming: bool = False
+) -> WriteOptions:
+    return write_options(
+        given, schema(*(names or ("value",))), overwrite=overwrite, streaming=streaming
+    )
 
 
-def test_columns_are_taken_by_name_in_any_case_and_others_are_left_out() -> None:
-    found = options({"kafka.bootstrap.servers": "h:1"}, "KEY", "value", "topic", "partition", "offset")
-    assert found.columns == {"key": "KEY", "value": "value", "topic": "topic", "partition": "partition"}
+def test_columns_are_found_by_name() -> None:
+    """Columns are found by name in any case, and other columns are ignored."""
+    found = options(
+        {"kafka.bootstrap.servers": "h:1"}, "KEY", "value", "topic", "partition", "offset"
+    )
+    assert found.columns == {
+        "key": "KEY",
+        "value": "value",
+        "topic": "topic",
+        "partition": "partition",
+    }
     assert "topic" not in options(BASE, "value", "topic").columns, "the option wins"
     assert not found.exactly_once
     assert "transaction_timeout_ms" not in found.settings
 
 
-def test_exactly_once_has_an_id_and_time() -> None:
+def test_exactly_once_has_an_id_and_a_time_out() -> None:
     found = options({**ONCE, "transactionalId": "job"})
     assert (found.transactional_id, found.settings["transaction_timeout_ms"]) == ("job", 900_000)
     found = options({**ONCE, "kafka.transaction.timeout.ms": "60000"}, streaming=True)
@@ -60,29 +78,59 @@ def test_exactly_once_has_an_id_and_time() -> None:
         (BASE, ("key",), False, "no column 'value'"),
         (BASE, ("value", "VALUE"), False, "the column 'VALUE' is there twice"),
         ({**BASE, "topic": " "}, ("value",), False, "topic is empty"),
-        ({**BASE, "topics": "t"}, ("value",), False, "unknown option 'topics' .* did you mean 'topic'"),
+        (
+            {**BASE, "topics": "t"},
+            ("value",),
+            False,
+            "unknown option 'topics' .* did you mean 'topic'",
+        ),
         ({**BASE, "path": "t"}, ("value",), False, "save\\(\\) takes none"),
-        ({**BASE, "kafka.transactional.id": "x"}, ("value",), False, "use exactlyOnce=true with transactionalId"),
+        (
+            {**BASE, "kafka.transactional.id": "x"},
+            ("value",),
+            False,
+            "use exactlyOnce=true with transactionalId",
+        ),
         ({**BASE, "transactionalId": "x"}, ("value",), False, "need exactlyOnce=true"),
         ({**BASE, "exactlyOnceVersion": "1"}, ("value",), False, "need exactlyOnce=true"),
         (ONCE, ("value",), False, "exactlyOnce=true needs a transactionalId"),
-        ({**ONCE, "exactlyOnceVersion": "1"}, ("value",), True, "exactlyOnceVersion is for batch writes"),
-        ({**BASE, "kafka.transaction.timeout.ms": "5"}, ("value",), False, "needs exactlyOnce=true"),
+        (
+            {**ONCE, "exactlyOnceVersion": "1"},
+            ("value",),
+            True,
+            "exactlyOnceVersion is for batch writes",
+        ),
+        (
+            {**BASE, "kafka.transaction.timeout.ms": "5"},
+            ("value",),
+            False,
+            "needs exactlyOnce=true",
+        ),
     ],
 )
-def test_what_is_wrong_is_named(given: dict[str, str], names: tuple[str, ...], streaming: bool, message: str) -> None:
+def test_wrong_option_is_named(
+    given: dict[str, str], names: tuple[str, ...], streaming: bool, message: str
+) -> None:
     with pytest.raises(ConfigurationError, match=message):
         options(given, *names, streaming=streaming)
 
 
-def test_a_wrong_type_and_mode_are_named() -> None:
-    with pytest.raises(ConfigurationError, match="the column 'value' is int, but must be binary or string: cast it"):
-        write_options(BASE, StructType([StructField("value", IntegerType())]), overwrite=False, streaming=False)
+def test_wrong_type_and_mode_are_named() -> None:
+    with pytest.raises(
+        ConfigurationError, match="the column 'value' is int, but must be binary or string: cast it"
+    ):
+        write_options(
+            BASE,
+            StructType([StructField("value", IntegerType())]),
+            overwrite=False,
+            streaming=False,
+        )
     with pytest.raises(ConfigurationError, match="the mode 'overwrite' is not possible"):
         options(BASE, overwrite=True)
 
 
-def test_a_mark_counts_for_its_run_and_what_came_before() -> None:
+def test_mark_covers_its_run_up_to_its_number() -> None:
+    """A mark covers its batch and earlier ones of the same run."""
     notes = [Part("x-0", "run", 5, "w").note, "", "something else", "{}"]
     assert Part("x-0", "run", 5, "w").is_done(notes)
     assert Part("x-0", "run", 4, "w").is_done(notes)
@@ -91,12 +139,21 @@ def test_a_mark_counts_for_its_run_and_what_came_before() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"write": "another"}, {"number": 4}, {"transaction": [7, 0]}, {"transaction": None}, {"rows": None}]
+    "wrong",
+    [
+        {"write": "another"},
+        {"number": 4},
+        {"transaction": [7, 0]},
+        {"transaction": None},
+        {"rows": None},
+    ],
 )
-def test_a_note_counts_for_its_own_write_alone(wrong: dict[str, Any]) -> None:
+def test_note_is_for_its_own_write(wrong: dict[str, Any]) -> None:
     part = Part("x-0", "run", 5, "w")
     body = {"write": "w", "number": 5, "transaction": [7, 0, 2], "rows": [3, 30, 2**64 - 1]}
-    assert _noted(part, json.dumps(body)) == Whole(DetachedTransaction("x-0", 7, 0, 2), Rows(3, 30, 2**64 - 1))
+    assert _noted(part, json.dumps(body)) == Whole(
+        DetachedTransaction("x-0", 7, 0, 2), Rows(3, 30, 2**64 - 1)
+    )
     assert _noted(part, json.dumps(body | wrong)) is None
     assert [_noted(part, note) for note in ("", "[]", "null", part.note)] == [None] * 4
 
@@ -127,9 +184,12 @@ def rows_of(*rows: dict[str, Any], topic: str = "t", batches: Sequence[int] = ()
     return found
 
 
-def test_the_same_rows_are_the_same_in_whatever_order_and_tables() -> None:
+def test_rows_have_one_digest_in_any_order() -> None:
+    """The digest of rows does not depend on their order or on the tables."""
     rows = [ROW, ANOTHER, ROW, {**ROW, "key": None}]
-    assert {rows_of(*order, batches=cut) for order in permutations(rows) for cut in ((), (1,), (1, 3))} == {rows_of(*rows)}
+    assert {
+        rows_of(*order, batches=cut) for order in permutations(rows) for cut in ((), (1,), (1, 3))
+    } == {rows_of(*rows)}
     assert rows_of(*rows).count == 4
     assert rows_of(*rows * 1000) == rows_of(*rows * 1000, batches=(999,))
 
@@ -152,11 +212,11 @@ def test_the_same_rows_are_the_same_in_whatever_order_and_tables() -> None:
         {"timestamp": None},
     ],
 )
-def test_a_row_with_another_field_is_another(changed: dict[str, Any]) -> None:
+def test_changed_field_changes_the_digest(changed: dict[str, Any]) -> None:
     assert rows_of(ANOTHER, ROW | changed).digest != rows_of(ANOTHER, ROW).digest
 
 
-def test_fields_that_change_places_or_topics_are_other_rows() -> None:
+def test_exchanged_fields_change_the_digest() -> None:
     one, two = ROW | {"key": b"k1", "value": "v1"}, ROW | {"key": b"k2", "value": "v2"}
     assert rows_of(one, two).digest != rows_of(one | {"value": "v2"}, two | {"value": "v1"}).digest
     assert rows_of(one).digest != rows_of(one, topic="u").digest

@@ -1,15 +1,15 @@
-"""What an export into a table can be asked for, what a write keeps of its plan, what a log has of a range. Pure."""
+"""Options of an export into a table, and its plan's part in writes and in the table's log. Pure."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import pytest
-from trikafka_spark.plugin import trikafka_sink
-from trikafka_spark.sink_options import sink_options
+from trikafka_export.plugin import trikafka_sink
+from trikafka_export.sink_options import sink_options
 from trikafka_spark.tables.commits import Commit
 from trikafka_spark.tables.gaps import cut
-from trikafka_spark.tables.options import TableOptions, is_table, table_options
+from trikafka_spark.tables.options import TableOptions, table_options
 
 from trikafka import ConfigurationError, ExportError, OffsetRange, TopicPartition
 from trikafka.interfaces import ExportPlan, LostRange, PlannedRange
@@ -17,7 +17,15 @@ from trikafka.interfaces import ExportPlan, LostRange, PlannedRange
 A, B = (PlannedRange("t", n, 0, 100, f"t-{n}.parquet") for n in range(2))
 GAP = LostRange("t", 0, 0, 10, "deleted")
 PLAN = ExportPlan(
-    7, "id", "now", None, {}, "read_committed", (A, B), {TopicPartition("t", n): 100 for n in range(2)}, {"app_id": "trikafka-1"}
+    7,
+    "id",
+    "now",
+    None,
+    {},
+    "read_committed",
+    (A, B),
+    {TopicPartition("t", n): 100 for n in range(2)},
+    {"app_id": "trikafka-1"},
 )
 
 
@@ -27,34 +35,47 @@ PLAN = ExportPlan(
         ({"format": "csv"}, "a CSV file cannot hold binary keys"),
         ({"format": "kafka"}, "it would write to Kafka"),
         ({"format": "orc; drop"}, "format must be the name of a table format"),
-        ({"format": "orc", "value_format": "json"}, "value_format is an option of exports to Parquet, not of format=orc"),
+        (
+            {"format": "orc", "value_format": "json"},
+            "value_format is an option of exports to Parquet, not of format=orc",
+        ),
         ({"format": "orc", "spark_above": 5}, "spark_above is an option of exports to Parquet"),
         ({"format": "orc", "partition_by": "hour"}, "partition_by must name some of date, topic"),
         ({"format": "orc", "write.path": 5}, "write.path is what an export decides itself"),
-        ({"format": "orc", "mergeSchema": "true"}, "options of the format's writer begin with 'write.'"),
+        (
+            {"format": "orc", "mergeSchema": "true"},
+            "options of the format's writer begin with 'write.'",
+        ),
         ({"format": "orc", "mastre": "local"}, "did you mean 'master'"),
     ],
 )
-def test_what_is_not_possible_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+def test_impossible_options_are_refused_by_name(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         table_options(given)
 
 
-def test_options_of_the_writer_and_of_spark_are_passed_on() -> None:
+def test_writers_and_sparks_options_are_passed_on() -> None:
     given = {"format": "Orc", "write.mergeSchema": True, "spark.x": 1, "partition_by": "date,topic"}
-    wanted = TableOptions("orc", partition_by=("topic", "date"), write={"mergeSchema": "True"}, conf={"spark.x": "1"})
+    wanted = TableOptions(
+        "orc", partition_by=("topic", "date"), write={"mergeSchema": "True"}, conf={"spark.x": "1"}
+    )
     assert table_options(given) == wanted
-    assert not is_table({"format": "parquet"})
-    assert not is_table({})
     assert sink_options({"format": "parquet"}) == sink_options({})
 
 
-def test_a_table_in_an_object_store_is_refused() -> None:
+def test_table_in_a_store_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="format=orc is for folders of a file system"):
-        trikafka_sink("s3", {"destination": "s3://bucket/prefix", "format": "orc"})
+        trikafka_sink("s3", {"destination": "s3://bucket/prefix", "format": "orc"}, ())
 
 
-def test_a_write_tells_what_it_is_of() -> None:
+@pytest.mark.parametrize(
+    "name", ["orc", "json", "avro", "hudi", "lance", "paimon", "org.example.Orcs"]
+)
+def test_formats_of_packages_are_accepted(name: str) -> None:
+    assert table_options({"format": name}).format == name
+
+
+def test_note_of_a_commit_has_its_results() -> None:
     commit = Commit.of(PLAN, {A: (GAP,)})
     again = Commit.from_json(commit.to_json())
     assert again == commit
@@ -68,11 +89,11 @@ def test_a_write_tells_what_it_is_of() -> None:
 
 
 @pytest.mark.parametrize("text", [None, "", "x", "[]", '{"other": 1}', '{"trikafka": 5}'])
-def test_what_others_note_with_their_commits_is_not_ours(text: str | None) -> None:
+def test_foreign_notes_are_ignored(text: str | None) -> None:
     assert Commit.from_json(text) is None
 
 
-def test_a_damaged_note_of_ours_is_no_commit_of_others() -> None:
+def test_damaged_note_is_an_error() -> None:
     with pytest.raises(ExportError, match="noted of what it wrote is damaged"):
         Commit.from_json('{"trikafka": {"app_id": "a"}}')
 
@@ -88,7 +109,9 @@ def test_a_damaged_note_of_ours_is_no_commit_of_others() -> None:
         (0, 0, None, [(0, 100)]),
     ],
 )
-def test_what_a_log_has_of_a_range(beginning: int, end: int, there: tuple[int, int] | None, lost: list[tuple[int, int]]) -> None:
+def test_range_is_cut_to_the_log(
+    beginning: int, end: int, there: tuple[int, int] | None, lost: list[tuple[int, int]]
+) -> None:
     found, gaps = cut(A, beginning, end)
     assert found == (None if there is None else OffsetRange("t", 0, *there))
     assert [(gap.start, gap.end) for gap in gaps] == lost

@@ -1,8 +1,10 @@
-"""Spark for trikafka: the Parquet sink of ``trikafka.export``, the data source ``format("trikafka")``, and Spark's calls from Trio.
+"""Spark for trikafka: the Parquet sink of exports, the data source, and Spark's calls from Trio.
 
-Importing this package imports neither pyspark nor pyarrow.
+``trikafka.export`` finds the sink, and Spark the data source ``format("trikafka")``, by themselves.
+To import this package imports neither pyspark nor pyarrow.
 """
 
-from .threads import active, in_thread, run_query
+from .lag import stream_lag
+from .threads import active, in_thread, register, run_query
 
-__all__ = ["active", "in_thread", "run_query"]
+__all__ = ["active", "in_thread", "register", "run_query", "stream_lag"]

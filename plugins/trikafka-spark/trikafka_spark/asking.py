@@ -1,4 +1,7 @@
-"""A consumer that only asks, kept open for plain (not async) code: a stream asks many times a second where nothing comes."""
+"""A consumer for lookups that stays open, for plain (not async) code.
+
+A stream looks up the ends of its topics many times a second while no records come.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +19,20 @@ T = TypeVar("T")
 
 
 class Asking:
-    """The consumer lives in a Trio loop in a thread of its own, from the first question on; after an error it is made anew."""
+    """A consumer in a Trio loop in a thread of its own, opened by the first question.
+
+    After an error the next question opens another one.
+    """
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._loop: _Loop | None = None
 
     def __call__(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        """``await question(consumer)`` there, and return what it returns. Raises what it raises, and what opening raises."""
+        """Await ``question(consumer)`` in the loop, and return its result.
+
+        Raises the error of the question, or of opening the consumer.
+        """
         if self._loop is None:
             self._loop = _Loop(self._options)
         try:
@@ -33,8 +42,12 @@ class Asking:
             raise
 
     def close(self) -> None:
-        """Close the consumer and end the thread; the next question makes others."""
-        loop, self._loop = self._loop, None
+        """Close the consumer and end the thread.
+
+        The next question opens another one.
+        """
+        loop = self._loop
+        self._loop = None
         if loop is not None:
             loop.end()
 
@@ -43,7 +56,7 @@ class Asking:
 
 
 class _Loop:
-    """The thread and its consumer. ``_error`` is why it could not be opened."""
+    """The thread and its consumer. ``_error`` is why the consumer could not be opened."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -58,11 +71,11 @@ class _Loop:
             raise self._error
 
     def run(self, question: Callable[[Any], Awaitable[T]]) -> T:
-        """Ask in the loop."""
+        """Await the question in the loop."""
         return trio.from_thread.run(question, self._consumer, trio_token=self._token)
 
     def end(self) -> None:
-        """End the loop."""
+        """End the loop and the thread."""
         with contextlib.suppress(trio.RunFinishedError):
             self._token.run_sync_soon(self._ending.set)
         self._thread.join()
@@ -75,7 +88,8 @@ class _Loop:
         self._ready.set()
 
     async def _main(self) -> None:
-        self._token, self._ending = trio.lowlevel.current_trio_token(), trio.Event()
+        self._token = trio.lowlevel.current_trio_token()
+        self._ending = trio.Event()
         async with open_reader(self._options) as self._consumer:
             self._ready.set()
             await self._ending.wait()

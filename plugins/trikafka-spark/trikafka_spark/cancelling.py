@@ -1,8 +1,16 @@
-"""A blocking call of Spark's in a thread, whose jobs are cancelled when the scope of its caller is.
+"""A blocking call of Spark's in a thread, whose jobs are cancelled with the caller's scope."""
 
-Spark cancels jobs by a tag, which belongs to the thread that starts them. A job may be about to be submitted when the tag is
-cancelled, and a function may start another job after it; so that is done again until the function has come back.
-"""
+# Why jobs are cancelled again and again
+# --------------------------------------
+#
+# Spark cancels jobs by a tag, which belongs to the thread that starts them. A cancellation ends the
+# jobs that run at that moment. A job may be about to be submitted then, and the function may start
+# another job after it, and Spark ends neither of them. So the cancellation is repeated until the
+# function has returned.
+#
+# The cancellation itself is a call into the JVM, which may be frozen. So it runs in another thread,
+# and the caller watches only when it last returned: a JVM that is silent for half a second is not
+# waited for.
 
 from __future__ import annotations
 
@@ -15,38 +23,48 @@ from typing import Generic, TypeVar
 import trio
 
 T = TypeVar("T")
-#: For how long cancelled work is waited for (seconds), and a JVM that does not answer, because it is frozen.
+#: How long to wait (seconds) for cancelled work, and for a JVM that does not respond.
 _CANCEL_LIMIT, _SILENCE_LIMIT = 5.0, 0.5
 
 
 class CancellableCall(Generic[T]):
-    """``function()`` in a thread; ``cancel_jobs()``, in another thread, cancels the jobs that it has started."""
+    """A call of ``function()`` in a thread; ``cancel_jobs()`` cancels its jobs in another one."""
 
-    def __init__(self, function: Callable[[], T], cancel_jobs: Callable[[], object], limiter: trio.CapacityLimiter) -> None:
-        self._function, self._cancel_jobs, self._limiter = function, cancel_jobs, limiter
-        # The thread begins, unless the caller was cancelled by then: it may be waiting for its turn.
+    def __init__(
+        self,
+        function: Callable[[], T],
+        cancel_jobs: Callable[[], object],
+        limiter: trio.CapacityLimiter,
+    ) -> None:
+        self._function = function
+        self._cancel_jobs = cancel_jobs
+        self._limiter = limiter
+        # Guards ``_begun`` and ``cancelled``: the thread may still wait for its turn when the
+        # caller is cancelled, and then it must not begin.
         self._beginning = threading.Lock()
         self._begun = False
-        #: Whether the caller was cancelled: then the function begins nothing new.
+        #: True once the caller was cancelled: the function must start nothing new.
         self.cancelled = False
-        #: Whether the JVM did not answer when it was told to cancel.
+        #: True if the JVM did not respond to the cancellation.
         self.silent = False
         self._answered = 0.0
         self._ended = threading.Event()
 
     @property
     def left_behind(self) -> bool:
-        """Whether the thread has begun and not come back."""
+        """True while the thread has begun and has not returned."""
         return self._begun and not self._ended.is_set()
 
     async def run(self) -> T:
-        """Call the function and return what it does, or raise what it raises.
+        """Call the function and return its result, or raise its error.
 
-        A cancelled scope cancels the jobs and waits until the function has come back, as long as the JVM answers, and at most
-        five seconds. Then the thread is left alone.
+        Cancellation: the jobs are cancelled, and the call waits until the function has returned, as
+        long as the JVM responds, and at most five seconds. After that the thread is left alone.
         """
         try:
-            return await trio.to_thread.run_sync(self._call, abandon_on_cancel=True, limiter=self._limiter)
+            return await trio.to_thread.run_sync(
+                self._call, abandon_on_cancel=True, limiter=self._limiter
+            )
         except trio.Cancelled:
             with self._beginning:
                 self.cancelled = True
@@ -57,7 +75,9 @@ class CancellableCall(Generic[T]):
     def _call(self) -> T:
         with self._beginning:
             if self.cancelled:
-                raise RuntimeError("the caller was cancelled before this began")  # who would hear of it is gone
+                raise RuntimeError(
+                    "the caller was cancelled before this began"
+                )  # the caller no longer waits
             self._begun = True
         try:
             return self._function()
@@ -65,14 +85,16 @@ class CancellableCall(Generic[T]):
             self._ended.set()
 
     async def _wait_cancelled(self) -> None:
-        """Cancel the jobs until the function has ended, as long as the JVM answers."""
+        """Cancel the jobs until the function has ended, as long as the JVM responds."""
         self._answered = time.monotonic()
         limiter = trio.CapacityLimiter(1)  # the caller's may have no room
         with trio.move_on_after(_CANCEL_LIMIT, shield=True):
             async with trio.open_nursery() as nursery:
 
                 async def cancel() -> None:
-                    await trio.to_thread.run_sync(self._cancel, abandon_on_cancel=True, limiter=limiter)
+                    await trio.to_thread.run_sync(
+                        self._cancel, abandon_on_cancel=True, limiter=limiter
+                    )
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(cancel)
@@ -83,7 +105,7 @@ class CancellableCall(Generic[T]):
 
     def _cancel(self) -> None:
         for _ in range(int(_CANCEL_LIMIT / 0.05)):
-            with contextlib.suppress(Exception):  # without its JVM the job ends by itself
+            with contextlib.suppress(Exception):  # a dead JVM has no job left to cancel
                 self._cancel_jobs()
             self._answered = time.monotonic()
             if self._ended.wait(0.05):

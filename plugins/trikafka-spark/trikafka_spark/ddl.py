@@ -1,4 +1,10 @@
-"""The columns of Spark's Kafka connector as Spark declares them. Apart from :mod:`.columns`: to name them takes no pyarrow."""
+"""The columns of Spark's Kafka connector in Spark's terms.
 
-DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+They are apart from :mod:`.columns`, since their names need no pyarrow.
+"""
+
+DDL = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "timestampType INT"
+)
 HEADERS_DDL = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"

@@ -1,7 +1,8 @@
-"""Filters of a query as limits of what is read: topics, partitions, offsets, and the time from which on. Pure.
+"""Filters of a query as limits of the read: topics, partitions, offsets, and a first time. Pure.
 
-What is read may be more than what the filters let through, never less: they stay in Spark. An upper bound of the time is no
-limit, for the times of records need not be in order; the lower one is, since Kafka finds the first record at or after a time.
+A read may return more than the filters let through, never less: Spark applies them as well. An
+upper bound of the time is no limit, since the times of records need not be in order. A lower bound
+is one, since Kafka finds the first record at or after a time.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What the filters leave. ``topics`` and ``partitions`` are the only ones read, ``None`` for all; ``since`` in ms."""
+    """The limits of a read.
+
+    ``topics`` and ``partitions`` are the only ones to read; ``None`` means all. ``since`` is in ms.
+    """
 
     topics: frozenset[str] | None = None
     partitions: frozenset[int] | None = None
@@ -29,21 +33,29 @@ class Limits:
     def __str__(self) -> str:
         topics = None if self.topics is None else sorted(self.topics)
         partitions = None if self.partitions is None else sorted(self.partitions)
-        return f"topics {topics}, partitions {partitions}, offsets {self.first} to {self.end}, since {self.since}"
+        return (
+            f"topics {topics}, partitions {partitions}, offsets {self.first} to {self.end}, since "
+            f"{self.since}"
+        )
 
     def admits(self, topic: str, partition: int) -> bool:
-        """Whether anything of a partition may pass."""
-        return (self.topics is None or topic in self.topics) and (self.partitions is None or partition in self.partitions)
+        """Return whether any record of a partition may pass."""
+        return (self.topics is None or topic in self.topics) and (
+            self.partitions is None or partition in self.partitions
+        )
 
     def cut(self, wanted: OffsetRange) -> OffsetRange:
-        """What offsets may pass; the range may be empty."""
+        """Return the part of a range whose offsets may pass; the result may be empty."""
         start = max(wanted.start, self.first)
         end = wanted.end if self.end is None else min(wanted.end, self.end)
         return wanted._replace(start=start, end=max(start, end))
 
 
 def limits_of(filters: Iterable[Any]) -> Limits:
-    """The limits that all of ``filters`` (of PySpark's data source API) set together; one that is not understood sets none."""
+    """Return the limits that all of ``filters`` set together.
+
+    They are filters of PySpark's data source API. A filter that is not understood sets no limit.
+    """
     limits = Limits()
     for one in filters:
         limits = _limited(limits, one)
@@ -74,9 +86,17 @@ def _limited(limits: Limits, one: Any) -> Limits:
 def _one_of(limits: Limits, column: str, values: list[Any]) -> Limits:
     values = [value for value in values if value is not None]
     if column == "timestamp":
-        return _since(limits, min(values)) if values and all(isinstance(value, datetime.datetime) for value in values) else limits
+        return (
+            _since(limits, min(values))
+            if values and all(isinstance(value, datetime.datetime) for value in values)
+            else limits
+        )
     if column == "topic" and all(isinstance(value, str) for value in values):
-        return replace(limits, topics=frozenset(values) & (limits.topics if limits.topics is not None else frozenset(values)))
+        return replace(
+            limits,
+            topics=frozenset(values)
+            & (limits.topics if limits.topics is not None else frozenset(values)),
+        )
     if any(isinstance(value, bool) or not isinstance(value, int) for value in values):
         return limits
     if column == "partition":
@@ -93,7 +113,11 @@ def _between(limits: Limits, first: int, end: int | None) -> Limits:
 
 
 def _since(limits: Limits, value: Any) -> Limits:
-    """Records have whole milliseconds, Spark's times microseconds: rounded down, no record is lost by it."""
+    """Return the limits with a first time.
+
+    Records have whole milliseconds and Spark's times microseconds. The time is rounded down, so no
+    record is lost.
+    """
     if not isinstance(value, datetime.datetime) or value.tzinfo is None:
         return limits
     since = (value - _EPOCH) // datetime.timedelta(milliseconds=1)

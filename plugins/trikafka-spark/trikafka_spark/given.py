@@ -1,4 +1,7 @@
-"""Reading options of a Spark job: their names in any case, their values by kind, and an error that names what is wrong. Pure."""
+"""The options of a Spark job: names in any case, values by kind. Pure.
+
+An error names the option.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,22 @@ from trikafka import ConfigurationError, TopicPartition
 from trikafka.config.secrets import secret
 
 _MOST = 2**63 - 1
-_UNITS = {"us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_UNITS = {
+    "us": 1e-3,
+    "ms": 1,
+    "s": 1_000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
 
 
 class Given:
-    """The options of one query. Spark hands names over in lower case; they are spoken of as they are documented."""
+    """The options of one query.
+
+    Spark passes names in lower case; errors show them as they are documented.
+    """
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): str(value) for name, value in options.items()}
@@ -25,58 +39,78 @@ class Given:
         return name.lower() in self._values
 
     def text(self, name: str, default: str | None = None) -> str | None:
-        """The option as it was given."""
+        """Return the option as the job has given it."""
         return self._values.get(name.lower(), default)
 
     @property
     def kafka(self) -> dict[str, str]:
-        """The options ``kafka.*``, without that word."""
-        found = {name[len("kafka.") :]: value for name, value in self._values.items() if name.startswith("kafka.")}
+        """The options ``kafka.*`` without that prefix, with their values hidden."""
+        found = {
+            name[len("kafka.") :]: value
+            for name, value in self._values.items()
+            if name.startswith("kafka.")
+        }
         return {name: secret(value) for name, value in found.items()}
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
-        """Raises :exc:`ConfigurationError` for a name that is none of ``known`` and no ``kafka.*``."""
+        """Raise :exc:`ConfigurationError` for a name that is not known and not ``kafka.*``."""
         names = {name.lower(): name for name in (*known, "kafka.bootstrap.servers")}
         for name in self._values:
             if name not in names and not name.startswith("kafka."):
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = f"; did you mean {names[near[0]]!r}?" if near else ""
-                raise ConfigurationError(f"unknown option {name!r} of the data source 'trikafka'{hint}")
+                raise ConfigurationError(
+                    f"unknown option {name!r} of the data source 'trikafka'{hint}"
+                )
 
     def whole(self, name: str, least: int = 1) -> int | None:
-        """A whole number, or ``None`` where the option is not given."""
+        """Return a whole number; ``None`` without the option."""
         text = self.text(name)
         if text is None:
             return None
         stripped = text.strip()
-        if not (stripped.isascii() and stripped.isdigit()) or len(stripped) > 100 or not least <= int(stripped) <= _MOST:
-            raise ConfigurationError(f"{name} must be a whole number of at least {least}, below 2^63, not {text[:100]!r}")
+        if (
+            not (stripped.isascii() and stripped.isdigit())
+            or len(stripped) > 100
+            or not least <= int(stripped) <= _MOST
+        ):
+            raise ConfigurationError(
+                f"{name} must be a whole number of at least {least}, below 2^63, not {text[:100]!r}"
+            )
         return int(stripped)
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
+        """Return true or false."""
         text = (self.text(name) or str(default)).strip().lower()
         if text not in ("true", "false"):
             raise ConfigurationError(f"{name} must be true or false, not {text!r}")
         return text == "true"
 
     def milliseconds(self, name: str, default: float) -> float:
-        """A time as Spark writes it: ``15m``, ``10s``, ``200ms``; a plain number is milliseconds."""
+        """Return a time (ms) in Spark's form: ``15m``, ``10s``, ``200ms``, or a number of ms."""
         text = self.text(name)
         if text is None:
             return default
         match = re.fullmatch(r"([0-9]{1,18})\s*(us|ms|s|min|m|h|d)?", text.strip().lower())
         if match is None:
-            raise ConfigurationError(f"{name} must be a time such as 15m, 10s or 200ms, not {text!r}")
+            raise ConfigurationError(
+                f"{name} must be a time such as 15m, 10s or 200ms, not {text!r}"
+            )
         return float(int(match[1]) * _UNITS[match[2] or "ms"])
 
     def by_partition(self, name: str, least: int) -> dict[TopicPartition, int]:
-        """Offsets or times as JSON, ``{"topic": {"0": 23}}``; at least one."""
+        """Return offsets or times from JSON, ``{"topic": {"0": 23}}``; at least one."""
         text = self.text(name) or ""
         found = numbers_by_partition(name, text)
         for tp, number in found.items():
-            if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= _MOST:
-                raise ConfigurationError(f"{name} has {number!r} for {tp}, which is no whole number of at least {least}")
+            if (
+                isinstance(number, bool)
+                or not isinstance(number, int)
+                or not least <= number <= _MOST
+            ):
+                raise ConfigurationError(
+                    f"{name} has {number!r} for {tp}, which is no whole number of at least {least}"
+                )
         if not found:
             raise ConfigurationError(f"{name} names no partition: {text}")
         return found
@@ -92,7 +126,9 @@ def numbers_by_partition(name: str, text: str) -> dict[TopicPartition, Any]:
                     raise ValueError(f"{partition!r} is no number of a partition")
                 found[TopicPartition(topic, int(partition))] = number
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise ConfigurationError(f'{name} must be JSON like {{"topic": {{"0": 23, "1": -2}}}}, not {text!r}: {error}') from error
+        raise ConfigurationError(
+            f'{name} must be JSON like {{"topic": {{"0": 23, "1": -2}}}}, not {text!r}: {error}'
+        ) from error
     return found
 
 
@@ -106,7 +142,9 @@ def lists_of_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
                     raise ValueError(f"{number!r} is no number of a partition")
                 found.append(TopicPartition(topic, number))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
-        raise ConfigurationError(f'{name} must be JSON like {{"topic": [0, 1]}}, not {text!r}: {error}') from error
+        raise ConfigurationError(
+            f'{name} must be JSON like {{"topic": [0, 1]}}, not {text!r}: {error}'
+        ) from error
     if not found:
         raise ConfigurationError(f"{name} names no partition: {text}")
     return tuple(dict.fromkeys(found))

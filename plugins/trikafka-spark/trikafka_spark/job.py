@@ -1,4 +1,4 @@
-"""The Spark job of a large export: one task a unit of ranges."""
+"""The Spark job of a large export, with one task for each unit of ranges."""
 
 from __future__ import annotations
 
@@ -7,19 +7,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
+from trikafka_export.rounds import Rounds, Try, units
+from trikafka_export.task import WriteTask
 
-from .rounds import Rounds, Try, units
+from .range_units import Unit, error_from_text, run_unit
 from .spark_work import SparkWork
-from .task import Unit, WriteTask, error_from_text, run_unit
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
 class SparkJob(SparkWork[list[Exception | None]]):
-    """Ranges to write: a job of Spark's a round. The result: for each range the error of Kafka's that ended it, or ``None``."""
+    """The ranges of an export as Spark jobs, one job a round.
 
-    def __init__(self, context: SparkContext, tasks: Sequence[WriteTask], limiter: trio.CapacityLimiter) -> None:
+    The result has for each range the error of Kafka that ended it, or ``None``.
+    """
+
+    def __init__(
+        self, context: SparkContext, tasks: Sequence[WriteTask], limiter: trio.CapacityLimiter
+    ) -> None:
         super().__init__(context, limiter)
         self._tasks = tasks
         self._done: Any = None
@@ -40,12 +46,22 @@ class SparkJob(SparkWork[list[Exception | None]]):
             return run_unit(unit, secret, rows.add, done.add)
 
         planned = [self._tasks[each.index].planned for each in tries]
-        together = [[tries[at] for at in unit] for unit in units(planned, self._context.defaultParallelism)]
-        work = [Unit(name, [(self._tasks[each.index], each.patience) for each in unit]) for unit in together]
-        texts = itertools.chain.from_iterable(self._context.parallelize(work, len(work)).map(run).collect())
+        together = [
+            [tries[at] for at in unit] for unit in units(planned, self._context.defaultParallelism)
+        ]
+        work = [
+            Unit(name, [(self._tasks[each.index], each.patience) for each in unit])
+            for unit in together
+        ]
+        texts = itertools.chain.from_iterable(
+            self._context.parallelize(work, len(work)).map(run).collect()
+        )
         order = [each.index for unit in together for each in unit]
-        return [(index, None if text is None else error_from_text(text)) for index, text in zip(order, texts, strict=True)]
+        return [
+            (index, None if text is None else error_from_text(text))
+            for index, text in zip(order, texts, strict=True)
+        ]
 
     def _counted(self) -> tuple[int, int]:
-        """Ranges and rows, as far as tasks of Spark have ended."""
+        """Return the numbers of ranges and rows of the Spark tasks that have ended."""
         return (self._done.value, self._rows.value) if self._done is not None else (0, 0)

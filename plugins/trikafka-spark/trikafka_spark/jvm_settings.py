@@ -1,18 +1,25 @@
-"""Settings for a JVM that is about to be started, in a file: PySpark gives them as arguments, which everybody can list."""
+"""The settings of a JVM in a file instead of its arguments.
+
+PySpark passes settings as arguments, which every user of the machine can list.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 
-def in_a_file(command: Sequence[str], settings: Iterable[tuple[str, str]], path: Path) -> list[str]:
-    """``spark-submit`` with its arguments, changed so that it takes the settings from ``path``, to which they are written.
+def in_a_file(
+    command: Sequence[str], settings: Iterable[tuple[str, str]], path: Path, version: str = "4.0"
+) -> list[str]:
+    """Return the ``spark-submit`` command with its settings read from ``path``; write that file.
 
-    The file is read until Spark's gateway answers. As arguments do, its settings go before those of ``spark-defaults.conf`` and of
-    a file that the user named (in ``PYSPARK_SUBMIT_ARGS``): there can be one only, so that is copied.
+    The JVM reads the file before Spark's gateway responds. As arguments do, the settings win over
+    those of ``spark-defaults.conf`` and of a file of the user's (in ``PYSPARK_SUBMIT_ARGS``). Spark
+    takes one file only, so the user's is copied into it. ``version`` is Spark's.
     """
     script, *arguments = command
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
@@ -20,7 +27,10 @@ def in_a_file(command: Sequence[str], settings: Iterable[tuple[str, str]], path:
     known, rest = parser.parse_known_args(arguments)
     lines = [f"{_escaped(name)}={_escaped(value)}\n" for name, value in settings]
     options = ["--properties-file", str(path)]
-    if known.properties_file is None:
+    if known.properties_file is None and version.startswith("3."):
+        # Spark 3.5 reads the defaults only if no other file is given, and has no option for both.
+        lines.insert(0, _defaults(Path(script)) + "\n")
+    elif known.properties_file is None:
         options.append("--load-spark-defaults")
     else:
         lines.insert(0, Path(known.properties_file).read_text(encoding="utf-8") + "\n")
@@ -28,8 +38,17 @@ def in_a_file(command: Sequence[str], settings: Iterable[tuple[str, str]], path:
     return [script, *options, *rest]
 
 
+def _defaults(script: Path) -> str:
+    """Return the content of ``spark-defaults.conf``, or an empty text if there is none."""
+    folder = Path(os.environ.get("SPARK_CONF_DIR") or script.parent.parent / "conf")
+    try:
+        return (folder / "spark-defaults.conf").read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
+
+
 def _escaped(text: str) -> str:
-    """As ``java.util.Properties`` reads it."""
+    """Return the text as ``java.util.Properties`` reads it."""
     return re.sub(r"[^\w./-]|[^\x00-\x7f]", _as_units, text)
 
 

@@ -1,8 +1,8 @@
-"""The options ``kafka.*`` of a job that was written for Java's client: what is honoured, what means nothing here, what is refused.
+"""The options ``kafka.*`` of a job that was written for Java's client. Pure, but for the log.
 
-Honoured is what trikafka's client has too (by :func:`trikafka.from_properties`). What tunes Java's client, its threads or its
-metrics is ignored with a warning. What would change which records come, or how they are protected, is an error. Pure, but for
-the log.
+A setting that trikafka's client has too is honoured (:func:`trikafka.from_properties`). A setting
+that tunes Java's client, its threads or its metrics is ignored with a warning. A setting that would
+change which records come, or how they are protected, is an error.
 """
 
 from __future__ import annotations
@@ -13,24 +13,46 @@ from dataclasses import fields
 from typing import Any
 
 from trikafka import ConfigurationError, ConsumerConfig, ProducerConfig, from_properties
+from trikafka.config.security_properties import ADVICE, minimum_version
+from trikafka.config.unused import NOT_HERE
 
-#: Names (or beginnings of names, with a dot at the end) of settings that change nothing about the records, and so are ignored.
+#: Names (or beginnings of names, with a dot at the end) of settings that change nothing about the
+#: records, and so are ignored.
 IGNORED = (
-    "auto.include.jmx.reporter", "client.dns.lookup", "enable.metrics.push",
-    "metric.reporters", "metrics.", "receive.buffer.bytes", "send.buffer.bytes", "socket.", "ssl.protocol", "ssl.provider",
-    "ssl.keymanager.algorithm", "ssl.trustmanager.algorithm", "ssl.secure.random.implementation",
-    "sasl.login.refresh.", "sasl.login.connect.timeout.ms", "sasl.login.read.timeout.ms", "sasl.login.retry.",
-    "sasl.kerberos.kinit.cmd", "sasl.kerberos.min.time.before.relogin", "sasl.kerberos.ticket.renew.",
-    "sasl.oauthbearer.jwks.endpoint.refresh.", "sasl.oauthbearer.jwks.endpoint.retry.", "internal.",
-)  # fmt: skip
-#: Settings of a group's member, and of Java's way to poll: a Spark job is no member, and Spark plans what is read.
+    *NOT_HERE,
+    "client.dns.lookup",
+    "socket.",
+    "ssl.provider",
+    "ssl.keymanager.algorithm",
+    "ssl.trustmanager.algorithm",
+    "ssl.secure.random.implementation",
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.ticket.renew.",
+    "sasl.oauthbearer.jwks.endpoint.refresh.",
+    "sasl.oauthbearer.jwks.endpoint.retry.",
+    "internal.",
+)
+#: Settings of a group's member, and of Java's ``poll``. A Spark job is no member of a group, and
+#: Spark plans its reads.
 _IGNORED_READING = (
-    "group.id", "group.instance.id", "group.protocol", "group.remote.assignor", "group.membership.operation",
-    "session.timeout.ms", "heartbeat.interval.ms", "max.poll.interval.ms", "max.poll.records", "partition.assignment.strategy",
-    "auto.commit.interval.ms", "exclude.internal.topics", "allow.auto.create.topics", "stall.warning.ms",
-)  # fmt: skip
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "group.remote.assignor",
+    "group.membership.operation",
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "partition.assignment.strategy",
+    "auto.commit.interval.ms",
+    "exclude.internal.topics",
+    "allow.auto.create.topics",
+    "stall.warning.ms",
+)
 _DECIDED = "the data source decides it"
-#: What is refused, and why.
+#: Settings that are refused, and why.
 REFUSED_READING = {
     "auto.offset.reset": f"{_DECIDED}: use startingOffsets",
     "enable.auto.commit": f"{_DECIDED}: offsets stand in Spark's checkpoint; groupId has them committed as well",
@@ -47,30 +69,33 @@ REFUSED_WRITING = {
     "two.phase.commit": _DECIDED,
     "transaction.two.phase.commit.enable": _DECIDED,
     "commit.prepared": _DECIDED,
-    "partitioner.class": "it names a class of Java; give a column 'partition', or leave it out for Kafka's default partitioner",
+    "partitioner.class": "it names a class of Java; give a column 'partition', or leave it out for Kafka's default "
+    "partitioner",
 }
-_REFUSED_SECURITY = {
-    "security.providers": "it names classes of Java",
-    "ssl.engine.factory.class": "it names a class of Java",
-    "sasl.login.class": "it names a class of Java",
-    "sasl.client.callback.handler.class": "it names a class of Java",
-    "config.providers": "its secrets would not be filled in",
-}
-_TLS = {"TLSv1.2", "TLSv1.3"}
 _log = logging.getLogger("trikafka.spark")
 
 
 def consumer_settings(kafka: Mapping[str, str], tell: bool = True) -> dict[str, Any]:
-    """Settings for :func:`trikafka.open_consumer` from options without their ``kafka.``. Raises :exc:`ConfigurationError`."""
-    settings = _settings(kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, tell)
+    """Return the settings for :func:`trikafka.open_consumer` from options without ``kafka.``.
+
+    Raises :exc:`ConfigurationError`.
+    """
+    settings = _settings(
+        kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, tell
+    )
     ConsumerConfig.build(settings)
     return settings
 
 
 def producer_settings(kafka: Mapping[str, str], tell: bool = True) -> dict[str, Any]:
-    """Settings for :func:`trikafka.open_producer` from options without their ``kafka.``. Raises :exc:`ConfigurationError`."""
+    """Return the settings for :func:`trikafka.open_producer` from options without ``kafka.``.
+
+    Raises :exc:`ConfigurationError`.
+    """
     settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, tell)
-    ProducerConfig.build({name: value for name, value in settings.items() if name != "transaction_timeout_ms"})
+    ProducerConfig.build(
+        {name: value for name, value in settings.items() if name != "transaction_timeout_ms"}
+    )
     return settings
 
 
@@ -83,12 +108,13 @@ def _settings(
 ) -> dict[str, Any]:
     given, unused = dict[str, str](), list[str]()
     for name, value in kafka.items():
-        if why := refused.get(name) or _REFUSED_SECURITY.get(name):
+        if why := refused.get(name):
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")
-        if name == "ssl.enabled.protocols":
-            _check_tls(value)
+        if any(name == one or (one.endswith(".") and name.startswith(one)) for one in ignored):
             unused.append(name)
-        elif any(name == one or (one.endswith(".") and name.startswith(one)) for one in ignored):
+        elif why := ADVICE.get(name):
+            raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")
+        elif name == "ssl.enabled.protocols" and minimum_version(value) is None:
             unused.append(name)
         else:
             given[name] = value
@@ -97,14 +123,10 @@ def _settings(
     unused += [name.replace("_", ".") for name in settings if name not in known]
     settings = {name: value for name, value in settings.items() if name in known}
     if tell and unused:
-        _log.warning("these options mean nothing to trikafka and are ignored: %s", ", ".join(f"kafka.{name}" for name in unused))
+        _log.warning(
+            "these options mean nothing to trikafka and are ignored: %s",
+            ", ".join(f"kafka.{name}" for name in unused),
+        )
     if not settings.get("bootstrap_servers"):
         raise ConfigurationError("the option 'kafka.bootstrap.servers' is missing")
     return settings
-
-
-def _check_tls(value: str) -> None:
-    if not {one.strip() for one in value.split(",")} >= _TLS:
-        raise ConfigurationError(
-            f"the option 'kafka.ssl.enabled.protocols' is {value!r}, and trikafka offers {' and '.join(sorted(_TLS))}: leave it out"
-        )

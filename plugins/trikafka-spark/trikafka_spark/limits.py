@@ -1,4 +1,7 @@
-"""How far one micro-batch goes: Spark's Kafka connector's arithmetic. Pure; the clock is handed in."""
+"""The size of a micro-batch, by the arithmetic of Spark's Kafka connector.
+
+Pure; the caller passes the time.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +16,10 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def share(most: int, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-    """Where a batch of about ``most`` offsets ends: each partition has its part in proportion to its lag, and at least one.
+    """Return the end of a batch of about ``most`` offsets.
 
-    ``starts`` has every partition of ``ends``. Where less than ``most`` is there, it is all taken.
+    Each partition has a share in proportion to its lag, and at least one offset. ``starts`` has
+    every partition of ``ends``. If there are no more than ``most`` offsets, the batch takes all.
     """
     lags = {tp: end - starts[tp] for tp, end in ends.items() if end > starts[tp]}
     total = sum(lags.values())
@@ -29,14 +33,22 @@ def share(most: int, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int
 
 
 class Patience:
-    """Whether a batch waits for more: below ``least`` offsets it does, but never longer than ``delay`` after the one before."""
+    """The decision to wait for more offsets before a batch.
+
+    A batch of less than ``least`` offsets waits, but no longer than ``delay`` seconds after the
+    last one.
+    """
 
     def __init__(self, rates: Rates) -> None:
-        self._least, self._delay = rates.least, rates.delay
+        self._least = rates.least
+        self._delay = rates.delay
         self._last = -math.inf
 
     def waits(self, new: int, now: float) -> bool:
-        """Whether to wait when ``new`` offsets are there at the time ``now`` (seconds). Where not, the next delay begins now."""
+        """Return whether to wait with ``new`` offsets at the time ``now`` (seconds).
+
+        If not, the next delay begins now.
+        """
         if self._least is not None and new < self._least and now - self._last < self._delay:
             return True
         self._last = now

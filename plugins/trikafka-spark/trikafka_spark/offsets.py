@@ -1,7 +1,15 @@
-"""Offsets as Spark's Kafka connector writes them into checkpoints: ``{"topic": {"0": 23}}``. Pure.
+"""Offsets in the form of Spark's Kafka connector: ``{"topic": {"0": 23}}``. Pure.
 
-So a stream of the connector's goes on with this source from its checkpoint, and the other way round.
+A stream of the connector's goes on with this source from its checkpoint, and the other way round.
 """
+
+# Topic ids in a form that the connector passes over
+# --------------------------------------------------
+#
+# A Python source keeps nothing in a checkpoint but its offsets, and the connector reads nothing but
+# a map of maps from whole numbers to offsets. So the id of a topic is a key of its own:
+# ``{"topic=<id>": {}}``. To the connector this is a topic without partitions. No topic has ``=`` in
+# its name.
 
 from __future__ import annotations
 
@@ -13,24 +21,52 @@ from trikafka import TopicPartition, TrikafkaError
 Json = dict[str, dict[str, int]]
 
 
-def to_json(offsets: Mapping[TopicPartition, int]) -> Json:
-    """Sorted, so that the same offsets are always the same text: Spark compares texts."""
+def to_json(
+    offsets: Mapping[TopicPartition, int], ids: Mapping[str, str | None] | None = None
+) -> Json:
+    """Return the offsets as JSON, with the known ids of their topics.
+
+    The keys are sorted, so the same offsets are always the same text: Spark compares texts.
+    """
     found: Json = {}
     for tp in sorted(offsets):
         found.setdefault(tp.topic, {})[str(tp.partition)] = offsets[tp]
+    for topic in list(found):
+        if (topic_id := (ids or {}).get(topic)) is not None:
+            found[f"{topic}={topic_id}"] = {}
     return found
 
 
+def ids_of(json: Mapping[str, Any]) -> dict[str, str]:
+    """Return the ids of the topics among the offsets.
+
+    There are none in offsets of the connector or of an older release.
+    """
+    return dict(
+        name.split("=", 1) for name, numbers in json.items() if "=" in name and numbers == {}
+    )
+
+
 def from_json(json: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """Read them back. Raises :exc:`trikafka.TrikafkaError` for what is no such mapping, a checkpoint of another source."""
+    """Read the offsets of a checkpoint.
+
+    Raises:
+        TrikafkaError: The checkpoint is another source's.
+    """
     try:
         found = {
-            TopicPartition(str(topic), int(number)): offset for topic, numbers in json.items() for number, offset in numbers.items()
+            TopicPartition(str(topic), int(number)): offset
+            for topic, numbers in json.items()
+            for number, offset in numbers.items()
         }
-        if not all(isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0 for offset in found.values()):
+        if not all(
+            isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0
+            for offset in found.values()
+        ):
             raise ValueError("an offset is no whole number from 0")
     except (AttributeError, TypeError, ValueError) as error:
         raise TrikafkaError(
-            f'the checkpoint has {str(json)[:200]!r} for offsets, and not {{"topic": {{"0": 23}}}}: it is another source\'s'
+            f'the checkpoint has {str(json)[:200]!r} for offsets, and not {{"topic": {{"0": '
+            f"23}}}}: it is another source's"
         ) from error
     return found

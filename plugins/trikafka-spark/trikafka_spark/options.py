@@ -1,4 +1,4 @@
-"""The options of reading, named and meant as those of Spark's Kafka connector. Pure."""
+"""The options of reads, with the names and meanings of Spark's Kafka connector. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,20 @@ from .patterns import java_pattern
 EARLIEST, LATEST = -2, -1
 
 _CHOICES = ("assign", "subscribe", "subscribePattern")
-_STARTING = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy")
+_STARTING = (
+    "startingOffsets",
+    "startingTimestamp",
+    "startingOffsetsByTimestamp",
+    "startingOffsetsByTimestampStrategy",
+)
 _ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 _SPLITTING = ("minPartitions", "maxRecordsPerPartition")
 _RATES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _OTHERS = ("failOnDataLoss", "includeHeaders", "kafkaConsumer.pollTimeoutMs")
-#: Known to Spark's connector, and about how its JVM client works inside: they have no effect.
+#: Options about the inside of the connector's JVM client. They have no effect here.
 _IGNORED = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
-#: Ours: filters to the broker (batch), and a group to commit to (streams).
+#: Options that the connector does not have: filters that choose what is fetched (batch), and a group
+#: to commit to (streams).
 _OURS = ("pushFilters", "groupId")
 READ_OPTIONS = (*_CHOICES, *_STARTING, *_ENDING, *_SPLITTING, *_RATES, *_OTHERS, *_IGNORED, *_OURS)
 _log = logging.getLogger("trikafka.spark")
@@ -31,7 +37,10 @@ _log = logging.getLogger("trikafka.spark")
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of what is read: one offset or time for all (``everywhere``), or for each partition."""
+    """One end of a read: one offset or time for all partitions, or one for each.
+
+    ``everywhere`` is the offset for all partitions.
+    """
 
     everywhere: int | None = None
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
@@ -39,18 +48,21 @@ class Bound:
     timestamps: Mapping[TopicPartition, int] = field(default_factory=dict)
 
     def time_of(self, tp: TopicPartition) -> int | None:
-        """The time that bounds a partition, if it is a time."""
+        """Return the time (ms) that bounds a partition; ``None`` if its bound is an offset."""
         return self.timestamp if self.timestamp is not None else self.timestamps.get(tp)
 
     @property
     def specials(self) -> set[int | None]:
-        """``EARLIEST`` and ``LATEST``, as far as they are meant by it."""
+        """The special offsets ``EARLIEST`` and ``LATEST``, as far as this bound uses them."""
         return {self.everywhere, *self.offsets.values()} & {EARLIEST, LATEST}
 
 
 @dataclass(frozen=True, slots=True)
 class Rates:
-    """How much a micro-batch takes: at most and at least so many offsets, but none waits longer than ``delay`` (seconds)."""
+    """The size of a micro-batch in offsets.
+
+    ``least`` is waited for, but no longer than ``delay`` seconds.
+    """
 
     most: int | None = None
     least: int | None = None
@@ -59,7 +71,10 @@ class Rates:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read, checked. Exactly one of ``assign``, ``subscribe`` and ``pattern`` is given."""
+    """The options of a read, checked.
+
+    Exactly one of ``assign``, ``subscribe`` and ``pattern`` is given.
+    """
 
     settings: Mapping[str, Any]
     assign: tuple[TopicPartition, ...] = ()
@@ -78,10 +93,18 @@ class ReadOptions:
     group_id: str | None = None
 
 
-def read_options(options: Mapping[str, str], *, streaming: bool = False, tell: bool = True) -> ReadOptions:
-    """Check what ``spark.read.format("trikafka").option(...)`` was given. Raises :exc:`ConfigurationError`.
+def read_options(
+    options: Mapping[str, str], *, streaming: bool = False, tell: bool = True
+) -> ReadOptions:
+    """Check the options of ``spark.read.format("trikafka").option(...)``.
 
-    ``tell``: what has no effect is logged.
+    Args:
+        options: The options, with names in any case.
+        streaming: Whether the query is a stream.
+        tell: Whether to log the options without effect.
+
+    Raises:
+        ConfigurationError: An option is unknown or not valid.
     """
     given = Given(options)
     given.refuse_unknown(READ_OPTIONS)
@@ -97,7 +120,9 @@ def read_options(options: Mapping[str, str], *, streaming: bool = False, tell: b
         _tell_ignored(given, _IGNORED, "the JVM's client only")
     strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):
-        raise ConfigurationError(f"startingOffsetsByTimestampStrategy must be 'error' or 'latest', not {strategy!r}")
+        raise ConfigurationError(
+            f"startingOffsetsByTimestampStrategy must be 'error' or 'latest', not {strategy!r}"
+        )
     return ReadOptions(
         settings=settings,
         assign=assign,
@@ -121,7 +146,8 @@ def _chosen(given: Given) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], 
     ways = [name for name in _CHOICES if name in given]
     if len(ways) != 1:
         raise ConfigurationError(
-            f"exactly one of the options 'assign', 'subscribe' and 'subscribePattern' is needed, not {ways or 'none'}"
+            "exactly one of the options 'assign', 'subscribe' and 'subscribePattern' is needed, "
+            f"not {ways or 'none'}"
         )
     text = (given.text(ways[0]) or "").strip()
     if ways[0] == "assign":
@@ -152,26 +178,39 @@ def _streaming_bounds(given: Given) -> Bound:
         if name in given:
             raise ConfigurationError(f"{name} is not valid in a streaming query, which has no end")
     if "pushFilters" in given:
-        raise ConfigurationError("pushFilters is not valid in a streaming query: Spark hands filters over in batch queries only")
+        raise ConfigurationError(
+            "pushFilters is not valid in a streaming query: Spark hands filters over in batch "
+            "queries only"
+        )
     return _bound(given, "starting", LATEST)
 
 
 def _check_order(starting: Bound, ending: Bound) -> None:
-    """Refuse what ends before it starts, as far as the options alone tell."""
+    """Raise if a bound ends before it starts, as far as the options alone show."""
     for tp, start in starting.offsets.items():
         end = ending.offsets.get(tp)
         if start >= 0 and end is not None and 0 <= end < start:
-            raise ConfigurationError(f"startingOffsets has {start} for {tp}, which is after {end} of endingOffsets")
-    if starting.timestamp is not None and ending.timestamp is not None and ending.timestamp < starting.timestamp:
-        raise ConfigurationError(f"endingTimestamp {ending.timestamp} is before startingTimestamp {starting.timestamp}")
+            raise ConfigurationError(
+                f"startingOffsets has {start} for {tp}, which is after {end} of endingOffsets"
+            )
+    if (
+        starting.timestamp is not None
+        and ending.timestamp is not None
+        and ending.timestamp < starting.timestamp
+    ):
+        raise ConfigurationError(
+            f"endingTimestamp {ending.timestamp} is before startingTimestamp {starting.timestamp}"
+        )
     for tp in {*starting.timestamps, *ending.timestamps}:
         first, last = starting.time_of(tp), ending.time_of(tp)
         if first is not None and last is not None and last < first:
-            raise ConfigurationError(f"the ending timestamp {last} of {tp} is before its starting timestamp {first}")
+            raise ConfigurationError(
+                f"the ending timestamp {last} of {tp} is before its starting timestamp {first}"
+            )
 
 
 def _bound(given: Given, which: str, default: int) -> Bound:
-    """The connector's precedence: a time for all, then times by partition, then offsets."""
+    """Return a bound by the connector's precedence: one time, times by partition, offsets."""
     if f"{which}Timestamp" in given:
         return Bound(timestamp=given.whole(f"{which}Timestamp", least=0))
     if f"{which}OffsetsByTimestamp" in given:
@@ -188,7 +227,9 @@ def _bound(given: Given, which: str, default: int) -> Bound:
 def _rates(given: Given) -> Rates:
     most, least = given.whole("maxOffsetsPerTrigger"), given.whole("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
-        raise ConfigurationError(f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})")
+        raise ConfigurationError(
+            f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})"
+        )
     return Rates(most, least, given.milliseconds("maxTriggerDelay", 900_000.0) / 1000)
 
 
@@ -203,4 +244,6 @@ def _group(given: Given) -> str | None:
 
 def _tell_ignored(given: Given, names: tuple[str, ...], whose: str) -> None:
     if found := [name for name in names if name in given]:
-        _log.warning("these options have no effect here, they are for %s: %s", whose, ", ".join(found))
+        _log.warning(
+            "these options have no effect here, they are for %s: %s", whose, ", ".join(found)
+        )

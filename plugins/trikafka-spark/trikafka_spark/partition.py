@@ -1,4 +1,4 @@
-"""One task of a query, batch or stream: what Spark carries to a worker, and what the worker does with it."""
+"""One task of a query, batch or stream: its pickled form, and its work in a worker."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ if TYPE_CHECKING:
 
 
 class RangePartition(InputPartition):
-    """One task: an offset range, and the topic it was planned for."""
+    """One task: an offset range, and the id of the topic that it was planned for."""
 
     def __init__(self, planned: Planned) -> None:
         super().__init__(tuple(planned.wanted))
         self.planned = planned
 
 
-def read_planned(planned: Planned, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
-    """The records of a planned range, in the columns that are wanted."""
-    from .reader import kept_reader
-    from .reading import read_groups
+def read_planned(
+    planned: Planned, options: ReadOptions, columns: Columns
+) -> Iterator[pa.RecordBatch]:
+    """Yield the records of a planned range, in the columns of the query."""
+    from trikafka_export.reader import kept_reader
+    from trikafka_export.reading import read_groups
 
     with kept_reader(options.settings) as reader:
         groups = read_groups(

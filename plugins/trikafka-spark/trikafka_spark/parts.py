@@ -1,15 +1,35 @@
-"""The parts of a write that is exactly once: a task's part, the mark that says it is done, and what a task hands to the driver.
+"""The parts of an exactly-once write: the part of a task, its mark, and its message to the driver.
 
-Spark may have a part written more than once in the same write: by a further attempt, by a copy (speculation), or because the whole
-stage is tried again, and then the earlier attempt may be at work still, and both count as the first. So an attempt that has written
-its part leaves a *note* of its open transaction, for those that come after it, and for the driver.
+Spark may run a part more than once within one write: as a further attempt, as a copy (speculation),
+or because the whole stage is tried again. In the last case an attempt of the earlier stage may
+still run, and both count as the first attempt. So an attempt that has written its part leaves a
+*note* of its open transaction, for later attempts and for the driver.
 """
+
+# Marks and notes
+# ---------------
+#
+# Both are the metadata of a committed offset, in a group that is named by the part's transactional
+# id. An offset can be committed within a transaction (KIP-98), so Kafka itself stores the evidence.
+# No other store could be atomic with the rows.
+#
+# * The *mark* stands in the group ``<id>-<task>`` and is committed in the transaction of the rows:
+#   it is visible if and only if the rows are. It has the run and number of the write, and the
+#   digest of the rows. A mark with a higher number counts too: a later micro-batch or version has
+#   replaced this one.
+# * The *note* stands in the group ``<id>-<task>-written`` and is committed outside of the
+#   transaction, after it was detached: it must be readable while the transaction is open. It has
+#   the producer id and epoch of the open transaction, and the digest of its rows. It counts only
+#   within the same try (``Part.write``) and only while the coordinator has that transaction open.
+#
+# The digest makes two attempts comparable: if they have the same rows, one transaction serves for
+# both. Without it, a plan that is not deterministic would lose some rows and write others twice.
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.datasource import WriterCommitMessage
@@ -32,115 +52,187 @@ from .write_options import WriteOptions
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a write that a task has: ``number`` of the write called ``run``. Later numbers replace earlier ones.
+    """The part of a write that one task has.
 
-    ``write`` is this one try at the whole write: all attempts of its tasks have it, and those of another driver never do.
+    ``number`` is the number of this write among those called ``run``: a micro-batch of a query, or
+    a version. A later number replaces an earlier one. ``write`` is one try at the whole write: all
+    attempts of its tasks share it, and another driver has another one.
 
-    The mark *this part is done* is an offset's note in the group that is named as the transactional id; it stands in the same
-    transaction as the rows.
+    ``whole`` is the transactional id of the whole write, if the write can run again
+    (:mod:`.whole_write`).
     """
 
     transactional_id: str
     run: str
     number: int
     write: str
+    whole: str | None = None
 
     @property
     def notes(self) -> str:
-        """The group that has the note of the attempt that has written the part."""
+        """The name of the group with the note of the attempt that has written the part."""
         return f"{self.transactional_id}-written"
 
     @property
     def note(self) -> str:
-        """The mark."""
-        return json.dumps({"trikafka": self.run, "number": self.number})
+        """The mark as older releases have written it, without the rows."""
+        return self._note()
 
-    def mark(self, topic: str) -> dict[TopicPartition, OffsetAndMetadata]:
-        """The mark as an offset of ``topic``, which must be there."""
-        return {TopicPartition(topic, 0): OffsetAndMetadata(self.number, metadata=self.note)}
+    def _note(self, **more: Any) -> str:
+        return json.dumps({"trikafka": self.run, "number": self.number, **more})
 
-    def is_done(self, notes: Iterable[str]) -> bool:
-        """Whether a mark among ``notes`` says so."""
+    def mark(self, topic: str, rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the mark as an offset of ``topic``, which must exist."""
+        note = self._note(rows=rows.to_list())
+        return {TopicPartition(topic, 0): OffsetAndMetadata(self.number, metadata=note)}
+
+    def find_mark(self, notes: Iterable[str]) -> Mark | None:
+        """Return the mark among ``notes`` that belongs to this part or to a later one in its place.
+
+        Notes of another form are passed over.
+        """
         for note in notes:
             try:
                 mark = json.loads(note)
                 if mark["trikafka"] == self.run and mark["number"] >= self.number:
-                    return True
+                    later = mark["number"] > self.number
+                    return Mark(
+                        Rows.from_list(mark["rows"]) if not later and "rows" in mark else None,
+                        later,
+                    )
             except (ValueError, TypeError, KeyError):
                 continue
-        return False
+        return None
 
-    async def is_committed(self, admin: Admin, topic: str | None = None, *, timeout: float | None = None) -> bool:
-        """Whether its mark is committed, at an offset of whatever topic. Raises what :meth:`Admin.list_group_offsets` raises.
+    def is_done(self, notes: Iterable[str]) -> bool:
+        """Return whether ``notes`` have a mark of this part or of a later one in its place."""
+        return self.find_mark(notes) is not None
 
-        The mark of a transaction that is being ended is waited for; the first mark of a group only if it is one of ``topic``.
+    async def committed(
+        self, admin: Admin, topic: str | None = None, *, timeout: float | None = None
+    ) -> Mark | None:
+        """Return the mark of this part if it is committed, as an offset of any topic.
+
+        While a transaction is being ended, a request for all offsets waits for the group's known
+        partitions only. The first mark of a group is waited for if the request names its ``topic``,
+        so that request comes first. Raises the errors of :meth:`Admin.list_group_offsets`.
         """
         if topic is not None:
-            named = await admin.list_group_offsets(self.transactional_id, [TopicPartition(topic, 0)], timeout=timeout)
-            if self.is_done(at.metadata for at in named.values()):
-                return True
+            named = await admin.list_group_offsets(
+                self.transactional_id, [TopicPartition(topic, 0)], timeout=timeout
+            )
+            if (mark := self.find_mark(at.metadata for at in named.values())) is not None:
+                return mark
         found = await admin.list_group_offsets(self.transactional_id, timeout=timeout)
-        return self.is_done(at.metadata for at in found.values())
+        return self.find_mark(at.metadata for at in found.values())
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A committed mark of a part.
+
+    ``rows`` is ``None`` if the mark does not say which rows the part has. Marks of older releases
+    do not. A ``later`` part has rows of its own.
+    """
+
+    rows: Rows | None = None
+    later: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """The rows that one run gives to one task.
+
+    The driver compares them with the rows that an earlier run has committed. ``given`` are all rows
+    of the task in this run. ``mark`` is the committed mark that the task has found, and then it has
+    written nothing. ``topic`` is the topic of its first row, or ``None`` without rows.
+    """
+
+    part: Part
+    given: Rows
+    mark: Mark | None = None
+    topic: str | None = None
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task has written, as it comes to the driver.
+    """The message of a task to the driver.
 
-    ``transaction`` is open, holds all rows and the mark, and waits for the driver's verdict; there is none where nothing was to be
-    written, and where nothing has to be exactly once. ``again``: the part was committed by an earlier run, and not written again.
+    ``transaction`` is open, and has all rows and the mark; the driver commits or aborts it. It is
+    ``None`` if there was nothing to write, or without ``exactlyOnce``. With ``again`` an earlier
+    run has committed the part, and this one has written nothing.
     """
 
     rows: int
     again: bool = False
     part: Part | None = None
     transaction: DetachedTransaction | None = None
+    account: Account | None = field(default=None, compare=False)
 
 
 def admin_settings(options: WriteOptions) -> dict[str, Any]:
-    """Those of a producer's settings that an admin client has, too."""
+    """Return the producer's settings that an admin client has as well."""
     names = set(trikafka.AdminConfig.__dataclass_fields__)
     return {name: value for name, value in options.settings.items() if name in names}
 
 
 def noting_settings(options: WriteOptions) -> dict[str, Any]:
-    """And those of these that a consumer has: ``retries`` is none."""
+    """Return the producer's settings that an admin client and a consumer have as well."""
     names = set(trikafka.ConsumerConfig.__dataclass_fields__)
     return {name: value for name, value in admin_settings(options).items() if name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A part that is written, in a transaction that is open, and which rows these are."""
+    """A part that is written in an open transaction, and the digest of its rows."""
 
     transaction: DetachedTransaction
     rows: Rows
 
 
-async def note_whole(options: WriteOptions, admin: Admin, part: Part, topic: str, whole: Whole) -> None:
-    """Leave word of it, by an offset of ``topic``, which must be there. Raises what :meth:`trikafka.Consumer.commit` raises, and
-    :exc:`TransactionAbortableError` if another attempt has opened the transactional id by then."""
+async def note_whole(
+    options: WriteOptions, admin: Admin, part: Part, topic: str, whole: Whole
+) -> None:
+    """Leave the note of a written part, as an offset of ``topic``, which must exist.
+
+    Raises:
+        TransactionAbortableError: Another attempt has opened the transactional id.
+        TrikafkaError: The note cannot be committed (:meth:`trikafka.Consumer.commit`).
+    """
     done, rows = whole.transaction, whole.rows
-    body = {"write": part.write, "number": part.number, "transaction": [done.producer_id, done.epoch, done.version]}
-    body |= {"rows": [rows.count, rows.size, rows.digest]}
-    await _check_open(admin, done)  # a note that comes late must not replace that of the attempt that has taken over
-    async with trikafka.open_consumer(**noting_settings(options), group_id=part.notes, enable_auto_commit=False) as committer:
-        await committer.commit({TopicPartition(topic, 0): OffsetAndMetadata(part.number, metadata=json.dumps(body))})
-    await _check_open(admin, done)  # who looked before the note was there has opened the id, or is about to
+    body = {
+        "write": part.write,
+        "number": part.number,
+        "transaction": [done.producer_id, done.epoch, done.version],
+    }
+    body |= {"rows": rows.to_list()}
+    # A late note must not replace the note of the attempt that has taken over.
+    await _check_open(admin, done)
+    async with trikafka.open_consumer(
+        **noting_settings(options), group_id=part.notes, enable_auto_commit=False
+    ) as committer:
+        await committer.commit(
+            {TopicPartition(topic, 0): OffsetAndMetadata(part.number, metadata=json.dumps(body))}
+        )
+    # An attempt that looked before the note was committed has opened the id, or is about to.
+    await _check_open(admin, done)
 
 
 async def _check_open(admin: Admin, transaction: DetachedTransaction) -> None:
     if await _is_open_still(admin, transaction) is False:
         raise TransactionAbortableError(
-            f"{transaction} is not open any more, so this attempt fails: another attempt of its task, or another run of this write,"
+            f"{transaction} is not open any more, so this attempt fails: another attempt of its "
+            "task, or another run of this write,"
             " has taken its place, or kafka.transaction.timeout.ms is over"
         )
 
 
 async def find_whole(admin: Admin, part: Part) -> Whole | None:
-    """What another attempt of this same write has written, if it is open still. Raises what the admin client raises.
+    """Return what another attempt of the same write has written, if its transaction is still open.
 
-    To open its transactional id would abort what a task that has succeeded has handed to the driver.
+    A task calls this before it opens the transactional id. Opening the id would abort a transaction
+    that a successful task has already reported to the driver. Raises the errors of the admin
+    client.
     """
     for at in (await admin.list_group_offsets(part.notes)).values():
         whole = _noted(part, at.metadata)
@@ -155,23 +247,26 @@ def _noted(part: Part, note: str) -> Whole | None:
         if (body["write"], body["number"]) != (part.write, part.number):
             return None
         transaction = DetachedTransaction(part.transactional_id, *map(int, body["transaction"]))
-        return Whole(transaction, Rows(*map(int, body["rows"])))
+        return Whole(transaction, Rows.from_list(body["rows"]))
     except (ValueError, TypeError, KeyError):
         return None
 
 
 async def _is_open_still(admin: Admin, transaction: DetachedTransaction) -> bool | None:
-    """``None``: the brokers are too old to tell (before Kafka 3.0)."""
+    """Return whether the transaction is open; ``None`` with brokers before Kafka 3.0.
+
+    These brokers do not describe transactions.
+    """
     try:
         found = await admin.describe_transactions([transaction.transactional_id])
     except UnsupportedVersionError:
         return None
     except BrokerResponseError:
-        return False  # there is none
+        return False  # the id has no transaction
     return is_open(transaction, found[transaction.transactional_id])
 
 
 def is_open(transaction: DetachedTransaction, found: TransactionDescription) -> bool:
-    """Whether it is the one that the coordinator has, and open."""
+    """Return whether the coordinator's transaction is the given one, and open."""
     same = (found.producer_id, found.producer_epoch) == (transaction.producer_id, transaction.epoch)
     return same and found.state == "Ongoing"

@@ -1,7 +1,8 @@
-"""Java's regular expressions over the names of topics, by Python's. Pure.
+r"""Java's regular expressions over the names of topics, translated to Python's. Pure.
 
-The name of a topic is made of 65 characters at most (letters, digits, ``.``, ``_``, ``-``). So every class of characters, with all
-that Java knows of them (``\\p{...}``, unions, ``&&``), comes down to a set of these, and that is what Python is given.
+The name of a topic has 65 possible characters (letters, digits, ``.``, ``_``, ``-``). So every
+class of characters, with all that Java knows of them (``\p{...}``, unions, ``&&``), is a set of
+these, and becomes a plain class in Python.
 """
 
 from __future__ import annotations
@@ -16,41 +17,92 @@ _LEGAL = frozenset(string.ascii_letters + string.digits + "._-")
 _DIGITS, _LETTERS = frozenset(string.digits), frozenset(string.ascii_letters)
 _LOWER, _UPPER = frozenset(string.ascii_lowercase), frozenset(string.ascii_uppercase)
 _PUNCTUATION = frozenset("._-")
-#: By the name in lower case, without ``Is``. Java's own names of POSIX, of Unicode's binary properties and of ``Character``.
+#: Sets of characters by the property's name, in lower case and without ``Is``: Java's names of
+#: POSIX classes, of Unicode's binary properties and of the methods of ``Character``.
 _NAMED = {
-    "lower": _LOWER, "upper": _UPPER, "alpha": _LETTERS, "digit": _DIGITS, "alnum": _LETTERS | _DIGITS, "punct": _PUNCTUATION,
-    "ascii": _LEGAL, "graph": _LEGAL, "print": _LEGAL, "blank": frozenset[str](), "cntrl": frozenset[str](),
-    "space": frozenset[str](), "xdigit": frozenset(string.hexdigits),
-    "alphabetic": _LETTERS, "lowercase": _LOWER, "uppercase": _UPPER, "titlecase": frozenset[str](), "letter": _LETTERS,
-    "ideographic": frozenset[str](), "white_space": frozenset[str](), "whitespace": frozenset[str](),
-    "punctuation": _PUNCTUATION, "control": frozenset[str](), "hex_digit": frozenset(string.hexdigits),
-    "assigned": _LEGAL, "noncharacter_code_point": frozenset[str](), "join_control": frozenset[str](), "emoji": _DIGITS,
-    "javalowercase": _LOWER, "javauppercase": _UPPER, "javaalphabetic": _LETTERS, "javaletter": _LETTERS, "javadigit": _DIGITS,
-    "javaletterordigit": _LETTERS | _DIGITS, "javawhitespace": frozenset[str](), "javaspacechar": frozenset[str](),
-    "javaisocontrol": frozenset[str](), "javadefined": _LEGAL, "javatitlecase": frozenset[str](), "javamirrored": frozenset[str](),
-    "javajavaidentifierstart": _LETTERS | {"_"}, "javajavaidentifierpart": _LETTERS | _DIGITS | {"_"},
-    "l1": _LEGAL, "ld": _LETTERS | _DIGITS, "lc": _LETTERS, "all": _LEGAL,
-    "latin": _LETTERS, "latn": _LETTERS, "common": _LEGAL - _LETTERS, "zyyy": _LEGAL - _LETTERS, "basiclatin": _LEGAL,
-}  # fmt: skip
-_SHORT = {"d": _DIGITS, "w": _LETTERS | _DIGITS | {"_"}, "s": frozenset[str](), "h": frozenset[str](), "v": frozenset[str]()}
+    "lower": _LOWER,
+    "upper": _UPPER,
+    "alpha": _LETTERS,
+    "digit": _DIGITS,
+    "alnum": _LETTERS | _DIGITS,
+    "punct": _PUNCTUATION,
+    "ascii": _LEGAL,
+    "graph": _LEGAL,
+    "print": _LEGAL,
+    "blank": frozenset[str](),
+    "cntrl": frozenset[str](),
+    "space": frozenset[str](),
+    "xdigit": frozenset(string.hexdigits),
+    "alphabetic": _LETTERS,
+    "lowercase": _LOWER,
+    "uppercase": _UPPER,
+    "titlecase": frozenset[str](),
+    "letter": _LETTERS,
+    "ideographic": frozenset[str](),
+    "white_space": frozenset[str](),
+    "whitespace": frozenset[str](),
+    "punctuation": _PUNCTUATION,
+    "control": frozenset[str](),
+    "hex_digit": frozenset(string.hexdigits),
+    "assigned": _LEGAL,
+    "noncharacter_code_point": frozenset[str](),
+    "join_control": frozenset[str](),
+    "emoji": _DIGITS,
+    "javalowercase": _LOWER,
+    "javauppercase": _UPPER,
+    "javaalphabetic": _LETTERS,
+    "javaletter": _LETTERS,
+    "javadigit": _DIGITS,
+    "javaletterordigit": _LETTERS | _DIGITS,
+    "javawhitespace": frozenset[str](),
+    "javaspacechar": frozenset[str](),
+    "javaisocontrol": frozenset[str](),
+    "javadefined": _LEGAL,
+    "javatitlecase": frozenset[str](),
+    "javamirrored": frozenset[str](),
+    "javajavaidentifierstart": _LETTERS | {"_"},
+    "javajavaidentifierpart": _LETTERS | _DIGITS | {"_"},
+    "l1": _LEGAL,
+    "ld": _LETTERS | _DIGITS,
+    "lc": _LETTERS,
+    "all": _LEGAL,
+    "latin": _LETTERS,
+    "latn": _LETTERS,
+    "common": _LEGAL - _LETTERS,
+    "zyyy": _LEGAL - _LETTERS,
+    "basiclatin": _LEGAL,
+}
+_SHORT = {
+    "d": _DIGITS,
+    "w": _LETTERS | _DIGITS | {"_"},
+    "s": frozenset[str](),
+    "h": frozenset[str](),
+    "v": frozenset[str](),
+}
 _CATEGORY = re.compile(r"(?:C[cfnos]?|L[lmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?)$")
 _CONTROL = {"t": "\t", "n": "\n", "r": "\r", "f": "\f", "a": "\a", "e": "\x1b"}
 
 
 def java_pattern(text: str) -> re.Pattern[str]:
-    """Compile a pattern of Java's; use ``search``, as Spark's connector uses ``find``. Raises :exc:`ConfigurationError`."""
+    """Compile a pattern of Java's; use its ``search``, as Spark's connector uses ``find``.
+
+    Raises :exc:`ConfigurationError`.
+    """
     try:
         return re.compile(_Translator(text).run())
     except (re.error, IndexError, ValueError, OverflowError) as error:
         reason = "it ends too early" if isinstance(error, IndexError) else error
-        raise ConfigurationError(f"subscribePattern {text!r} is not a regular expression that is understood: {reason}") from error
+        raise ConfigurationError(
+            f"subscribePattern {text!r} is not a regular expression that is understood: {reason}"
+        ) from error
 
 
 class _Translator:
-    """Reads the pattern once, from left to right."""
+    """A translator, which reads the pattern once, from left to right."""
 
     def __init__(self, text: str) -> None:
-        self._text, self._at = text, 0
+        self._text = text
+        self._at = 0
 
     def run(self) -> str:
         out: list[str] = []
@@ -76,7 +128,7 @@ class _Translator:
         return self._text.startswith(text, self._at)
 
     def _escape(self) -> str:
-        """What stands for an escape outside of a class."""
+        """Return the translation of an escape outside of a class."""
         if self._follows("Q"):
             return re.escape(self._quoted())
         if self._text[self._at] in "bBAzZG123456789":
@@ -92,7 +144,10 @@ class _Translator:
         return _as_class(found) if isinstance(found, frozenset) else re.escape(found)
 
     def _escaped(self) -> frozenset[str] | str:
-        """What an escape means that may stand in a class, too: a set of characters, or one."""
+        """Return the meaning of an escape that may stand in a class, too.
+
+        It is a set of characters, or one character.
+        """
         character = self._take()
         if character in "pP":
             found = self._property()
@@ -139,7 +194,7 @@ class _Translator:
         return self._text[start:] if stop < 0 else self._text[start:stop]
 
     def _class(self) -> frozenset[str]:
-        """The characters of a class; its ``[`` has been read."""
+        """Return the characters of a class; its ``[`` has been read."""
         negated = self._follows("^")
         self._at += negated
         found, parts, first = frozenset[str](), list[frozenset[str]](), True
@@ -157,7 +212,7 @@ class _Translator:
         return _LEGAL - found if negated else found
 
     def _element(self) -> frozenset[str]:
-        """One thing in a class: another class, an escape, a range or a character."""
+        """Return one element of a class: another class, an escape, a range or a character."""
         if self._follows("["):
             self._at += 1
             return self._class()
@@ -181,24 +236,32 @@ class _Translator:
 
 
 def _property(name: str) -> frozenset[str]:
-    """The legal characters that have one of Unicode's or Java's properties."""
+    """Return the characters of topic names with one of Unicode's or Java's properties."""
     key, equals, value = name.partition("=")
     if equals and key.lower() in ("script", "sc", "block", "blk"):
-        return _NAMED.get(value.lower().replace(" ", "").replace("_", ""), frozenset()) if value else frozenset()
+        return (
+            _NAMED.get(value.lower().replace(" ", "").replace("_", ""), frozenset())
+            if value
+            else frozenset()
+        )
     wanted = value if equals else name
     if _CATEGORY.match(wanted) or _CATEGORY.match(wanted.removeprefix("Is")):
-        return frozenset(c for c in _LEGAL if unicodedata.category(c).startswith(wanted.removeprefix("Is")))
+        return frozenset(
+            c for c in _LEGAL if unicodedata.category(c).startswith(wanted.removeprefix("Is"))
+        )
     lowered = wanted.lower()
     for known in (lowered, lowered.removeprefix("is")):
         if known in _NAMED:
             return _NAMED[known]
-    if lowered.startswith("in"):  # a block: only the first of them has characters of a topic's name
+    if lowered.startswith("in"):  # a block; only the first block has characters of topic names
         return _NAMED.get(lowered[2:].replace(" ", "").replace("_", ""), frozenset())
-    if lowered.startswith("is") and lowered[2:].replace("_", "").isalpha():  # a script other than Latin
+    if (
+        lowered.startswith("is") and lowered[2:].replace("_", "").isalpha()
+    ):  # a script other than Latin
         return frozenset()
     raise ValueError(f"\\p{{{name}}} is no property")
 
 
 def _as_class(characters: frozenset[str]) -> str:
-    """A class of Python's; an empty one matches nothing."""
+    """Return a class for Python; an empty class matches nothing."""
     return f"[{re.escape(''.join(sorted(characters)))}]" if characters else "(?!)"

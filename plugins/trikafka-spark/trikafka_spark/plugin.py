@@ -1,4 +1,4 @@
-"""What trikafka finds by entry point: the hook that answers for destinations on a file system and in object stores."""
+"""The hooks of the entry point: the runner of large exports, and the formats of Spark."""
 
 from __future__ import annotations
 
@@ -7,39 +7,38 @@ from typing import TYPE_CHECKING, Any
 
 from trikafka.hooks import hookimpl
 
-from .object_address import SCHEMES
-
 if TYPE_CHECKING:
-    from trikafka.interfaces import Sink
+    from trikafka.interfaces import ExportFormat, ExportRunner, Sink
 
 
 @hookimpl
-def trikafka_sink_options(scheme: str) -> Collection[str] | None:
-    """Name what exports to files and tables can be asked for."""
-    if scheme != "file" and scheme not in SCHEMES:
+def trikafka_export_runner(name: str, options: Mapping[str, Any]) -> ExportRunner | None:
+    """Return the runner by Spark."""
+    if name != "spark":
         return None
-    from .sink_options import sink_option_names
+    from .runner import SparkRunner
 
-    return {*sink_option_names(), "catalog", "location"}
+    return SparkRunner.from_options(options)
 
 
-@hookimpl
-def trikafka_sink(scheme: str, options: Mapping[str, Any]) -> Sink | None:
-    """Answer for plain paths, ``file://`` and object stores. Raises :exc:`trikafka.ConfigurationError` for an unknown option."""
-    if scheme != "file" and scheme not in SCHEMES:
-        return None
-    from .lake.options import is_lake
-    from .tables.options import is_table
+@hookimpl(trylast=True)
+def trikafka_export_format(name: str) -> ExportFormat:
+    """Return the format that Spark knows by this name.
 
-    if is_lake(options):
-        from .lake.sink import LakeSink
+    Spark is asked for it at the first export only. So other plugins come first.
+    """
+    return _Table()
 
-        return LakeSink.from_options(options)
 
-    if scheme == "file" and is_table(options):
+class _Table:
+    """A table of Spark's."""
+
+    def sink(self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]) -> Sink:
+        if scheme != "file":
+            from trikafka_export.sink import ParquetSink
+
+            return ParquetSink.from_options(options, plugins)  # raises: these need a folder
+
         from .tables.sink import TableSink
 
         return TableSink.from_options(options)
-    from .sink import SparkSink
-
-    return SparkSink.from_options(options)

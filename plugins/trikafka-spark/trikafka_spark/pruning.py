@@ -1,4 +1,7 @@
-"""The columns that a job asks for: all, or those of its own ``.schema(...)``, which is pruning by hand."""
+"""The columns of a query: all, or those of the job's own ``.schema(...)``.
+
+Spark passes no list of used columns to a Python source, so a schema is the only way to prune them.
+"""
 
 from __future__ import annotations
 
@@ -7,29 +10,42 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
+from trikafka_export.columns import SCHEMA, spark_table
 
 from trikafka import ConfigurationError, RecordBatch
-
-from .columns import SCHEMA, spark_table
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
 
 _TYPES = {
-    "key": "binary", "value": "binary", "topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp",
-    "timestampType": "int", "headers": "array<struct<key:string,value:binary>>",
-}  # fmt: skip
-#: Batches of fewer rows are small.
+    "key": "binary",
+    "value": "binary",
+    "topic": "string",
+    "partition": "int",
+    "offset": "bigint",
+    "timestamp": "timestamp",
+    "timestampType": "int",
+    "headers": "array<struct<key:string,value:binary>>",
+}
+#: Batches with fewer rows are joined.
 _FEW_ROWS = 1_024
 _ALWAYS = ("topic", "partition", "offset", "timestampType")
 
 
 class Columns:
-    """Which columns are made of a batch, and under which names. Spark compares their Arrow schema exactly."""
+    """The columns to make of a batch, and their names.
+
+    Spark compares their Arrow schema exactly.
+    """
 
     def __init__(self, schema: StructType) -> None:
         names = {name.lower(): name for name in _TYPES}
-        self._ours = pa.schema([SCHEMA.field(names.get(field.name.lower()) or _unknown(field)) for field in schema.fields])
+        self._ours = pa.schema(
+            [
+                SCHEMA.field(names.get(field.name.lower()) or _unknown(field))
+                for field in schema.fields
+            ]
+        )
         self._theirs = pa.schema(
             [
                 pa.field(field.name, ours.type, nullable=_checked(field, ours.name))
@@ -38,7 +54,10 @@ class Columns:
         )
 
     def of(self, group: Sequence[RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Batches of trikafka's in these columns. Small ones are joined: Spark takes its time over each, whatever its size."""
+        """Yield the batches in these columns.
+
+        Small batches are joined, since Spark's cost for each does not depend on its size.
+        """
         table = spark_table([batch.to_arrow() for batch in group], self._ours)
         if not self._theirs.equals(self._ours):
             table = pa.Table.from_arrays(table.columns, schema=self._theirs)
@@ -49,16 +68,23 @@ class Columns:
 
 def _unknown(field: StructField) -> str:
     columns = ", ".join(f"{name} {kind}" for name, kind in _TYPES.items())
-    raise ConfigurationError(f"the schema asks for {field.name!r}, which the data source does not have; it has: {columns}")
+    raise ConfigurationError(
+        f"the schema asks for {field.name!r}, which the data source does not have; it has: "
+        f"{columns}"
+    )
 
 
 def _checked(field: StructField, name: str) -> bool:
-    """Whether the field may be null."""
+    """Return whether the field may be null; raise if its type is not the column's."""
     kind = field.dataType.simpleString()
     if kind != _TYPES[name]:
         raise ConfigurationError(
-            f"the schema asks for {field.name} as {kind}, but it is {_TYPES[name]}: leave the type, and cast it in a select"
+            f"the schema asks for {field.name} as {kind}, but it is {_TYPES[name]}: leave the "
+            "type, and cast it in a select"
         )
     if not field.nullable and name not in _ALWAYS:
-        raise ConfigurationError(f"the schema asks for {field.name} NOT NULL, but a record may have none: leave NOT NULL out")
+        raise ConfigurationError(
+            f"the schema asks for {field.name} NOT NULL, but a record may have none: leave NOT "
+            "NULL out"
+        )
     return bool(field.nullable)

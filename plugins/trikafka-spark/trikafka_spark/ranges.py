@@ -1,4 +1,7 @@
-"""From options to offset ranges: bound once, when a query is planned, so that all its tasks see one state of the topics."""
+"""The offset ranges of a query: bound once, when it is planned, and cut into tasks.
+
+All tasks of a query see one state of the topics.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +18,28 @@ from .patterns import java_pattern
 
 
 class Planned(NamedTuple):
-    """A range, and the id of the topic that it was planned for (as text; ``None`` where brokers have no ids)."""
+    """A range, and the id (as text) of the topic that it was planned for.
+
+    The id is ``None`` if the brokers have no topic ids.
+    """
 
     wanted: OffsetRange
     topic_id: str | None
 
 
 def open_reader(options: ReadOptions) -> Any:
-    """A consumer that only asks, to be entered."""
-    return trikafka.open_consumer(**options.settings, group_id=None, enable_auto_commit=False, auto_offset_reset="none")
+    """Return a consumer for lookups, to be entered."""
+    return trikafka.open_consumer(
+        **options.settings, group_id=None, enable_auto_commit=False, auto_offset_reset="none"
+    )
 
 
 async def bind_ranges(options: ReadOptions) -> list[Planned]:
-    """Ask the cluster and return what to read, one range a partition. Raises :exc:`trikafka.TrikafkaError`."""
+    """Ask the cluster for the offsets, and return one range for each partition to read.
+
+    Raises:
+        TrikafkaError: Topics or partitions do not exist, or the offsets are not in the log.
+    """
     async with open_reader(options) as consumer:
         tps, ids = await find_partitions(consumer, options)
         if not tps:
@@ -37,16 +49,31 @@ async def bind_ranges(options: ReadOptions) -> list[Planned]:
         starts = await resolve(consumer, options, "starting", tps, beginnings, ends)
         stops = await resolve(consumer, options, "ending", tps, beginnings, ends)
     return [
-        Planned(_checked(tp, starts[tp], stops[tp], beginnings[tp], ends[tp], options.fail_on_data_loss), ids.get(tp.topic))
+        Planned(
+            _checked(
+                tp, starts[tp], stops[tp], beginnings[tp], ends[tp], options.fail_on_data_loss
+            ),
+            ids.get(tp.topic),
+        )
         for tp in tps
     ]
 
 
-async def limit_ranges(options: ReadOptions, planned: Sequence[Planned], limits: Limits) -> list[Planned]:
-    """What the filters leave of the ranges. Raises :exc:`trikafka.TrikafkaError`."""
-    left = [one._replace(wanted=limits.cut(one.wanted)) for one in planned if limits.admits(one.wanted.topic, one.wanted.partition)]
+async def limit_ranges(
+    options: ReadOptions, planned: Sequence[Planned], limits: Limits
+) -> list[Planned]:
+    """Return what the filters leave of the ranges.
+
+    Raises :exc:`trikafka.TrikafkaError`.
+    """
+    left = [
+        one._replace(wanted=limits.cut(one.wanted))
+        for one in planned
+        if limits.admits(one.wanted.topic, one.wanted.partition)
+    ]
     left = [one for one in left if one.wanted.start < one.wanted.end]
-    if limits.since is None or limits.since < 0 or not left:  # before 1970 are records without a time (-1), wherever they stand
+    # A time before 1970 includes the records without a time (-1), which may be anywhere.
+    if limits.since is None or limits.since < 0 or not left:
         return left
     async with open_reader(options) as consumer:
         tps = [TopicPartition(one.wanted.topic, one.wanted.partition) for one in left]
@@ -54,16 +81,21 @@ async def limit_ranges(options: ReadOptions, planned: Sequence[Planned], limits:
     late = []
     for tp, one in zip(tps, left, strict=True):
         if (at := found.get(tp)) is not None:
-            late.append(one._replace(wanted=one.wanted._replace(start=max(one.wanted.start, at.offset))))
+            late.append(
+                one._replace(wanted=one.wanted._replace(start=max(one.wanted.start, at.offset)))
+            )
     return [one for one in late if one.wanted.start < one.wanted.end]
 
 
 async def find_partitions(
     consumer: Any, options: ReadOptions, *, gone_is_an_error: bool = True
 ) -> tuple[list[TopicPartition], dict[str, str | None]]:
-    """The partitions that the options choose now, sorted, and the ids of their topics (as text).
+    """Return the partitions that the options choose now, sorted, and the ids of their topics.
 
-    Raises :exc:`trikafka.TrikafkaError` for what does not exist, unless ``gone_is_an_error`` is false.
+    The ids are texts.
+
+    Raises:
+        TrikafkaError: A topic or a partition does not exist, unless ``gone_is_an_error`` is false.
     """
     if options.pattern is not None:
         pattern = java_pattern(options.pattern)
@@ -71,14 +103,24 @@ async def find_partitions(
     else:
         topics = list(options.subscribe or dict.fromkeys(tp.topic for tp in options.assign))
     ids = await consumer.topic_ids(topics) if topics else {}
-    if gone_is_an_error and options.pattern is None and (gone := [topic for topic in topics if topic not in ids]):
+    if (
+        gone_is_an_error
+        and options.pattern is None
+        and (gone := [topic for topic in topics if topic not in ids])
+    ):
         raise TrikafkaError(f"topic {gone[0]!r} does not exist")
-    found = [TopicPartition(topic, info.partition) for topic in ids for info in await consumer.partitions_for(topic)]
+    found = [
+        TopicPartition(topic, info.partition)
+        for topic in ids
+        for info in await consumer.partitions_for(topic)
+    ]
     unknown = [str(tp) for tp in options.assign if tp not in found]
     if unknown and gone_is_an_error:
         raise TrikafkaError(f"partitions to read do not exist: {', '.join(unknown)}")
     chosen = [tp for tp in found if tp in options.assign] if options.assign else found
-    return sorted(chosen), {topic: None if known is None else str(known) for topic, known in ids.items()}
+    return sorted(chosen), {
+        topic: None if known is None else str(known) for topic, known in ids.items()
+    }
 
 
 async def resolve(
@@ -89,7 +131,11 @@ async def resolve(
     beginnings: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, int]:
-    """The offsets that the ``starting`` or the ``ending`` bound means now. Raises :exc:`trikafka.TrikafkaError`."""
+    """Return the offsets that the ``starting`` or the ``ending`` bound means now.
+
+    Raises:
+        TrikafkaError: The bound names other partitions, or no record is as young as its time.
+    """
     bound = options.starting if which == "starting" else options.ending
     _check_named(which, bound, tps)
     if bound.timestamp is not None or bound.timestamps:
@@ -100,14 +146,20 @@ async def resolve(
                 f"no record is as young as the starting timestamp in {', '.join(late)};"
                 " set startingOffsetsByTimestampStrategy to latest to begin at the end there"
             )
-        return {tp: ends[tp] if found.get(tp) is None else min(int(found[tp].offset), ends[tp]) for tp in tps}
+        return {
+            tp: ends[tp] if found.get(tp) is None else min(int(found[tp].offset), ends[tp])
+            for tp in tps
+        }
     special = {EARLIEST: beginnings, LATEST: ends}
     wanted = {tp: bound.offsets[tp] if bound.everywhere is None else bound.everywhere for tp in tps}
     return {tp: special[at][tp] if at in special else at for tp, at in wanted.items()}
 
 
 def _check_named(which: str, bound: Bound, tps: Sequence[TopicPartition]) -> None:
-    """As in Spark's connector, offsets given by partition must be given for exactly the partitions that are read."""
+    """Raise if offsets by partition are not given for exactly the partitions that are read.
+
+    Spark's connector has the same rule.
+    """
     named = bound.offsets or bound.timestamps
     if named and set(named) != set(tps):
         option = f"{which}Offsets" if bound.offsets else f"{which}OffsetsByTimestamp"
@@ -116,25 +168,34 @@ def _check_named(which: str, bound: Bound, tps: Sequence[TopicPartition]) -> Non
         parts = [f"not there or not read: {', '.join(strange)}"] * bool(strange)
         parts += [f"missing: {', '.join(missing)}"] * bool(missing)
         words = " (-2 is the beginning, -1 the end)" if bound.offsets else ""
-        raise TrikafkaError(f"{option} must name exactly the partitions that are read{words}: {'; '.join(parts)}")
+        raise TrikafkaError(
+            f"{option} must name exactly the partitions that are read{words}: {'; '.join(parts)}"
+        )
 
 
-def _checked(tp: TopicPartition, start: int, stop: int, beginning: int, end: int, fail_on_data_loss: bool) -> OffsetRange:
+def _checked(
+    tp: TopicPartition, start: int, stop: int, beginning: int, end: int, fail_on_data_loss: bool
+) -> OffsetRange:
     if fail_on_data_loss and (start < beginning or start > end or stop > end):
         raise OffsetOutOfRangeError(
             f"{tp} holds the offsets [{beginning}, {end}), but [{start}, {stop}) are to be read; "
             "set failOnDataLoss to false to read what is there"
         )
     if fail_on_data_loss and start > stop:
-        raise TrikafkaError(f"the reading of {tp} would start at offset {start}, after its end {stop}")
+        raise TrikafkaError(
+            f"the reading of {tp} would start at offset {start}, after its end {stop}"
+        )
     start, stop = max(start, beginning), min(stop, end)
     return OffsetRange(tp.topic, tp.partition, start, max(start, stop))
 
 
-def plan_tasks(ranges: Sequence[OffsetRange], at_least: int | None, most_records: int | None) -> list[OffsetRange]:
-    """Cut ranges into tasks of at most ``most_records`` offsets, and further until there are about ``at_least`` tasks.
+def plan_tasks(
+    ranges: Sequence[OffsetRange], at_least: int | None, most_records: int | None
+) -> list[OffsetRange]:
+    """Cut ranges into tasks of at most ``most_records`` offsets, and about ``at_least`` tasks.
 
-    Empty ranges make no task. Cuts are in proportion to the width, so ``at_least`` is a hint, as in Spark's connector.
+    An empty range makes no task. Ranges are cut in proportion to their width, so ``at_least`` is a
+    hint, as in Spark's connector.
     """
     parts = [one for whole in ranges for one in _cut(whole, _pieces(whole, most_records))]
     if at_least is None or len(parts) >= at_least:
@@ -143,13 +204,19 @@ def plan_tasks(ranges: Sequence[OffsetRange], at_least: int | None, most_records
     small = {part for part in parts if _share(part, total, at_least) == 1}
     rest = sum(part.end - part.start for part in parts if part not in small)
     left = max(1, at_least - len(small))
-    return [one for part in parts for one in _cut(part, 1 if part in small else _share(part, rest, left))]
+    return [
+        one
+        for part in parts
+        for one in _cut(part, 1 if part in small else _share(part, rest, left))
+    ]
 
 
 def plan_each(planned: Sequence[Planned], options: ReadOptions) -> list[Planned]:
-    """:func:`plan_tasks`, each with its topic's id."""
+    """Return the tasks of :func:`plan_tasks`, each with the id of its topic."""
     ids = {one.wanted.topic: one.topic_id for one in planned}
-    tasks = plan_tasks([one.wanted for one in planned], options.min_partitions, options.max_records_per_partition)
+    tasks = plan_tasks(
+        [one.wanted for one in planned], options.min_partitions, options.max_records_per_partition
+    )
     return [Planned(task, ids[task.topic]) for task in tasks]
 
 

@@ -1,8 +1,9 @@
-"""Which rows a task has: how many, how large, and a digest by which two attempts see whether theirs are the same."""
+"""The rows of a task: their number, their size, and a digest to compare two attempts."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,15 +16,37 @@ _AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """``size``: bytes of keys and values. ``digest``: of all fields of all rows, whatever their order, which may differ between
-    attempts (a shuffle gives its blocks as they come)."""
+    """The number of rows, the bytes of their keys and values, and their digest.
+
+    ``digest`` covers all fields of all rows. It does not depend on their order, which may differ
+    between attempts: a shuffle delivers its blocks in any order.
+    """
 
     count: int = 0
     size: int = 0
     digest: int = 0
 
+    def __add__(self, other: Rows) -> Rows:
+        """Return the sum of both."""
+        return Rows(
+            self.count + other.count, self.size + other.size, (self.digest + other.digest) % 2**64
+        )
+
+    def __str__(self) -> str:
+        return f"{self.count:,} rows with {self.size:,} bytes (digest {self.digest:016x})"
+
+    def to_list(self) -> list[int]:
+        """Return the numbers as JSON keeps them."""
+        return [self.count, self.size, self.digest]
+
+    @classmethod
+    def from_list(cls, numbers: Iterable[int]) -> Rows:
+        """Read the result of :meth:`to_list`. Raises TypeError or ValueError for anything else."""
+        count, size, digest = map(int, numbers)
+        return cls(count, size, digest)
+
     def plus(self, topic: str, table: pa.Table) -> Rows:
-        """These, and those of a table that goes to ``topic``."""
+        """Return the sum of these rows and those of a table that goes to ``topic``."""
         import pyarrow.compute as pc
 
         size, digest = self.size, self.digest
@@ -35,7 +58,10 @@ class Rows:
 
 
 def _digest(topic: str, batch: pa.RecordBatch) -> int:
-    """The sum of the squares of the rows' checksums: as these are linear, their plain sum might miss fields that change places."""
+    """Return the sum of the squares of the rows' checksums.
+
+    Checksums are linear, so their plain sum might not change when two rows exchange fields.
+    """
     marks = [zlib.crc32(topic.encode())] * batch.num_rows
     for column in batch.columns:
         marks = list(map(_mixed, marks, _fields(column)))
@@ -43,8 +69,16 @@ def _digest(topic: str, batch: pa.RecordBatch) -> int:
 
 
 def _mixed(mark: int, field: bytes | None) -> int:
-    """The length stands before the field, so no two rows are the same bytes; nothing is not the same as empty."""
-    return (mark * 31) & 0xFFFFFFFF if field is None else zlib.crc32(field, (mark * 31 + len(field) + 1) & 0xFFFFFFFF)
+    """Return the checksum of a row after one more field.
+
+    The length of the field comes first, so two rows never have the same bytes. Null differs from an
+    empty field.
+    """
+    return (
+        (mark * 31) & 0xFFFFFFFF
+        if field is None
+        else zlib.crc32(field, (mark * 31 + len(field) + 1) & 0xFFFFFFFF)
+    )
 
 
 def _fields(column: pa.Array) -> list[bytes | None]:

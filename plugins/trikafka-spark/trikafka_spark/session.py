@@ -1,12 +1,24 @@
-"""Spark contexts: what they need of the machine, starting one, sharing it, stopping it. All functions block: call them in a
-thread.
+"""Spark contexts: their requirements, their start, their shared use and their stop.
 
-A context that was started here is shared by the exports that run meanwhile, and stopped when the last gives it back. One that
-somebody else started is used as it is and never stopped. A JVM may die at any time: then PySpark is made to forget it, which it
-does not do by itself, so that the next export starts another.
-
-Never in the main thread: there SparkContext takes the handler of SIGINT away from Trio.
+All functions block, so they belong in threads. Do not call them in the main thread: there
+SparkContext takes the handler of SIGINT away from Trio.
 """
+
+# What is kept in module state, and why
+# -------------------------------------
+#
+# A process has at most one Spark context, in PySpark's own module state. Several exports may use it
+# at the same time. So its owner and its users are counted here, per process: a context that an
+# export has started is shared by the exports that run in the meantime, and stopped with the last. A
+# context that the program has made is used as it is and never stopped.
+#
+# ``_lock`` guards this state while a context is started or stopped. It is held for the whole start,
+# which takes seconds: two exports that start at the same time get one JVM.
+#
+# A JVM may die at any time. PySpark keeps its gateway and its context even then, and every later
+# call fails. So ``_forget_dead`` clears them, and the next export starts another JVM. Scratch files
+# and the JVM's process are kept for the end of the program: a JVM that is still starting is killed
+# there, and its folder is removed.
 
 from __future__ import annotations
 
@@ -25,11 +37,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import trikafka_export
+from trikafka_export import scratch
+
 import trikafka
 from trikafka import ExportError
 
-from . import scratch
 from .jvm_settings import in_a_file
+from .writers import wrap_writers
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -37,8 +52,8 @@ if TYPE_CHECKING:
 _LEAST_JAVA = 17
 _MOST_CAUSES = 20
 _log = logging.getLogger("trikafka.spark")
-#: Held while a context is started or stopped, and for what follows: the context started here, how many use it, and the
-#: directory for temporary files of the JVM that was started here, and that JVM (a ``Popen``).
+#: Guards what follows: the context that was started here, the number of its users, the directory
+#: for temporary files of its JVM, and that JVM (a ``Popen``).
 _lock = threading.Lock()
 _ours: SparkContext | None = None
 _users = 0
@@ -47,9 +62,12 @@ _jvm: Any = None
 
 
 def check_requirements() -> None:
-    """Raise :exc:`ExportError` if Spark or Java is missing, or Java is too old. Quick: starts nothing but ``java -version``."""
+    """Raise :exc:`ExportError` if Spark or Java is missing, or Java is too old.
+
+    Starts nothing but ``java -version``.
+    """
     if importlib.util.find_spec("pyspark") is None:
-        raise ExportError("Spark is missing: pip install 'pyspark>=4.2,<5'")
+        raise ExportError("Spark is missing: pip install 'pyspark>=3.5,<5'")
     if _running() is None:
         _check_java()
 
@@ -57,11 +75,21 @@ def check_requirements() -> None:
 def _check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    advice = f"Spark needs Java {_LEAST_JAVA} or newer: install a JDK (such as openjdk-{_LEAST_JAVA}-jre-headless)"
+    advice = (
+        f"Spark needs Java {_LEAST_JAVA} or newer: install a JDK (such as "
+        f"openjdk-{_LEAST_JAVA}-jre-headless)"
+    )
     if java is None:
         raise ExportError(f"no java on the PATH and no JAVA_HOME; {advice}")
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True, stdin=subprocess.DEVNULL)
+        done = subprocess.run(
+            [java, "-version"],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+            stdin=subprocess.DEVNULL,
+        )
     except (OSError, subprocess.SubprocessError) as error:
         raise ExportError(f"{java} does not run; {advice}") from error
     version = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
@@ -70,7 +98,10 @@ def _check_java() -> None:
 
 
 def _running() -> SparkContext | None:
-    """The process's Spark context, if there is one that works. PySpark has no public way to ask without making one."""
+    """Return the process's Spark context if there is one that works.
+
+    PySpark has no public function for that which would not start one.
+    """
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext
@@ -80,7 +111,7 @@ def _running() -> SparkContext | None:
 
 
 def answers(context: SparkContext) -> bool:
-    """Whether a context is neither stopped nor without its JVM."""
+    """Return whether a context is not stopped and its JVM responds."""
     try:
         return not context._jsc.sc().isStopped()
     except Exception:  # Py4J raises its own errors, and those of sockets
@@ -88,9 +119,9 @@ def answers(context: SparkContext) -> bool:
 
 
 def acquire(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkContext:
-    """Return the process's Spark context; start one if it has none that works. To be given back by :func:`release`.
+    """Return the process's Spark context; start one if it has none that works.
 
-    Raises :exc:`ExportError`.
+    :func:`release` ends its use. Raises :exc:`ExportError` if Spark cannot be started.
     """
     global _ours, _users
     with _lock:
@@ -99,13 +130,17 @@ def acquire(master: str | None, app_name: str, conf: Mapping[str, str]) -> Spark
             _forget_dead()
             context = _ours = _start(master, app_name, conf)
             _users = 0
+            wrap_writers()  # the session is active in this thread only, which does not write
         if context is _ours:
             _users += 1
         return context
 
 
 def release(context: SparkContext) -> None:
-    """Give back what :func:`acquire` returned; stop it if it was started here and nobody else uses it. Never raises."""
+    """End one use of a context of :func:`acquire`.
+
+    The last user's call stops the context if it was started here. Never raises.
+    """
     global _ours, _users
     with _lock:
         if context is not _ours:
@@ -119,7 +154,10 @@ def release(context: SparkContext) -> None:
 
 
 def kill(context: SparkContext) -> None:
-    """End the JVM that was started here for ``context`` and does not answer; what waits for it then fails. Never blocks."""
+    """Kill the JVM that was started here for ``context`` and does not respond.
+
+    Calls that wait for the JVM then fail. Never blocks.
+    """
     jvm = _jvm
     if jvm is not None and getattr(getattr(context, "_gateway", None), "proc", jvm) is jvm:
         _expect_its_end()
@@ -128,7 +166,11 @@ def kill(context: SparkContext) -> None:
 
 
 def _expect_its_end() -> None:
-    """PySpark warns of a JVM that has gone, and Py4J logs a traceback by the root logger for each call that it breaks."""
+    """Silence the complaints about a JVM that is about to be killed.
+
+    PySpark warns of a JVM that has gone. Py4J logs a traceback by the root logger for each call
+    that breaks.
+    """
     warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
     logging.getLogger().addFilter(_not_of_py4j)
 
@@ -138,7 +180,8 @@ def _not_of_py4j(record: logging.LogRecord) -> bool:
 
 
 def _stop(context: SparkContext) -> None:
-    for attempt in range(2):  # one that fails takes the JVM's part away, and leaves the rest to the next
+    # A stop that fails has dropped the JVM's part of the context; the second stop does the rest.
+    for attempt in range(2):
         try:
             context.stop()
             return
@@ -147,13 +190,18 @@ def _stop(context: SparkContext) -> None:
 
 
 def _forget_dead() -> None:
-    """Make PySpark forget a context that was stopped otherwise than by it, and a JVM that is gone."""
+    """Clear a dead context and a dead JVM from PySpark's state.
+
+    A context is dead if anything but PySpark has stopped it.
+    """
     if "pyspark" not in sys.modules:
         return
     from pyspark import SparkContext
 
     context = SparkContext._active_spark_context
-    if context is not None and hasattr(context, "_jsc") and not answers(context):  # without _jsc another thread just makes it
+    if (
+        context is not None and hasattr(context, "_jsc") and not answers(context)
+    ):  # without _jsc another thread is just making the context
         _stop(context)
     gateway: Any = SparkContext._gateway
     jvm = SparkContext._jvm
@@ -187,16 +235,21 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
                 spark_conf.set(name, value)
             return _launch(spark_conf, said)
         except Exception as error:
-            raise ExportError(f"Spark could not be started: {_last_words(said) or first_line(error)}") from error
+            raise ExportError(
+                f"Spark could not be started: {_last_words(said) or first_line(error)}"
+            ) from error
 
 
 def ignore_pandas() -> None:
-    """PySpark imports pandas, where it is installed, for its own checks, and warns of a new one, which is not used here."""
+    """Silence PySpark's warning of a new release of pandas.
+
+    PySpark imports pandas, where it is installed, for its own checks. Pandas is not used here.
+    """
     warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
 
 
 def _make_scratch() -> None:
-    """For the JVM that is about to be started, if the process has none."""
+    """Make a directory for the JVM that is about to start, unless the process has a JVM."""
     global _scratch
     from pyspark import SparkContext
 
@@ -206,8 +259,10 @@ def _make_scratch() -> None:
 
 
 def _end_jvm() -> None:
-    """At the end of the process: let the JVM that was started here end. One that is just being started is killed, and then the
-    thread that starts it takes back what it has made meanwhile."""
+    """End the JVM that was started here, at the end of the process.
+
+    A JVM that is still starting is killed. The thread that starts it then undoes what it has made.
+    """
     jvm = _jvm
     if jvm is None:
         return
@@ -217,9 +272,9 @@ def _end_jvm() -> None:
         jvm.kill()
         free = _lock.acquire(timeout=5)
     if free:
-        _lock.release()  # this is called for each directory that was made
+        _lock.release()  # this function is called for each directory that was made
     with contextlib.suppress(OSError, ValueError):
-        jvm.stdin.close()  # what a JVM of PySpark ends on
+        jvm.stdin.close()  # a JVM of PySpark exits when its standard input closes
     try:
         jvm.wait(5)
     except subprocess.TimeoutExpired:  # frozen
@@ -228,15 +283,24 @@ def _end_jvm() -> None:
 
 
 def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
-    """Start a JVM, unless the process has one, whose standard error goes to ``said`` and not to the terminal."""
-    from pyspark import SparkContext, java_gateway
+    """Start a JVM, unless the process has one.
+
+    Its standard error goes to ``said`` and not to the terminal.
+    """
+    from pyspark import SparkContext, __version__, java_gateway
 
     class Noted(subprocess.Popen[bytes]):
-        """PySpark keeps the process to itself until the JVM answers; it would show all settings to whoever lists processes."""
+        """The process of the JVM, noted here, with its settings in a file.
+
+        PySpark returns the process only after the JVM has responded. It would also pass all
+        settings as arguments, which every list of processes shows.
+        """
 
         def __init__(self, command: list[str], **kwargs: Any) -> None:
             global _jvm
-            super().__init__(in_a_file(command, conf.getAll(), Path(file.name)), **kwargs)
+            super().__init__(
+                in_a_file(command, conf.getAll(), Path(file.name), __version__), **kwargs
+            )
             _jvm = self
 
     if SparkContext._gateway is not None:
@@ -244,7 +308,9 @@ def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
     plain = java_gateway.Popen  # type: ignore[attr-defined]
     java_gateway.Popen = Noted  # type: ignore[assignment,attr-defined]
     try:
-        with tempfile.NamedTemporaryFile(dir=_scratch, suffix=".properties") as file:  # nobody else may read it
+        with tempfile.NamedTemporaryFile(
+            dir=_scratch, suffix=".properties"
+        ) as file:  # readable by this user only
             gateway = java_gateway.launch_gateway(None, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
     finally:
         java_gateway.Popen = plain  # type: ignore[attr-defined]
@@ -259,12 +325,24 @@ def _last_words(said: IO[bytes]) -> str:
 
 
 def _compile_quietly() -> None:
-    """Have another process make the bytecode if there is none yet: compiling one module of PySpark takes a second, in
-    which no other Python thread of this process would run."""
+    """Compile PySpark to bytecode in another process, if that was not done before.
+
+    To compile one of its modules takes a second, in which no other Python thread of this process
+    would run.
+    """
     for name in ("pyspark", "pandas"):
         spec = importlib.util.find_spec(name)
-        if spec is not None and spec.origin is not None and not Path(importlib.util.cache_from_source(spec.origin)).exists():
-            subprocess.run([sys.executable, "-c", f"import {name}"], capture_output=True, stdin=subprocess.DEVNULL, check=False)
+        if (
+            spec is not None
+            and spec.origin is not None
+            and not Path(importlib.util.cache_from_source(spec.origin)).exists()
+        ):
+            subprocess.run(
+                [sys.executable, "-c", f"import {name}"],
+                capture_output=True,
+                stdin=subprocess.DEVNULL,
+                check=False,
+            )
 
 
 def _defaults(master: str | None, app_name: str) -> dict[str, str]:
@@ -278,30 +356,38 @@ def _defaults(master: str | None, app_name: str) -> dict[str, str]:
         log = Path(__file__).with_name("quiet-log4j2.properties")
         own = {} if _scratch is None or "," in str(_scratch) else {"spark.local.dir": str(_scratch)}
         temporary = "" if _scratch is None else f' "-Djava.io.tmpdir={_scratch}"'
-        places = dict.fromkeys(str(Path(package.__path__[0]).parent) for package in (trikafka, sys.modules[__package__]))
+        places = dict.fromkeys(
+            str(Path(package.__path__[0]).parent)
+            for package in (trikafka, trikafka_export, sys.modules[__package__])
+        )
         defaults |= own | {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()}{temporary}",
-            "spark.executorEnv.PYTHONPATH": os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])]),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(
+                [*places, *filter(None, [os.environ.get("PYTHONPATH")])]
+            ),
         }
     return defaults
 
 
 def _joined(ours: dict[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
-    """The user's settings over ours; options of the JVM stand behind each other, where a later one wins."""
+    """Return the user's settings over ours.
+
+    Options of the JVM are concatenated, since a later option wins.
+    """
     options = "spark.driver.extraJavaOptions"
     both = " ".join(each[options] for each in (ours, theirs) if options in each)
     return {**ours, **theirs, **({options: both} if both else {})}
 
 
 def text_of(error: BaseException) -> str:
-    """All that an error of PySpark says, and what caused it in the JVM, which is asked for that."""
+    """Return the whole text of an error of PySpark, with its causes in the JVM."""
     return "\n".join(causes_of(error))
 
 
 def causes_of(error: BaseException) -> list[str]:
-    """What an error of PySpark says, what caused that in the JVM, and so on; at least one text."""
+    """Return the text of an error of PySpark, and of each cause in the JVM; at least one text."""
     texts = [str(error)]
     try:
         java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
@@ -314,7 +400,7 @@ def causes_of(error: BaseException) -> list[str]:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of PySpark says, without Java's stack."""
+    """Return the first line of an error of PySpark, without Java's stack."""
     try:
         java = getattr(error, "java_exception", None)
         text = str(error if java is None else java.getMessage())

@@ -1,8 +1,14 @@
-"""What a data frame reads, bound once: shared by the Python processes in which Spark plans it.
+"""The offset ranges of a data frame, bound once for all processes in which Spark plans."""
 
-A data frame that stands twice in one action (a self join) is planned twice, at the same time, in two processes. They meet at a file
-that is named by a token of the data frame, in a folder that only this user can enter.
-"""
+# Why a file, and not module state
+# --------------------------------
+#
+# Spark plans a data source in Python processes of its own. A data frame that occurs twice in one
+# action, as in a self join, is planned twice, in two processes at the same time. If each asked
+# Kafka for the ends, the two branches would see different records. The processes share no memory,
+# so they meet at a file: its name is a token of the data frame, and its lock makes the second
+# process wait for the first. The folder belongs to this user alone, since a file of another user
+# could make a query read other records.
 
 from __future__ import annotations
 
@@ -20,23 +26,29 @@ from trikafka import OffsetRange, TrikafkaError
 
 from .ranges import Planned
 
-#: Files that nobody has touched for so long (seconds) are removed: Spark keeps what it has planned.
+#: The age (seconds) at which files are removed. Spark keeps the ranges that it has planned, so no
+#: query needs them for that long.
 _KEPT = 86_400.0
 
 
 def shared(token: str, bind: Callable[[], list[Planned]]) -> list[Planned]:
-    """What ``bind`` returned to the first who asked with this token. Raises what it raises; then the next one binds."""
+    """Return the ranges of this token: those of the first call of ``bind``.
+
+    If ``bind`` raises, the error is raised, and the next call binds.
+    """
     with _entry(token) as entry:
         text = entry.read()
         if text:
-            return [Planned(OffsetRange(*wanted), topic_id) for wanted, topic_id in json.loads(text)]
+            return [
+                Planned(OffsetRange(*wanted), topic_id) for wanted, topic_id in json.loads(text)
+            ]
         planned = bind()
         entry.write(json.dumps([[list(one.wanted), one.topic_id] for one in planned]))
         return planned
 
 
 def first_use(token: str, purpose: str) -> bool:
-    """Whether no other purpose was named before with this token."""
+    """Return whether no other purpose was named before with this token."""
     with _entry(f"{token}-use") as entry:
         before = entry.read()
         if not before:
@@ -45,7 +57,7 @@ def first_use(token: str, purpose: str) -> bool:
 
 
 class _Entry:
-    """An open file, locked."""
+    """An open file that is locked."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -70,7 +82,9 @@ def _entry(name: str) -> Iterator[_Entry]:
 
 
 def _folder() -> Path:
-    folder = Path(tempfile.gettempdir(), f"trikafka-snapshots-{os.getuid()}")  # no name that .scratch clears
+    folder = Path(
+        tempfile.gettempdir(), f"trikafka-snapshots-{os.getuid()}"
+    )  # no name that .scratch clears
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:

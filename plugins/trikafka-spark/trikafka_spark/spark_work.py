@@ -1,8 +1,9 @@
-"""One piece of Spark's work, seen from Trio: run, watched and cancelled through threads, so that the loop is never held up.
+"""The work of an export by Spark: run, watched and cancelled through threads.
 
-Its jobs carry a tag, by which any thread can cancel them (``interruptTag`` works only in the thread that set the tag), and a
-group, by which Spark's status can be asked for them. Both belong to a thread, and Trio uses threads again, so they are taken
-back where they were set.
+The Trio loop never blocks. The jobs of the work carry a tag, by which any thread can cancel them
+(``interruptTag`` works only in the thread that set the tag). They also carry a group, by which
+Spark's status tracker finds them. Both belong to a thread, and Trio uses threads again, so the
+thread that set them removes them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ import trio
 from trikafka import ExportError
 
 from .cancelling import CancellableCall
+from .range_units import error_of
 from .session import answers, first_line, text_of
-from .task import error_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -30,28 +31,42 @@ _POLL_EVERY = 0.2
 
 
 class SparkWork(ABC, Generic[T]):
-    """Work for a Spark context: what :meth:`_act` does with it. The methods block, except ``run``."""
+    """Work for a Spark context, done by :meth:`_act`.
+
+    All methods but :meth:`run` block.
+    """
 
     def __init__(self, context: SparkContext, limiter: trio.CapacityLimiter) -> None:
-        self._context, self._limiter = context, limiter
+        self._context = context
+        self._limiter = limiter
         self._tag = f"trikafka-export-{uuid.uuid4()}"
         self._secret = secrets.token_hex(16)
-        self._call = CancellableCall(self._tagged, lambda: context.cancelJobsWithTag(self._tag), limiter)
+        self._call = CancellableCall(
+            self._tagged, lambda: context.cancelJobsWithTag(self._tag), limiter
+        )
         self._rows: Any = None
 
     @property
     def silent(self) -> bool:
-        """Whether the JVM did not answer when it was told to cancel."""
+        """True once the JVM did not respond to a cancellation."""
         return self._call.silent
 
     @abstractmethod
     def _act(self) -> T:
-        """The work, in a thread. Jobs that it starts can be cancelled; when the call was cancelled, it starts no more."""
+        """Do the work, in a thread.
+
+        Jobs that are started here can be cancelled. After a cancellation no more are started.
+        """
 
     async def run(self, report: Callable[[int, int], None]) -> T:
-        """Do it; ``report(tasks done, rows done)`` a few times a second. A cancelled scope cancels it.
+        """Do the work, and call ``report(tasks done, rows done)`` a few times a second.
 
-        Raises :exc:`ExportError` with the worker's own error as its cause, and what ``report`` raises.
+        Raises:
+            ExportError: The work failed; the cause is the worker's own error.
+            Exception: The error of ``report``.
+
+        Cancellation: the jobs are cancelled, and the call waits for at most five seconds
+        (:class:`CancellableCall`).
         """
         results: list[T] = []
         failures: list[Exception] = []
@@ -71,7 +86,11 @@ class SparkWork(ABC, Generic[T]):
                 while not finished.is_set():
                     with trio.move_on_after(_POLL_EVERY):
                         await finished.wait()
-                    report(*await trio.to_thread.run_sync(self._progress, abandon_on_cancel=True, limiter=self._limiter))
+                    report(
+                        *await trio.to_thread.run_sync(
+                            self._progress, abandon_on_cancel=True, limiter=self._limiter
+                        )
+                    )
             except Exception as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
@@ -115,7 +134,10 @@ class SparkWork(ABC, Generic[T]):
         return done, self._rows.value if self._rows is not None else 0
 
     def _explained(self, error: Exception) -> tuple[ExportError, Exception]:
-        """What to say of an error of Spark, and its cause: the worker's own error where there is one."""
+        """Return an :exc:`ExportError` for an error of Spark, and its cause.
+
+        The cause is the worker's own error if the text has one.
+        """
         text = text_of(error)
         known = error_of(text, self._secret)
         if known is not None:
@@ -123,7 +145,13 @@ class SparkWork(ABC, Generic[T]):
             return ExportError(f"exporting {where} failed: {cause}"), cause
         if "ModuleNotFoundError" in text:
             name = text.partition("ModuleNotFoundError: ")[2].partition("\n")[0].strip()
-            return ExportError(f"Spark's Python workers lack a package ({name}); install trikafka-spark where they run"), error
+            return ExportError(
+                f"Spark's Python workers lack a package ({name}); install trikafka-spark where "
+                "they run"
+            ), error
         if not answers(self._context):
-            return ExportError("Spark ended in the middle of the export: its JVM was killed, or the context was stopped"), error
+            return ExportError(
+                "Spark ended in the middle of the export: its JVM was killed, or the context was "
+                "stopped"
+            ), error
         return ExportError(f"the Spark job failed: {first_line(error)}"), error

@@ -1,29 +1,69 @@
-"""Streams of Kafka topics: where the next micro-batch ends, which ranges it has, and what became of the topics meanwhile.
+"""The reader of streams of Kafka topics: it plans micro-batches and reads their ranges.
 
-One reader plans, in a process that lives as long as the query; copies of it read, in the workers. Offsets are those of Spark's
-checkpoint alone. What Spark does, as far as it matters here (4.2): ``initialOffset`` is asked anew by each run whose first batch
-is not finished; ``latestOffset(start)`` comes after the batch that ended at ``start`` was finished, also after the last of a query
-with ``availableNow``; ``stop`` does not come.
+One reader plans, in a process that lives as long as the query. Copies of it read, in the workers.
 """
+
+# What Spark calls, and when
+# --------------------------
+#
+# Spark's checkpoint alone has the offsets; this reader stores none. As far as it matters here,
+# Spark 4.2 does this:
+#
+# * ``initialOffset`` is called by each run until the first batch has finished. A run that was
+#   killed in its first batch may therefore begin elsewhere than the run before.
+# * ``latestOffset(start)`` is called after the batch that ended at ``start`` has finished, also
+#   after the last batch of a query with ``availableNow``. So ``start`` is what may be committed to
+#   the group.
+# * ``commit`` is not called for the last batch, and ``stop`` not at all: Spark kills the process.
+#
+# Why the first batch may be empty: with ``startingOffsets=latest`` the start is the end of the log
+# at the time of the call. If a run is killed in its first batch, the next run asks again, and the
+# end has moved. Records between the two would be lost. So the first batch takes nothing of the
+# partitions that begin at their end (``_moving``). Once it has finished, its start is in the
+# checkpoint, and the next batch reads from there.
+#
+# Why offsets hold topic ids
+# --------------------------
+#
+# A topic that is deleted and recreated has the same name and other records. Its offsets may even be
+# beyond those in the checkpoint, so offsets alone do not show that anything was lost. The id does
+# (KIP-516). It must survive a restart of the query, and a Python source keeps nothing in the
+# checkpoint but its offsets. So the id is part of the offsets, in a form that Spark's own connector
+# passes over (:mod:`.offsets`): a query can change from one source to the other and back. Within a
+# run ``_Topics`` compares each look with the look before, and ``plan`` compares the ids of the
+# batch's start. Each task compares the id once more while it reads (:mod:`.reading`).
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import trio
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, ReadMinRows, SupportsTriggerAvailableNow
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
 from pyspark.sql.types import StructType
 
 import trikafka
-from trikafka import AuthorizationError, OffsetAndMetadata, OffsetOutOfRangeError, OffsetRange, TopicPartition, TrikafkaError
+from trikafka import (
+    AuthorizationError,
+    OffsetAndMetadata,
+    OffsetOutOfRangeError,
+    OffsetRange,
+    TopicPartition,
+    TrikafkaError,
+)
 
 from .asking import Asking
 from .limits import Patience, share
-from .offsets import from_json, to_json
+from .offsets import from_json, ids_of, to_json
 from .options import LATEST, ReadOptions
 from .partition import RangePartition, read_planned
 from .pruning import Columns
@@ -34,142 +74,173 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 Offsets = dict[TopicPartition, int]
-#: How often, and how far apart in seconds, the end of a log is asked for that went back.
+#: How often, and how many seconds apart, the end of a log is looked up that seems to go back.
 _LOOKS, _BETWEEN_LOOKS = 5, 0.2
 _log = logging.getLogger("trikafka.spark")
 
 
-class RefusedStream(DataSourceStreamReader):
-    """Instead of a reader that could not be made: Spark (4.2, 4.3) shows an error of its own over one that is raised there."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def initialOffset(self) -> dict[str, Any]:
-        """Raise what is wrong. (Of a stream that has a checkpoint :meth:`latestOffset` is what is called first.)"""
-        raise self._error
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Raise what is wrong."""
-        raise self._error
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Raise what is wrong."""
-        raise self._error
-
-    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Raise what is wrong."""
-        raise self._error
-
-
 class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans the micro-batches of one query, and reads their ranges."""
+    """The planner of one query's micro-batches, and the reader of their ranges."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
-        self._options, self._columns = options, Columns(schema)
+        self._options = options
+        self._columns = Columns(schema)
         self._ask = Asking(options)
         self._topics = _Topics(options)
         self._patience = Patience(options.rates)
         self._initial: Offsets | None = None
-        self._last: Offsets | None = None  # how far the topics went when they were last looked at
-        self._target: Offsets | None = None  # with availableNow: how far they went when the query began
+        #: The partitions that begin at their end: a later run may find a later start for them.
+        self._moving: set[TopicPartition] = set()
+        #: The ends of the partitions at the last look.
+        self._last: Offsets | None = None
+        #: With ``availableNow``: the ends of the partitions when the query began.
+        self._target: Offsets | None = None
         self._planning = False
         self._committed: Offsets | None = None
 
     # --- in the process that plans ---
 
     def initialOffset(self) -> dict[str, Any]:
-        """Where a new query begins."""
+        """Return the offsets at which a new query begins."""
         if self._initial is None:
             self._initial = self._ask(self._find_start)
-        return to_json(self._initial)
+        return self._json(self._initial)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """What ``latestOffset`` is handed with an ordinary trigger; one that ignores limits hands over ``ReadAllAvailable``."""
+        """Return the limit that Spark passes to ``latestOffset`` with an ordinary trigger.
+
+        A trigger that ignores limits passes ``ReadAllAvailable``.
+        """
         rates = self._options.rates
         if rates.most is not None:
             return ReadMaxRows(rates.most)
         return ReadAllAvailable() if rates.least is None else ReadMinRows(rates.least)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """From here on nothing newer than what is there now is read."""
+        """Fix the end of the query: from here on it reads nothing newer than the log has now."""
         self._target = self._look({})
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the next batch ends; ``start`` itself where there is none."""
+        """Return the end of the next batch, or ``start`` itself if there is nothing to read."""
         starts = from_json(start)
-        first, self._planning = not self._planning, True
+        first = not self._planning
+        self._planning = True
         self._commit_to_group(starts)
-        if first and starts == self._initial and self._moves:
-            # An unfinished first batch is begun anew by the next run, whose start may be later: what is between would be lost.
-            # So the first batch is empty.
-            self._last = dict(starts)
-            return start
         ends = self._last = self._target if self._target is not None else self._look(starts)
+        if first and starts == self._initial and self._moving:
+            # The next run repeats an unfinished first batch, from a later start in the partitions
+            # that begin at their end: the records in between would be lost. So the first batch has
+            # nothing of these partitions, nor of new ones.
+            ends = {tp: at if tp in self._moving else ends.get(tp, at) for tp, at in starts.items()}
+            if ends == starts:
+                return start
         if isinstance(limit, ReadAllAvailable):
-            return _same_or(start, starts, ends)
+            return self._same_or(start, starts, ends)
         begins = self._ask(lambda consumer: self._topics.begins(consumer, starts, ends))
         new = sum(max(0, end - begins[tp]) for tp, end in ends.items())
         if self._target is None and self._patience.waits(new, time.monotonic()):
             return start
         most = self._options.rates.most
-        return _same_or(start, starts, ends if most is None else share(most, begins, ends))
+        return self._same_or(start, starts, ends if most is None else share(most, begins, ends))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """How far the topics went, for the query's progress: less the batch's end it is the lag."""
+        """Return the ends of the partitions at the last look, for the query's progress.
+
+        The difference to the batch's end is the lag.
+        """
         return None if self._last is None else to_json(self._last)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """The tasks of a batch; what is lost of it is told, as ``failOnDataLoss`` says."""
-        starts, ends = from_json(start), from_json(end)
+        """Return the tasks of a batch.
+
+        Lost records raise or are logged, as ``failOnDataLoss`` says.
+        """
+        starts, ends, ids = from_json(start), from_json(end), ids_of(start)
         again = not self._planning and self._initial is not None and self._moves
         self._planning = True
-        planned = self._ask(lambda consumer: self._topics.plan(consumer, starts, ends, first_again=again))
+        planned = self._ask(
+            lambda consumer: self._topics.plan(consumer, starts, ends, ids, first_again=again)
+        )
         return [RangePartition(one) for one in plan_each(planned, self._options)]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: Spark does not call it for the last batch, so the group's offsets are committed elsewhere."""
+        """Do nothing: Spark does not call this for the last batch.
+
+        The group's offsets are committed in :meth:`latestOffset`.
+        """
 
     def stop(self) -> None:
-        """Spark does not call it, either; its process is killed."""
+        """Close the client. Spark kills the process instead of calling this."""
         self._ask.close()
 
     @property
     def _moves(self) -> bool:
-        """Whether the same options may mean other offsets later."""
+        """True if the same options may mean other offsets later."""
         starting = self._options.starting
         timed = starting.timestamp is not None or bool(starting.timestamps)
         return LATEST in starting.specials or (timed and self._options.after_the_last == "latest")
+
+    def _json(self, offsets: Offsets) -> dict[str, Any]:
+        return to_json(offsets, self._topics.ids)
+
+    def _same_or(self, start: dict[str, Any], starts: Offsets, ends: Offsets) -> dict[str, Any]:
+        """Return ``start`` as Spark passed it if nothing is new, else the ends as JSON.
+
+        Spark compares texts, and the connector's offsets may be in another order. A recreated topic
+        is new even with the same offsets: the next batch compares the ids, and its end has the new
+        id.
+        """
+        known = ids_of(start)
+        same = starts == ends and all(
+            self._topics.ids.get(topic) in (None, its) for topic, its in known.items()
+        )
+        return start if same else self._json(ends)
 
     def _look(self, known: Offsets) -> Offsets:
         return self._ask(lambda consumer: self._topics.look(consumer, known))
 
     async def _find_start(self, consumer: Any) -> Offsets:
         options = self._options
-        tps, _ = await find_partitions(consumer, options)
+        tps, ids = await find_partitions(consumer, options)
+        self._topics.saw(ids)
         beginnings, ends = await consumer.beginning_offsets(tps), await consumer.end_offsets(tps)
         starts = await resolve(consumer, options, "starting", tps, beginnings, ends)
+        self._moving = {tp for tp, at in starts.items() if self._moves and at == ends[tp]}
         for tp, at in starts.items():
             if not beginnings[tp] <= at <= ends[tp]:
-                self._topics.lost(f"{tp} holds the offsets [{beginnings[tp]}, {ends[tp]}), but startingOffsets has {at}")
+                self._topics.lost(
+                    f"{tp} holds the offsets [{beginnings[tp]}, {ends[tp]}), but startingOffsets "
+                    f"has {at}"
+                )
         return {tp: min(max(at, beginnings[tp]), ends[tp]) for tp, at in starts.items()}
 
     def _commit_to_group(self, offsets: Offsets) -> None:
-        """Commit where the last finished batch ended. What goes wrong is told and tried again with the next batch."""
+        """Commit the end of the last finished batch to the group of the option ``groupId``.
+
+        A failure is logged, and the next batch tries again. Missing permissions are raised.
+        """
         group_id = self._options.group_id
         if group_id is None or offsets in (self._committed, {}):
             return
 
         async def commit() -> None:
-            async with trikafka.open_consumer(**self._options.settings, group_id=group_id, enable_auto_commit=False) as consumer:
-                await consumer.commit({tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()})
+            async with trikafka.open_consumer(
+                **self._options.settings, group_id=group_id, enable_auto_commit=False
+            ) as consumer:
+                await consumer.commit(
+                    {tp: OffsetAndMetadata(offset) for tp, offset in offsets.items()}
+                )
 
         try:
             trio.run(commit)
         except AuthorizationError:
             raise
         except TrikafkaError as error:
-            _log.warning("the offsets of group %r could not be committed, the next batch tries again: %s", group_id, error)
+            _log.warning(
+                "the offsets of group %r could not be committed, the next batch tries again: %s",
+                group_id,
+                error,
+            )
         else:
             self._committed = offsets
 
@@ -181,23 +252,24 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
             yield from read_planned(partition.planned, self._options, self._columns)
 
 
-def _same_or(start: dict[str, Any], starts: Offsets, ends: Offsets) -> dict[str, Any]:
-    """``start`` as Spark has it where nothing is new: it compares texts, and the connector's may be in another order."""
-    return start if starts == ends else to_json(ends)
-
-
 class _Topics:
-    """What is known of the topics of a stream: the ids they had when they were first seen."""
+    """The topics of a stream, and the ids (as text) that they had at the last look."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._ids: dict[str, str | None] = {}
+        self.ids: dict[str, str | None] = {}
+        self._logged: set[tuple[str, str]] = set()
 
     async def look(self, consumer: Any, known: Offsets) -> Offsets:
-        """How far the topics go now, with all partitions that there are now. They have been read up to ``known``: one that ends
-        before that is asked again for a moment, since a new leader may not know yet how far the log goes."""
-        tps, ids = await find_partitions(consumer, self._options, gone_is_an_error=self._options.fail_on_data_loss)
-        self._compare(ids)
+        """Return the ends of all partitions that exist now.
+
+        The stream has read up to ``known``. If a partition ends before that, its end is looked up
+        again for a moment, since a new leader may not yet know the high watermark.
+        """
+        tps, ids = await find_partitions(
+            consumer, self._options, gone_is_an_error=self._options.fail_on_data_loss
+        )
+        self.saw(ids)
         for _ in range(_LOOKS):
             ends: Offsets = await consumer.end_offsets(tps)
             if all(end >= known.get(tp, 0) for tp, end in ends.items()):
@@ -206,39 +278,87 @@ class _Topics:
         return ends
 
     async def begins(self, consumer: Any, starts: Offsets, ends: Offsets) -> Offsets:
-        """Where the partitions of ``ends`` begin: those that came meanwhile with their first record."""
+        """Return where the partitions of ``ends`` begin: the new ones at their first record."""
         new = [tp for tp in ends if tp not in starts]
         return {**starts, **(await consumer.beginning_offsets(new) if new else {})}
 
-    async def plan(self, consumer: Any, starts: Offsets, ends: Offsets, *, first_again: bool) -> list[Planned]:
-        """The ranges of a batch. ``first_again``: it is a first batch that another run has planned, and so empty."""
-        there, ids = await find_partitions(consumer, self._options, gone_is_an_error=self._options.fail_on_data_loss)
-        self._compare(ids)
+    async def plan(
+        self,
+        consumer: Any,
+        starts: Offsets,
+        ends: Offsets,
+        known: Mapping[str, str],
+        *,
+        first_again: bool,
+    ) -> list[Planned]:
+        """Return the ranges of a batch.
+
+        ``known`` are the ids that the topics had at the start of the batch. ``first_again`` is true
+        for a first batch that another run has planned. It has nothing of the partitions whose start
+        may have moved, so a start after its end is no data loss.
+        """
+        there, ids = await find_partitions(
+            consumer, self._options, gone_is_an_error=self._options.fail_on_data_loss
+        )
+        self.saw(ids)
         for tp in sorted({*starts, *ends}):
             if tp not in ends or tp not in there:
-                self.lost(f"partition {tp} is gone, or is not read any more: it was read up to offset {starts.get(tp, 0)}")
+                self.lost(
+                    f"partition {tp} is gone, or is not read any more: it was read up to offset "
+                    f"{starts.get(tp, 0)}"
+                )
         tps = [tp for tp in sorted(ends) if tp in there]
         beginnings = await consumer.beginning_offsets(tps)
         planned = []
         for tp in tps:
             first, end, beginning = starts.get(tp, 0), ends[tp], beginnings[tp]
             if first > end and not first_again:
-                self.lost(f"{tp} ended at offset {end}, before the offset {first} up to which it had been read")
+                self.lost(
+                    f"{tp} ended at offset {end}, before the offset {first} up to which it had "
+                    "been read"
+                )
             if first < min(beginning, end):
-                self.lost(f"{tp} begins with offset {beginning}, but [{first}, {end}) are to be read")
+                self.lost(
+                    f"{tp} begins with offset {beginning}, but [{first}, {end}) are to be read"
+                )
             if max(first, beginning) < end:
-                planned.append(Planned(OffsetRange(tp.topic, tp.partition, max(first, beginning), end), ids.get(tp.topic)))
+                planned.append(
+                    Planned(
+                        OffsetRange(tp.topic, tp.partition, max(first, beginning), end),
+                        ids.get(tp.topic),
+                    )
+                )
+        self.compare(known)
         return planned
 
     def lost(self, what: str) -> None:
-        """Raise or warn, as ``failOnDataLoss`` says."""
+        """Raise :exc:`OffsetOutOfRangeError` or warn, as ``failOnDataLoss`` says."""
         if self._options.fail_on_data_loss:
-            raise OffsetOutOfRangeError(f"{what}; set failOnDataLoss to false to go on with what is there")
+            raise OffsetOutOfRangeError(
+                f"{what}; set failOnDataLoss to false to go on with what is there"
+            )
         _log.warning("%s; what is gone is passed over (failOnDataLoss is false)", what)
 
-    def _compare(self, ids: dict[str, str | None]) -> None:
-        for topic, topic_id in ids.items():
-            before = self._ids.get(topic)
-            self._ids[topic] = topic_id
-            if before is not None and topic_id is not None and before != topic_id:
-                self.lost(f"topic {topic!r} was deleted and created anew while it was read")
+    def saw(self, ids: Mapping[str, str | None]) -> None:
+        """Record the ids that the topics have now.
+
+        Raises or warns as :meth:`lost` if one has changed.
+        """
+        before = {topic: known for topic, known in self.ids.items() if known is not None}
+        self.ids.update(ids)
+        self.compare(before)
+
+    def compare(self, known: Mapping[str, str]) -> None:
+        """Raise or warn as :meth:`lost` for each topic whose id is not the ``known`` one.
+
+        It is another topic of the same name.
+        """
+        for topic, before in known.items():
+            now = self.ids.get(topic)
+            if now is not None and now != before and (topic, now) not in self._logged:
+                if not self._options.fail_on_data_loss:
+                    self._logged.add((topic, now))
+                self.lost(
+                    f"topic {topic!r} was deleted and created anew since it was read (its id was "
+                    f"{before} and is {now})"
+                )

@@ -1,8 +1,22 @@
-"""Spark in a Trio program: its blocking calls in threads, with the session that it looks for there, cancelled with their scope.
+"""Spark's blocking calls in the threads of a Trio program, cancelled with their scope."""
 
-Spark finds Python data sources, such as ``trikafka``, by the *active session* of the thread that calls it. A thread of
-``trio.to_thread`` has none: there ``frame.write.format("trikafka")`` and ``writeStream`` say ``DATA_SOURCE_NOT_FOUND``.
-"""
+# Why a thread needs the active session
+# -------------------------------------
+#
+# Spark finds Python data sources, such as ``trikafka``, by the *active session* of the thread that
+# calls it. A thread that did not make the session has none, and there
+# ``frame.write.format("trikafka")`` and ``writeStream`` say ``DATA_SOURCE_NOT_FOUND``. A Trio
+# program calls Spark in worker threads, so it always meets that.
+#
+# The lookup is in the JVM. A session's sources are asked for by the session, and an active session
+# belongs to a thread, so nothing can be registered for all threads. PySpark's readers make their
+# session the active one before they call the JVM; its writers do not. :func:`register` wraps the
+# writers so that they do (:mod:`.writers`). Each function here with a session makes it active, too.
+#
+# Cancellation: a Spark job can be cancelled by its tag, from any thread. Tags belong to the thread
+# that starts the job, and Trio uses a thread again for other work, so ``_tagged`` removes the tag
+# where it was set. Calls that are no job of Spark's, such as planning, cannot be interrupted: the
+# thread goes on until it ends, and a warning is logged.
 
 from __future__ import annotations
 
@@ -17,6 +31,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 import trio
 
 from .cancelling import CancellableCall
+from .writers import made_active, wrap_writers
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,48 +40,73 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _log = logging.getLogger("trikafka.spark")
-#: How many calls of :func:`in_thread` run at a time, unless it is given another limiter.
+#: How many calls of :func:`in_thread` run at a time, without a limiter of the caller's.
 _THREADS = 16
-#: How long a stream may take to stop when the scope is cancelled (seconds). Then it is left to Spark.
+#: How long a cancelled :func:`run_query` waits for its stream to stop (seconds).
 _STOP_LIMIT = 10.0
-_default_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trikafka_spark_threads")
+_default_limiter: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar(
+    "trikafka_spark_threads"
+)
+
+
+def register(spark: SparkSession) -> None:
+    """Have writes and streams find ``format("trikafka")`` in every thread of this program.
+
+    Call this function once, after the session was made; another call has no effect. It wraps
+    ``DataFrameWriter.save`` and ``DataStreamWriter.start`` of PySpark, for all formats: while they
+    run, the frame's session is the active session of the thread. With Spark Connect it does
+    nothing, since the server looks up the source.
+
+    Args:
+        spark: The session of the program.
+    """
+    if hasattr(spark, "_jsparkSession"):
+        wrap_writers()
 
 
 @contextmanager
 def active(spark: SparkSession) -> Iterator[None]:
-    """Make ``spark`` the active session of this thread, and what was active before again at the end.
+    """Make ``spark`` the active session of this thread for the block.
 
-    For threads that did not make the session: Spark finds ``format("trikafka")`` by it in writes and streams. Blocks, briefly:
-    call it in the thread that calls Spark (:func:`in_thread` does). By Spark Connect it does nothing, for there the server knows.
+    At the end the session that was active before is active again. This is for threads of the
+    program's own that did not make the session: Spark finds Python data sources by it. It calls
+    :func:`register`, which is enough for writes and streams. It blocks briefly, so use it in the
+    thread that calls Spark; :func:`in_thread` does. With Spark Connect it has no effect.
+
+    Args:
+        spark: The session to make active.
     """
-    session: Any = spark
-    if not hasattr(session, "_jsparkSession"):
+    register(spark)
+    with made_active(spark):
         yield
-        return
-    sessions = session._get_j_spark_session_class(session._jvm)
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(session._jsparkSession)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # the JVM may be gone
-            if before.isDefined():
-                sessions.setActiveSession(before.get())
-            else:
-                sessions.clearActiveSession()
 
 
 async def in_thread(
-    spark: SparkSession, function: Callable[[*Ts], T], *args: *Ts, limiter: trio.CapacityLimiter | None = None
+    spark: SparkSession,
+    function: Callable[[*Ts], T],
+    *args: *Ts,
+    limiter: trio.CapacityLimiter | None = None,
 ) -> T:
-    """Call ``function(*args)``, which calls Spark, in a thread where ``spark`` is the active session; return what it returns.
+    """Call ``function(*args)`` in a thread where ``spark`` is the active session.
 
-    ``limiter`` says how many threads there may be: by default sixteen, for all calls of this function. Raises what the function
-    raises.
+    Args:
+        spark: The session that the function uses.
+        function: A plain function that calls Spark. It may block.
+        args: The arguments of the function.
+        limiter: Bounds the number of threads. By default all calls of ``in_thread`` in one Trio run
+            share sixteen.
 
-    Cancellation: a cancelled scope cancels the Spark jobs that the function has started or starts yet, and waits until it has
-    come back, usually a tenth of a second, at most five (half a second where the JVM does not answer at all). What is no job of
-    Spark's goes on in its thread then: a warning says so. Streams that the function has started go on: see :func:`run_query`.
+    Returns:
+        The function's result.
+
+    Raises:
+        Exception: The error of the function.
+
+    Cancellation: the Spark jobs that the function has started, or starts yet, are cancelled. The
+    call waits until the function has returned, usually a tenth of a second and at most five (half a
+    second if the JVM does not respond). A function that is not in a Spark job goes on in its
+    thread, with a warning. Streams that the function has started go on as well: see
+    :func:`run_query`.
     """
     tag = f"trikafka-{uuid.uuid4()}"
 
@@ -79,26 +119,42 @@ async def in_thread(
         return await call.run()
     except trio.Cancelled:
         if call.left_behind:
-            _log.warning("Spark does not end a cancelled call (%r): its thread is left alone", function)
+            _log.warning(
+                "Spark does not end a cancelled call (%r): its thread is left alone", function
+            )
         raise
 
 
 async def run_query(spark: SparkSession, start: Callable[[], StreamingQuery]) -> StreamingQuery:
-    """Start a stream (``start`` is such as ``frame.writeStream....start``), wait until it has ended, and return it.
+    """Start a stream, wait until it has ended, and return it.
 
-    Raises what ``start`` raises, and :exc:`pyspark.errors.StreamingQueryException` where the stream has failed.
+    Args:
+        spark: The session of the stream.
+        start: A function that starts the stream, such as ``frame.writeStream....start``. It is
+            called in a thread.
 
-    Cancellation: a cancelled scope stops the stream and waits for that, at most ten seconds. Its next run goes on from its
-    checkpoint.
+    Returns:
+        The query, which has ended.
+
+    Raises:
+        pyspark.errors.StreamingQueryException: The stream has failed.
+        Exception: The error of ``start``.
+
+    Cancellation: the stream is stopped, and the call waits for its end for at most ten seconds. The
+    next run of the stream goes on from its checkpoint.
     """
     stream = _Stream(start)
-    waiting = trio.CapacityLimiter(1)  # a stream lasts: it takes no thread from calls that do not
+    waiting = trio.CapacityLimiter(1)  # a stream lasts long, and must take no thread from calls
     try:
         query = await in_thread(spark, stream.begin)
-        await trio.to_thread.run_sync(query.awaitTermination, abandon_on_cancel=True, limiter=waiting)
+        await trio.to_thread.run_sync(
+            query.awaitTermination, abandon_on_cancel=True, limiter=waiting
+        )
     except trio.Cancelled:
         with trio.move_on_after(_STOP_LIMIT, shield=True) as scope:
-            await trio.to_thread.run_sync(stream.stop, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+            await trio.to_thread.run_sync(
+                stream.stop, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
+            )
         if scope.cancelled_caught:
             _log.warning("Spark does not stop a stream within %s s: it is left to it", _STOP_LIMIT)
         raise
@@ -106,7 +162,10 @@ async def run_query(spark: SparkSession, start: Callable[[], StreamingQuery]) ->
 
 
 class _Stream:
-    """A stream that is being started by one thread, and may be unwanted before it has begun. All methods block."""
+    """A stream that one thread starts, and that may be unwanted before it has started.
+
+    All methods block.
+    """
 
     def __init__(self, start: Callable[[], StreamingQuery]) -> None:
         self._start = start
@@ -133,9 +192,16 @@ class _Stream:
 
 @contextmanager
 def _tagged(spark: SparkSession, tag: str) -> Iterator[None]:
-    """Jobs of this thread have the tag meanwhile. (Tags belong to threads, and Trio uses threads again.)"""
+    """Give the jobs of this thread a tag for the block.
+
+    Tags belong to threads, and Trio uses threads again.
+    """
     tags: Any = spark.sparkContext if hasattr(spark, "_jsparkSession") else spark
-    add, remove = (tags.addJobTag, tags.removeJobTag) if hasattr(tags, "addJobTag") else (tags.addTag, tags.removeTag)
+    add, remove = (
+        (tags.addJobTag, tags.removeJobTag)
+        if hasattr(tags, "addJobTag")
+        else (tags.addTag, tags.removeTag)
+    )
     add(tag)
     try:
         yield
@@ -145,7 +211,10 @@ def _tagged(spark: SparkSession, tag: str) -> Iterator[None]:
 
 
 def _cancel(spark: SparkSession, tag: str) -> None:
-    """Cancel the jobs with the tag. Without Connect ``interruptTag`` finds only those of its own thread."""
+    """Cancel the jobs with the tag.
+
+    Without Connect ``interruptTag`` finds only the jobs of its own thread.
+    """
     if hasattr(spark, "_jsparkSession"):
         spark.sparkContext.cancelJobsWithTag(tag)
     else:

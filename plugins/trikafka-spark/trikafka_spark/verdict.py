@@ -1,19 +1,36 @@
-"""The driver's verdict on a write that is exactly once: it commits what all tasks have left open, or aborts it.
+"""The driver's verdict on an exactly-once write: it ends the transactions of all tasks.
 
-Each task's transaction is one of its own, so the coordinators end them one by one: there is no moment at which all become visible
-together. But none is committed before all tasks have succeeded and all transactions have been seen to be open still.
-
-What a driver that dies in between leaves behind, the next run of the write finds: the mark of a part that was committed is there,
-and a part that was not is open, or aborted, and is written again by a task that opens the same transactional id.
+Each task has a transaction of its own, and the coordinators end them one by one. So there is no
+moment at which all become visible together.
 """
+
+# The order of a verdict
+# ----------------------
+#
+# Kafka has no transaction over several transactional ids. So the driver does all that can fail
+# before the first commit, and after that only goes forward:
+#
+# 1. All tasks have succeeded: Spark calls ``commit`` with a message of each.
+# 2. The driver asks the coordinators whether all transactions are still open. One that is not may
+#    have been replaced by another attempt with the same rows (its note says so), or may be
+#    committed already. Otherwise nothing is committed.
+# 3. An earlier run may have committed all rows, or parts that do not fit this run's tasks
+#    (:mod:`.whole_write`). If something is left to commit, the mark of the whole write is written.
+# 4. The transactions are committed, 64 at a time. A commit that is refused or without a response is
+#    not yet a failure: the mark in the part's group decides.
+#
+# A driver that dies after 1 or 2 leaves open transactions: the next run opens their ids, which
+# aborts them, or their time-out does. A driver that dies in 4 leaves some parts committed. The next
+# run's tasks find the marks of these, and write only the others. A reader may see the committed
+# parts in the meantime, so the write is exactly once, but not atomic for readers while a driver is
+# dead.
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 import trio
 from pyspark.sql.datasource import WriterCommitMessage
@@ -30,27 +47,39 @@ from trikafka import (
 )
 
 from .parts import Part, Written, admin_settings, find_whole, is_open
+from .side_by_side import side_by_side
+from .whole_write import is_complete
 from .write_options import WriteOptions
 
-#: Transactions that are ended at the same time, and what each adds (seconds) to the time that all have: 4 ms were measured.
-_AT_ONCE, _EACH = 64, 0.02
-#: The longest (seconds) that aborting takes: what is not aborted then, its time-out will abort, or the next run.
+#: Seconds that each transaction adds to the time limit for all ends; 4 ms were measured.
+_EACH = 0.02
+#: The limit for all aborts (seconds). The time-out of a transaction, or the next run, aborts the
+#: rest.
 _ABORT_LIMIT = 15.0
-#: And that a look at the mark of a part takes which was not committed as it should.
+#: The limit for reading the marks and notes of parts (seconds).
 _LOOK_LIMIT = 5.0
 _log = logging.getLogger("trikafka.spark")
-T = TypeVar("T")
 _Waiting = dict[Part, DetachedTransaction]
 
 
 def commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Commit the transactions of all tasks. Raises :exc:`trikafka.TransactionError` if that is not so of all of them in the end."""
-    if waiting := _waiting(messages, every=True):
-        trio.run(_commit, options, waiting)
+    """Commit the transactions of all tasks.
+
+    Raises:
+        TransactionError: Not all are committed in the end; or, before the first commit, an earlier
+            run has committed parts that do not fit this run (:mod:`.whole_write`).
+    """
+    waiting = _waiting(messages, every=True)
+    if waiting or any(isinstance(each, Written) and each.account is not None for each in messages):
+        trio.run(_commit, options, waiting, messages)
 
 
 def abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Abort those that are open still. Raises nothing: what is committed stays so, and what cannot be reached ends by itself."""
+    """Abort the transactions that are still open.
+
+    Raises nothing. A committed transaction stays committed, and one that cannot be reached ends by
+    its time-out.
+    """
     if waiting := _waiting(messages, every=False):
         trio.run(_abort, options, waiting, _unheard(messages))
 
@@ -61,46 +90,74 @@ def _waiting(messages: Sequence[WriterCommitMessage | None], *, every: bool) -> 
         if not isinstance(message, Written):
             if not every:
                 continue  # None: its task has failed
-            raise TrikafkaError(f"task {number} of this write has left {message!r} for the driver, so nothing of it is committed")
+            raise TrikafkaError(
+                f"task {number} of this write has left {message!r} for the driver, so nothing of "
+                "it is committed"
+            )
         if message.part is not None and message.transaction is not None:
             found[message.part] = message.transaction
     return found
 
 
-async def _commit(options: WriteOptions, waiting: _Waiting) -> None:
+async def _commit(
+    options: WriteOptions, waiting: _Waiting, messages: Sequence[WriterCommitMessage | None]
+) -> None:
     async with trikafka.open_admin(**admin_settings(options)) as admin:
-        closed = await _not_open(admin, waiting)
+        closed = await _not_open(admin, waiting) if waiting else {}
         waiting |= (replaced := await _replaced(admin, closed))
-        if lost := await _uncommitted(admin, {part: why for part, why in closed.items() if part not in replaced}):
+        if lost := await _uncommitted(
+            admin, {part: why for part, why in closed.items() if part not in replaced}
+        ):
             raise TransactionAbortableError(_refusal(options, waiting, lost, 0))
-        failed = await _end(admin, waiting, commit=True, limit=_limit(options) + _EACH * len(waiting))
+        if await is_complete(options, admin, messages):
+            await _end(admin, waiting, commit=False, limit=_limit(options))
+            return
+        failed = await _end(
+            admin, waiting, commit=True, limit=_limit(options) + _EACH * len(waiting)
+        )
         failed = await _end_replaced(options, admin, waiting, failed)
         if not failed:
             return
-        # The coordinator refuses what is over, and an attempt may have been heard that had no response: the mark knows.
+        # The coordinator refuses what is over, and an attempt may have been heard that had no
+        # response: the mark knows.
         lost = await _uncommitted(admin, failed)
     if lost:
         kind = TransactionUndecidedError if _undecided(lost) else TransactionAbortableError
-        raise kind(_refusal(options, waiting, lost, len(waiting) - len(lost))) from next(iter(lost.values()))
+        raise kind(_refusal(options, waiting, lost, len(waiting) - len(lost))) from next(
+            iter(lost.values())
+        )
 
 
 async def _end_replaced(
     options: WriteOptions, admin: Admin, waiting: _Waiting, failed: dict[Part, TrikafkaError]
 ) -> dict[Part, TrikafkaError]:
-    """A copy may have become whole since the driver looked: the part is in its transaction, and the others are committed."""
+    """Commit the transactions that have replaced those in ``failed``; return what still failed.
+
+    A copy of a task may have finished after the driver's look at the open transactions. The part is
+    then in the copy's transaction, and the other parts are already committed.
+    """
     unknown = _undecided(failed)
-    replaced = await _replaced(admin, {part: why for part, why in failed.items() if part not in unknown})
+    replaced = await _replaced(
+        admin, {part: why for part, why in failed.items() if part not in unknown}
+    )
     waiting |= replaced
     again = await _end(admin, replaced, commit=True, limit=_limit(options))
     return {part: why for part, why in failed.items() if part not in replaced} | again
 
 
 def _unheard(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
-    """The transactional ids of the tasks that have left no message, as those of the others: with the task's number at the end."""
+    """Return the transactional ids of the tasks that have left no message.
+
+    They are those of the other tasks, with the task's own number at the end.
+    """
     for number, message in enumerate(messages):
         if isinstance(message, Written) and message.part is not None:
             begin = message.part.transactional_id.removesuffix(str(number))
-            return [f"{begin}{other}" for other, left in enumerate(messages) if not isinstance(left, Written)]
+            return [
+                f"{begin}{other}"
+                for other, left in enumerate(messages)
+                if not isinstance(left, Written)
+            ]
     return []
 
 
@@ -110,41 +167,58 @@ async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -
             with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
                 waiting |= await _replaced(admin, await _not_open(admin, waiting))
             every = waiting | await _left_by_the_dead(admin, waiting, unheard)
-            failed = await _end(admin, every, commit=False, limit=min(_ABORT_LIMIT, _limit(options)))
+            failed = await _end(
+                admin, every, commit=False, limit=min(_ABORT_LIMIT, _limit(options))
+            )
     except TrikafkaError as error:
         failed = dict.fromkeys(waiting, error)
     if _undecided(failed):
         names = _names(_undecided(failed))
-        _log.warning("a failed write is not wholly aborted yet; kafka.transaction.timeout.ms will, or the next run: %s", names)
+        _log.warning(
+            "a failed write is not wholly aborted yet; kafka.transaction.timeout.ms will, or the "
+            "next run: %s",
+            names,
+        )
 
 
 async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str]) -> _Waiting:
-    """Find the open transactions of tasks that have left no message, for a few seconds.
+    """Find the open transactions of tasks that have left no message, within a few seconds.
 
-    Spark kills the Python workers of a job that has failed, before they can abort, and readers would wait for the time-out. Where
-    there is this write's own note of one, it is this write's. The others are only if nobody has taken the write over: those that
-    succeeded must have theirs still. If one has not, a copy may have fenced it, or the next run, and they are left.
+    Spark kills the Python workers of a failed job before they can abort, and readers would wait for
+    the time-outs. A transaction with a note of this write belongs to this write. Another open
+    transaction is taken only if each task that succeeded still has its own transaction open.
+    Otherwise a copy, or the next run, may have taken over, and the transaction may be theirs.
     """
     found: _Waiting = {}
     part, known = next(iter(waiting.items()))
 
     async def look(name: str) -> None:
         its = replace(part, transactional_id=name)
-        with contextlib.suppress(TrikafkaError):  # BrokerResponseError: it has never had a transaction
+        with contextlib.suppress(
+            TrikafkaError
+        ):  # BrokerResponseError: the id has never had a transaction
             if (whole := await find_whole(admin, its)) is not None:
                 found[its] = whole.transaction
-            elif alone and (seen := (await admin.describe_transactions([name]))[name]).state == "Ongoing":
-                found[its] = DetachedTransaction(name, seen.producer_id, seen.producer_epoch, known.version)
+            elif (
+                alone
+                and (seen := (await admin.describe_transactions([name]))[name]).state == "Ongoing"
+            ):
+                found[its] = DetachedTransaction(
+                    name, seen.producer_id, seen.producer_epoch, known.version
+                )
 
     with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
         alone = not unheard or not await _not_open(admin, waiting)
-        await _side_by_side(look, unheard)
+        await side_by_side(look, unheard)
     return found
 
 
 async def _replaced(admin: Admin, closed: dict[Part, TrikafkaError]) -> _Waiting:
-    """Another attempt of this write may have written the part, too, and fenced the one whose message Spark has taken: it was as
-    quick as that one. Its transaction has the same rows."""
+    """Find the transactions of other attempts that have written the parts in ``closed``.
+
+    Two attempts may finish at about the same time, and the one that Spark did not take may have
+    fenced the other. Its transaction has the same rows.
+    """
     found: _Waiting = {}
 
     async def look(part: Part) -> None:
@@ -152,18 +226,25 @@ async def _replaced(admin: Admin, closed: dict[Part, TrikafkaError]) -> _Waiting
             if (whole := await find_whole(admin, part)) is not None:
                 found[part] = whole.transaction
 
-    await _side_by_side(look, closed)
+    await side_by_side(look, closed)
     return found
 
 
 async def _not_open(admin: Admin, waiting: _Waiting) -> dict[Part, TrikafkaError]:
-    """Those whose transaction is over before the first is committed: then none has to be."""
+    """Return the parts whose transactions are over, each with the error.
+
+    The driver looks before the first commit: if one is over, none needs to be committed.
+    """
     try:
-        found = await admin.describe_transactions([each.transactional_id for each in waiting.values()])
+        found = await admin.describe_transactions(
+            [each.transactional_id for each in waiting.values()]
+        )
     except UnsupportedVersionError:
-        return {}  # before Kafka 3.0: each is told apart only by its end
+        return {}  # before Kafka 3.0 only the attempt to end a transaction shows its state
     return {
-        part: TransactionAbortableError(f"{transaction} is not open any more: {_state(found[part.transactional_id])}")
+        part: TransactionAbortableError(
+            f"{transaction} is not open any more: {_state(found[part.transactional_id])}"
+        )
         for part, transaction in waiting.items()
         if not is_open(transaction, found[part.transactional_id])
     }
@@ -173,52 +254,53 @@ def _state(found: TransactionDescription) -> str:
     return f"the coordinator has {found.state} of {found.producer_id}:{found.producer_epoch}"
 
 
-async def _end(admin: Admin, waiting: _Waiting, *, commit: bool, limit: float) -> dict[Part, TrikafkaError]:
-    """End all; returns those that could not be ended so, and why."""
+async def _end(
+    admin: Admin, waiting: _Waiting, *, commit: bool, limit: float
+) -> dict[Part, TrikafkaError]:
+    """End all transactions; return the parts that failed, each with its error."""
     failed: dict[Part, TrikafkaError] = {}
     until = trio.current_time() + limit
 
     async def end(part: Part) -> None:
         try:
-            await admin.end_transaction(waiting[part], commit=commit, timeout=max(0.0, until - trio.current_time()))
+            await admin.end_transaction(
+                waiting[part], commit=commit, timeout=max(0.0, until - trio.current_time())
+            )
         except TrikafkaError as error:
             failed[part] = error
 
-    await _side_by_side(end, waiting)
+    await side_by_side(end, waiting)
     return failed
 
 
-async def _uncommitted(admin: Admin, failed: dict[Part, TrikafkaError]) -> dict[Part, TrikafkaError]:
-    """Those of them whose mark is not there, or cannot be read: while another transaction has it, say."""
+async def _uncommitted(
+    admin: Admin, failed: dict[Part, TrikafkaError]
+) -> dict[Part, TrikafkaError]:
+    """Return the failed parts without a committed mark, and those whose mark cannot be read.
+
+    A mark cannot be read, for example, while another transaction of the group is open.
+    """
     left = dict(failed)
 
     async def look(part: Part) -> None:
         with contextlib.suppress(TrikafkaError):
-            if await part.is_committed(admin, timeout=_LOOK_LIMIT):
+            if await part.committed(admin, timeout=_LOOK_LIMIT) is not None:
                 del left[part]
 
-    await _side_by_side(look, failed)
+    await side_by_side(look, failed)
     return left
 
 
-async def _side_by_side(work: Callable[[T], Awaitable[None]], things: Iterable[T]) -> None:
-    limiter = trio.CapacityLimiter(_AT_ONCE)
-
-    async def one(thing: T) -> None:
-        async with limiter:
-            await work(thing)
-
-    async with trio.open_nursery() as nursery:
-        for thing in things:
-            nursery.start_soon(one, thing)
-
-
 def _undecided(failed: dict[Part, TrikafkaError]) -> dict[Part, TrikafkaError]:
-    return {part: error for part, error in failed.items() if isinstance(error, trikafka.KafkaTimeoutError | ConnectionError)}
+    return {
+        part: error
+        for part, error in failed.items()
+        if isinstance(error, trikafka.KafkaTimeoutError | ConnectionError)
+    }
 
 
 def _limit(options: WriteOptions) -> float:
-    """How long (seconds) the end of all transactions may take."""
+    """Return the time limit for ending all transactions (seconds)."""
     return trikafka.AdminConfig(**admin_settings(options)).default_api_timeout
 
 
@@ -227,16 +309,27 @@ def _names(failed: dict[Part, TrikafkaError]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _refusal(options: WriteOptions, waiting: _Waiting, lost: dict[Part, TrikafkaError], committed: int) -> str:
-    """What there is to see, why, and what to do."""
+def _refusal(
+    options: WriteOptions, waiting: _Waiting, lost: dict[Part, TrikafkaError], committed: int
+) -> str:
+    """Return the error's text: the state of the write, the cause, and what to do."""
     limit, unknown = options.settings.get("transaction_timeout_ms"), _undecided(lost)
     if unknown:
-        seen = f"{committed} of {len(waiting)} parts of this write are committed, and of {_names(unknown)} it is not known"
+        seen = (
+            f"{committed} of {len(waiting)} parts of this write are committed, and of "
+            f"{_names(unknown)} it is not known"
+        )
     else:
-        seen = f"{committed or 'no'} part{'s' * (committed > 1)} of this write {'are' if committed > 1 else 'is'} committed"
+        seen = (
+            f"{committed or 'no'} part{'s' * (committed > 1)} of this write "
+            f"{'are' if committed > 1 else 'is'} committed"
+        )
         seen += f", and {_names(lost)} could not be"
     return (
-        f"{seen}: {next(iter(lost.values()))}. From the first row of its first task to its commit a write has"
-        f" kafka.transaction.timeout.ms ({limit} ms), and no other write may have its transactionalId."
-        " Run the stream, or the batch with its exactlyOnceVersion, again: it writes what is missing."
+        f"{seen}: {next(iter(lost.values()))}. From the first row of its first task to its commit "
+        "a write has"
+        f" kafka.transaction.timeout.ms ({limit} ms), and no other write may have its "
+        "transactionalId."
+        " Run the stream, or the batch with its exactlyOnceVersion, again: it writes what is "
+        "missing."
     )

@@ -1,4 +1,4 @@
-"""What a Python worker of Spark does beside its tasks."""
+"""Settings of a Python worker of Spark, beside its tasks."""
 
 from __future__ import annotations
 
@@ -13,16 +13,21 @@ from typing import Any
 
 @functools.cache
 def settle() -> None:
-    """After the first task: leave what is there to stay out of garbage collections. Spark has a worker collect after each task,
-    before it gets the next, and to look through all that was imported takes longer than many a task."""
+    """Exempt the objects that exist after the first task from garbage collections.
+
+    Spark has a worker collect garbage after each task, before the next one starts. To look through
+    all imported modules takes longer than many a task.
+    """
     gc.collect()
     gc.freeze()
 
 
 def acknowledge() -> None:
-    """Tell Spark at once that what it has sent has come, for what it sends next: a task comes as its function and then its
-    partition. Spark's end of the socket holds the second back until the first is acknowledged (Nagle), and ours, which has
-    nothing to send yet, puts that off for 40 ms. Sockets of other kinds, and other systems than Linux, have nothing to be told."""
+    """Acknowledge at once the data that Spark has sent, so that Spark sends the rest."""
+    # A task arrives as its function and then its partition. Spark's end of the socket holds the
+    # second back until the first is acknowledged (Nagle's algorithm). This end has nothing to send
+    # yet, so the kernel would delay the acknowledgement for 40 ms. Sockets of other kinds, and
+    # other systems than Linux, need nothing.
     if not hasattr(socket, "TCP_QUICKACK"):
         return
     for name in os.listdir("/proc/self/fd"):
@@ -33,7 +38,10 @@ def acknowledge() -> None:
 
 
 class Acknowledging:
-    """A base of what is part of a task's function: there it is unpickled between the two."""
+    """The base of objects in a task's function, which acknowledge their arrival.
+
+    Such an object is unpickled between the arrival of the function and of the partition.
+    """
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         acknowledge()

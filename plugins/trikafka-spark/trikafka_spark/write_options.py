@@ -1,4 +1,4 @@
-"""The options of writing, and which columns are written. Pure."""
+"""The options of writes, and the columns to write. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,17 @@ from trikafka import ConfigurationError
 from .given import Given
 from .kafka_settings import producer_settings
 
-#: ``checkpointLocation`` and ``queryName`` are Spark's own, and come along.
+#: The known options. Spark passes its own ``checkpointLocation`` and ``queryName`` as well.
 WRITE_OPTIONS = (
-    "topic", "exactlyOnce", "transactionalId", "exactlyOnceVersion", "includeHeaders", "checkpointLocation", "queryName", "path",
-)  # fmt: skip
+    "topic",
+    "exactlyOnce",
+    "transactionalId",
+    "exactlyOnceVersion",
+    "includeHeaders",
+    "checkpointLocation",
+    "queryName",
+    "path",
+)
 _TYPES = {
     "key": ("binary", "string"),
     "value": ("binary", "string"),
@@ -25,13 +32,18 @@ _TYPES = {
     "headers": ("array<struct<key:string,value:binary>>",),
     "timestamp": ("timestamp",),
 }
-#: A task is one transaction, and may take long; this is the most that brokers allow by default.
+#: The default of ``transaction.timeout.ms``: the most that brokers allow by default, since a
+#: task is one transaction and may take long.
 _TRANSACTION_TIMEOUT_MS = 900_000
 
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """How to write, checked. ``columns``: our names of columns to those of the frame. ``version``: see ``exactlyOnceVersion``."""
+    """The options of a write, checked.
+
+    ``columns`` maps this source's names of columns to those of the frame. ``version`` is the option
+    ``exactlyOnceVersion``.
+    """
 
     settings: Mapping[str, Any]
     columns: Mapping[str, str]
@@ -41,14 +53,22 @@ class WriteOptions:
     version: int | None = None
 
 
-def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool) -> WriteOptions:
-    """Check what a write was given. Raises :exc:`ConfigurationError`."""
+def write_options(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool
+) -> WriteOptions:
+    """Check the options of a write. Raises :exc:`ConfigurationError`."""
     given = Given(options)
     given.refuse_unknown(WRITE_OPTIONS)
     if overwrite and not streaming:
-        raise ConfigurationError("the mode 'overwrite' is not possible: records of a topic are only added; use mode('append')")
+        raise ConfigurationError(
+            "the mode 'overwrite' is not possible: records of a topic are only added; use "
+            "mode('append')"
+        )
     if "path" in given:
-        raise ConfigurationError("'path' is no option of the data source 'trikafka': save() takes none, the topic is an option")
+        raise ConfigurationError(
+            "'path' is no option of the data source 'trikafka': save() takes none, the topic is "
+            "an option"
+        )
     topic = given.text("topic")
     if topic is not None and not topic.strip():
         raise ConfigurationError("topic is empty")
@@ -59,17 +79,24 @@ def write_options(options: Mapping[str, str], schema: StructType, *, overwrite: 
         raise ConfigurationError("transactionalId and exactlyOnceVersion need exactlyOnce=true")
     if exactly_once:
         if not streaming and not transactional_id:
-            raise ConfigurationError("exactlyOnce=true needs a transactionalId: the same for each run of this job, and no other's")
+            raise ConfigurationError(
+                "exactlyOnce=true needs a transactionalId: the same for each run of this job, and "
+                "no other's"
+            )
         if streaming and version is not None:
-            raise ConfigurationError("exactlyOnceVersion is for batch writes: in a stream it is the number of the batch")
+            raise ConfigurationError(
+                "exactlyOnceVersion is for batch writes: in a stream it is the number of the batch"
+            )
         settings = {"transaction_timeout_ms": _TRANSACTION_TIMEOUT_MS} | settings
     elif "transaction_timeout_ms" in settings:
         raise ConfigurationError("the option 'kafka.transaction.timeout.ms' needs exactlyOnce=true")
-    return WriteOptions(settings, _columns(schema, topic), topic, exactly_once, transactional_id or None, version)
+    return WriteOptions(
+        settings, _columns(schema, topic), topic, exactly_once, transactional_id or None, version
+    )
 
 
 def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
-    """As Spark's connector: columns of other names are left out."""
+    """Return the frame's columns to write. Others are left out, as in Spark's connector."""
     found: dict[str, str] = {}
     for field in schema.fields:
         name, kind = field.name.lower(), field.dataType.simpleString()
@@ -78,12 +105,17 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
         if name in found:
             raise ConfigurationError(f"the column {field.name!r} is there twice")
         if kind not in _TYPES[name]:
-            raise ConfigurationError(f"the column {field.name!r} is {kind}, but must be {' or '.join(_TYPES[name])}: cast it")
+            raise ConfigurationError(
+                f"the column {field.name!r} is {kind}, but must be {' or '.join(_TYPES[name])}: "
+                "cast it"
+            )
         found[name] = field.name
     if "value" not in found:
         raise ConfigurationError("the frame has no column 'value'")
     if topic is None and "topic" not in found:
-        raise ConfigurationError("no topic: set the option 'topic', or give the frame a column 'topic'")
+        raise ConfigurationError(
+            "no topic: set the option 'topic', or give the frame a column 'topic'"
+        )
     if topic is not None:
         found.pop("topic", None)  # the option wins, as in Spark's connector
     return found

@@ -1,11 +1,35 @@
-"""Writes of data frames and streams into topics: each Spark task has a producer, and sends what comes as Arrow tables.
+"""Writes of data frames and streams into topics, by one producer for each Spark task.
 
-At least once, as Spark's connector: what a failed attempt had sent stays. With ``exactlyOnce`` each task writes in one transaction,
-which also holds a mark (:mod:`.parts`): *this task's part of this write is done*. It leaves the transaction open, and the driver
-commits those of all tasks once all have succeeded (:mod:`.verdict`). A further attempt that finds the part written hands over the
-same transaction. Otherwise whoever does a part again, a further attempt or the next run, opens the same transactional id, which
-aborts what was left open, and finds the mark if it was committed.
+A task sends its rows as Arrow tables. The default is at least once, as in Spark's connector: the
+rows of a failed attempt stay. With ``exactlyOnce`` each task writes in one transaction, and the
+driver commits the transactions of all tasks (:mod:`.verdict`).
 """
+
+# How a write is exactly once
+# ---------------------------
+#
+# A task writes its rows and then a *mark* (:mod:`.parts`) in one transaction. The mark says: this
+# task's part of this write is done. It is sent last, so a transaction with a mark has all rows. The
+# task leaves the transaction open (``detach``) and returns its producer id and epoch to the driver.
+# The driver commits the transactions once all tasks have succeeded. So a task that fails makes
+# nothing visible.
+#
+# Spark may run a task again: after a failure, as a copy (speculation), or in the next run of the
+# whole write. The transactional id names the part, so each attempt opens the same id:
+#
+# * Opening the id fences the earlier attempt and aborts its open transaction. From then on each
+#   older transaction of the id has its outcome, so the mark can be read: if it is committed, the
+#   part is done and the task sends nothing.
+# * An open transaction that a finished attempt has left must not be aborted: Spark may have taken
+#   the message of that attempt. So before it opens the id, a task looks for the *note* that a
+#   finished attempt leaves. If it finds one, it compares the rows and hands over the same
+#   transaction.
+# * The note is committed after the transaction is detached. Between the two a second attempt may
+#   have opened the id. So the first attempt checks that its transaction is still open, before and
+#   after it leaves the note (``parts.note_whole``), and fails if it is not.
+#
+# The driver's part, and what a killed driver leaves, is described in :mod:`.verdict`. Another run
+# may cut the rows into other tasks: :mod:`.whole_write` detects that.
 
 from __future__ import annotations
 
@@ -14,93 +38,83 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import trio
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import trikafka
 from trikafka import GroupMetadata, ProducerFencedError, TrikafkaError
 
 from . import verdict
-from .parts import Part, Whole, Written, admin_settings, find_whole, note_whole
+from .parts import Account, Part, Whole, Written, admin_settings, find_whole, note_whole
+from .patience import enter
 from .row_digest import Rows
+from .whole_write import BATCH
 from .write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Tables that are sent together, each with its topic.
+#: Tables to send together, each with its topic.
 _Some: TypeAlias = "list[tuple[str, pa.Table]]"
-#: Rows and bytes that are sent as one table; the next one is gathered meanwhile.
+#: Rows and bytes of one table; the next table is gathered while this one is sent.
 _ROWS, _BYTES = 65_536, 8 << 20
 _FENCED = (
-    "Another attempt of this task, or another run of this write, has taken its place. Copies of tasks do that to each other: set"
-    " spark.speculation to false for writes with exactlyOnce. Two writes must not have the same transactionalId."
+    "Another attempt of this task, or another run of this write, has taken its place. Copies of "
+    "tasks do that to each other: set"
+    " spark.speculation to false for writes with exactlyOnce. Two writes must not have the same "
+    "transactionalId."
 )
 _TOO_LATE = (
-    "No other producer need be at work: this task's transaction was open for {took:.0f} s, and the coordinator aborts it after"
-    " kafka.transaction.timeout.ms ({limit} ms), which the whole write has, to its commit. Write less at once, or set more."
+    "No other producer need be at work: this task's transaction was open for {took:.0f} s, and "
+    "the coordinator aborts it after"
+    " kafka.transaction.timeout.ms ({limit} ms), which the whole write has, to its commit. Write "
+    "less at once, or set more."
 )
 
 
 class TrikafkaWriter(DataSourceArrowWriter):
-    """One batch write."""
+    """The writer of one batch."""
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
-        self._run = uuid.uuid4().hex  # carried to all attempts of all tasks, and to no other write
+        self._run = uuid.uuid4().hex  # the same in all attempts of all tasks of this write
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write what one task has."""
-        return _write_part(self._options, iterator, self._part)
+        """Write the rows of one task."""
+        return write_part(self._options, iterator, self._part)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """All tasks have succeeded: commit what they have left open."""
+        """Commit the transactions of all tasks, which have all succeeded."""
         if self._options.exactly_once:
             verdict.commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """A task has failed, or the commit: abort what is open. Spark calls this in a process of its own."""
+        """Abort the open transactions, after a task or the commit has failed.
+
+        Spark calls this in a process of its own.
+        """
         if self._options.exactly_once:
             verdict.abort(self._options, messages)
 
     def _part(self) -> Part:
-        options, task = self._options, _task()
-        run, number = (self._run, 0) if options.version is None else ("version", options.version)
-        return Part(f"{options.transactional_id}-{task.partitionId()}", run, number, self._run)
+        options, task = self._options, this_task()
+        run, number = (self._run, 0) if options.version is None else (BATCH, options.version)
+        # A write without a version cannot run again, so it needs no mark of the whole write.
+        whole = None if options.version is None else options.transactional_id
+        return Part(
+            f"{options.transactional_id}-{task.partitionId()}", run, number, self._run, whole
+        )
 
 
-class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
-    """The writes of one stream."""
+def this_task() -> Any:
+    """Return the Spark task that this process runs.
 
-    def __init__(self, options: WriteOptions) -> None:
-        self._options = options
-        self._run = uuid.uuid4().hex  # of this start of the query, at the least
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write what one task of a micro-batch has."""
-        return _write_part(self._options, iterator, self._part)
-
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """All tasks of the micro-batch have succeeded: commit what they have left open."""
-        if self._options.exactly_once:
-            verdict.commit(self._options, messages)
-
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """A task has failed, or the commit: abort what is open. What was committed the next run of the batch finds."""
-        if self._options.exactly_once:
-            verdict.abort(self._options, messages)
-
-    def _part(self) -> Part:
-        task = _task()
-        query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
-        if not query or batch is None:
-            raise TrikafkaError("Spark does not tell the number of the micro-batch here, so it cannot be written exactly once")
-        return Part(f"{self._options.transactional_id or f'spark-{query}'}-{task.partitionId()}", query, int(batch), self._run)
-
-
-def _task() -> Any:
+    Raises:
+        TrikafkaError: The process runs no task.
+    """
     from pyspark import TaskContext
 
     task = TaskContext.get()
@@ -109,74 +123,109 @@ def _task() -> Any:
     return task
 
 
-def _write_part(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Callable[[], Part]) -> Written:
+def write_part(
+    options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Callable[[], Part]
+) -> Written:
+    """Write the rows of one task; call ``part`` only with ``exactlyOnce``."""
     return write_task(options, iterator, part() if options.exactly_once else None)
 
 
-def write_task(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None) -> Written:
-    """Send all rows; return when each is delivered. Where there is a ``part``, they are in a transaction that is left open.
+def write_task(
+    options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None
+) -> Written:
+    """Send all rows, and return when each is delivered.
 
-    Raises what the producer raises.
+    With a ``part`` the rows are sent in a transaction, which stays open. Raises the errors of the
+    producer.
     """
     return trio.run(_write, options, iterator, part)
 
 
-async def _write(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None) -> Written:
+async def _write(
+    options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None
+) -> Written:
     with _Tables(options, iterator) as tables:
         first = await tables.next()
         if part is not None:
             return await _write_once(options, tables, first, part)
         if first is None:
             return Written(0)
-        async with trikafka.open_producer(**options.settings) as producer:
+        async with AsyncExitStack() as stack:
+            producer = await enter(
+                stack, options, lambda: trikafka.open_producer(**options.settings)
+            )
             await _send(producer, tables, first)
         return Written(tables.rows)
 
 
-async def _write_once(options: WriteOptions, tables: _Tables, first: _Some | None, part: Part) -> Written:
-    async with trikafka.open_admin(**admin_settings(options)) as admin:
+async def _write_once(
+    options: WriteOptions, tables: _Tables, first: _Some | None, part: Part
+) -> Written:
+    topic = None if first is None else first[0][0]
+    async with AsyncExitStack() as stack:
+        admin = await enter(stack, options, lambda: trikafka.open_admin(**admin_settings(options)))
         if (whole := await find_whole(admin, part)) is not None:
-            return await _hand_over(admin, tables, part, whole)
-        if first is None:
-            return Written(0)
-        topic = first[0][0]
-        async with trikafka.open_producer(**options.settings, transactional_id=part.transactional_id) as producer:
-            # It is open: so each transaction of its id before has its outcome.
-            if await part.is_committed(admin, topic):
+            return await _hand_over(admin, tables, part, whole, topic)
+        if first is None or topic is None:
+            return Written(0, account=Account(part, tables.seen))
+        async with trikafka.open_producer(
+            **options.settings, transactional_id=part.transactional_id
+        ) as producer:
+            # The producer is open, so each earlier transaction of its id has its outcome.
+            if (mark := await part.committed(admin, topic)) is not None:
                 await tables.drain()
-                return Written(0, again=True)
+                return Written(0, again=True, account=Account(part, tables.seen, mark, topic))
             began = trio.current_time()
             try:
                 async with producer.transaction() as txn:
                     await _send(producer, tables, first)
                     # The mark comes last: a transaction that has it is whole.
-                    await txn.send_offsets(part.mark(topic), GroupMetadata(part.transactional_id))
+                    await txn.send_offsets(
+                        part.mark(topic, tables.seen), GroupMetadata(part.transactional_id)
+                    )
                     whole = Whole(await txn.detach(), tables.seen)
             except TrikafkaError as error:
                 if _is_fenced(error):
                     error.add_note(_why_fenced(options, trio.current_time() - began))
                 raise
             await note_whole(options, admin, part, topic, whole)
-            return Written(whole.rows.count, part=part, transaction=whole.transaction)
+            account = Account(part, whole.rows, topic=topic)
+            return Written(
+                whole.rows.count, part=part, transaction=whole.transaction, account=account
+            )
 
 
-async def _hand_over(admin: trikafka.Admin, tables: _Tables, part: Part, whole: Whole) -> Written:
-    """Another attempt has written the part: it is the driver's to end, whichever of the two Spark hears."""
+async def _hand_over(
+    admin: trikafka.Admin, tables: _Tables, part: Part, whole: Whole, topic: str | None
+) -> Written:
+    """Return the transaction of another attempt that has written this part.
+
+    The driver ends the transaction, whichever of the two attempts Spark takes. If the rows of the
+    two attempts differ, the transaction is aborted and the task fails: a plan that is not
+    deterministic cannot be written exactly once.
+    """
     await tables.drain()
     theirs, ours = whole.rows, tables.seen
     if ours == theirs:
-        return Written(theirs.count, part=part, transaction=whole.transaction)
+        account = Account(part, ours, topic=topic)
+        return Written(theirs.count, part=part, transaction=whole.transaction, account=account)
     await admin.end_transaction(whole.transaction, commit=False)
     same = ", of other contents" if (ours.count, ours.size) == (theirs.count, theirs.size) else ""
     raise TrikafkaError(
-        f"two attempts at {part.transactional_id} have different rows: {theirs.count} with {theirs.size} bytes, and"
-        f" {ours.count} with {ours.size}{same}. What was written is aborted; exactlyOnce needs a plan that gives a task the same"
+        f"two attempts at {part.transactional_id} have different rows: {theirs.count} with "
+        f"{theirs.size} bytes, and"
+        f" {ours.count} with {ours.size}{same}. What was written is aborted; exactlyOnce needs a "
+        "plan that gives a task the same"
         " rows each time"
     )
 
 
 def _why_fenced(options: WriteOptions, took: float) -> str:
-    """The coordinator refuses a transaction that it has aborted for its time with the same words as one of an older producer."""
+    """Return the explanation of a fenced producer: another attempt, or the transaction's time-out.
+
+    The coordinator responds with the same error to a producer whose transaction it has aborted
+    after the time-out.
+    """
     limit = options.settings["transaction_timeout_ms"]
     return _FENCED if took * 1000 < limit else _TOO_LATE.format(took=took, limit=limit)
 
@@ -198,14 +247,15 @@ async def _send(producer: Any, tables: _Tables, first: _Some) -> None:
 class _Tables:
     """The rows of a task as tables, each for one topic, in order.
 
-    Spark's iterator blocks, and so a thread reads it: one step ahead of what is sent. Leaving the block lets the thread end when
-    Spark gives it something, or nothing more.
+    Spark's iterator blocks, so a thread reads it, one step ahead of the tables that are sent. After
+    the block is left, the thread ends when Spark returns from its next call.
     """
 
     def __init__(self, options: WriteOptions, iterator: Iterator[pa.RecordBatch]) -> None:
         self._options = options
-        #: All rows that were read; whole once :meth:`next` has said that there are no more.
-        self.rows, self.seen = 0, Rows()
+        #: The rows that were read; complete once :meth:`next` has returned ``None``.
+        self.rows = 0
+        self.seen = Rows()
         self._iterator = iterator
         self._items: queue.Queue[_Some | BaseException | None] = queue.Queue(1)
         self._left = self._ended = False
@@ -221,15 +271,17 @@ class _Tables:
             self._items.get_nowait()
 
     async def next(self) -> _Some | None:
-        """The next tables, or ``None`` at the end. Raises what Spark's iterator raised."""
-        item = await trio.to_thread.run_sync(self._items.get, limiter=self._limiter, abandon_on_cancel=True)
+        """Return the next tables, or ``None`` at the end. Raises the error of Spark's iterator."""
+        item = await trio.to_thread.run_sync(
+            self._items.get, limiter=self._limiter, abandon_on_cancel=True
+        )
         self._ended = not isinstance(item, list)
         if isinstance(item, BaseException):
             raise item
         return item
 
     async def drain(self) -> None:
-        """Take what there is, and send nothing: Spark wants all of it to be taken."""
+        """Take the remaining rows and send nothing, since Spark wants all rows to be taken."""
         while not self._ended:
             await self.next()
 
@@ -252,7 +304,10 @@ class _Tables:
         batches, rows, size = [], 0, 0
         for batch in self._iterator:
             if batch.num_rows:
-                chosen = [batch.column(batch.schema.get_field_index(theirs)) for theirs in columns.values()]
+                chosen = [
+                    batch.column(batch.schema.get_field_index(theirs))
+                    for theirs in columns.values()
+                ]
                 batches.append(pa.RecordBatch.from_arrays(chosen, names=list(columns)))
                 rows, size = rows + batch.num_rows, size + batches[-1].nbytes
             if rows >= _ROWS or size >= _BYTES:
@@ -275,4 +330,6 @@ def _by_topic(table: pa.Table) -> _Some:
     if topics.null_count:
         raise TrikafkaError("a row has no topic: its column 'topic' is null")
     names = pc.unique(topics).to_pylist()
-    return [(name, rest if len(names) == 1 else rest.filter(pc.equal(topics, name))) for name in names]
+    return [
+        (name, rest if len(names) == 1 else rest.filter(pc.equal(topics, name))) for name in names
+    ]

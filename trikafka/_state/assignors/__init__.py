@@ -1,18 +1,23 @@
-"""Who gets which partition: the assignors of the classic group protocol, as pure functions over the members' subscriptions.
+"""The assignors of the classic group protocol, as pure functions over the members' subscriptions.
 
-====================  ==============================================================================================
-``range``             contiguous ranges of each topic; topics of as many partitions with the same subscribers alike
-``roundrobin``        partition by partition, around the members
-``sticky``            balanced with as few moves as possible; members give up everything while they join again
-``cooperative-sticky``  the same, and what changes hands is withheld until its owner has given it up (KIP-429)
-====================  ==============================================================================================
+==================  ==========================================================================
+``range``           contiguous ranges of each topic; topics with equal numbers of partitions and
+                    equal subscribers are assigned alike
+``roundrobin``      one partition after the other, around the members
+``sticky``          balanced with as few moves as possible; members revoke everything while
+                    they join again
+``cooperative-``    the same, and a partition that changes its owner is withheld until the old
+``sticky``          owner has revoked it (KIP-429)
+==================  ==========================================================================
 
-They answer as the Java client's do (compared with the classes of Kafka 4.3.1 by ``tests/state/test_assignors_java.py``), so that it
-does not matter who leads a mixed group. Where racks are known, ``range`` and both sticky ones keep partitions near (KIP-881).
+Their results are those of the Java client's assignors (compared with the classes of Kafka 4.3.1 by
+``tests/state/test_assignors_java.py``), so it does not matter which member leads a mixed group.
+Where racks are known, ``range`` and both sticky assignors keep partitions near (KIP-881).
 
-Java's answers differ from ours where they are no valid assignment, and only there: Java's sticky assignors can hand a partition to
-a member that does not subscribe to its topic (or fail) when a member claims, in an older generation, what it no longer subscribes
-to, or when some member subscribes to nothing; and they keep partitions assigned that do not exist any more.
+The results differ only where Java's are not valid assignments. Java's sticky assignors can assign a
+partition to a member that does not subscribe to its topic (or fail) in two cases: a member claims,
+in an older generation, a partition of a topic that it no longer subscribes to; or a member
+subscribes to nothing. They also keep partitions assigned that no longer exist.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What an assignor is, what it is given and what it gives back. Values and rules only; nothing here has state."""
+"""The interface of assignors, with their input and output.
+
+Values and rules only; nothing here has state.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,17 @@ from typing import Protocol, runtime_checkable
 from ...types import TopicPartition
 from ..cluster import ClusterSnapshot
 
-#: Member id -> what it gets. Every member has an entry, also those that get nothing.
+#: Member id -> its partitions. Every member has an entry, also those without partitions.
 Assignment = dict[str, list[TopicPartition]]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What one member told the group when it joined.
+    """The subscription of one member, as it was sent when the member joined.
 
-    ``owned`` and ``generation`` (-1: unknown) are what it had before, ``rack`` is where it stands (``client_rack``; ``None``:
-    unknown), ``user_data`` is what its assignor of the same name added (see :class:`SubscribesWithUserData`).
+    ``owned`` and ``generation`` (-1: unknown) are the member's partitions before and their
+    generation. ``rack`` is the member's ``client_rack`` (``None``: unknown). ``user_data`` is the
+    data that its assignor of the same name added (see :class:`SubscribesWithUserData`).
     """
 
     topics: frozenset[str]
@@ -32,9 +36,9 @@ class MemberSubscription:
 
 @dataclass(frozen=True)
 class AssignableTopics(Mapping[str, Sequence[int]]):
-    """What there is to assign: a mapping of topics to their partition numbers that knows the racks of the replicas too.
+    """The partitions to assign: a mapping of topics to partition numbers, with the replicas' racks.
 
-    Two are equal when numbers and racks are: a leader whose cluster looks different now rebalances (KIP-881).
+    Two are equal when numbers and racks are equal. A leader rebalances when they are not (KIP-881).
     """
 
     partitions: Mapping[str, Sequence[int]]
@@ -42,16 +46,20 @@ class AssignableTopics(Mapping[str, Sequence[int]]):
 
     @classmethod
     def from_snapshot(cls, snapshot: ClusterSnapshot, topics: Iterable[str]) -> AssignableTopics:
-        """What ``snapshot`` knows of ``topics``; those it does not know, or knows no partition of, are left out.
+        """Return what ``snapshot`` knows of ``topics``, without topics that have no partitions.
 
-        All replicas count, in sync or not: those that are out of sync now are expected back, and leaders do not rebalance for it.
+        All replicas count, in sync or not. Those out of sync are expected back, and leaders do not
+        rebalance for that.
         """
         partitions: dict[str, list[int]] = {}
         racks: dict[TopicPartition, frozenset[str]] = {}
         for topic in topics:
             for tp in snapshot.partitions_of(topic):
                 partitions.setdefault(topic, []).append(tp.partition)
-                nodes = (snapshot.nodes.get(node) for node in snapshot.topics[topic].partitions[tp.partition].replicas)
+                nodes = (
+                    snapshot.nodes.get(node)
+                    for node in snapshot.topics[topic].partitions[tp.partition].replicas
+                )
                 if near := frozenset(node.rack for node in nodes if node is not None and node.rack):
                     racks[tp] = near
         return cls(partitions, racks)
@@ -68,7 +76,7 @@ class AssignableTopics(Mapping[str, Sequence[int]]):
 
 @dataclass(frozen=True, slots=True)
 class LastAssignment:
-    """What a member was assigned last: by which assignor, in which generation."""
+    """The last assignment of a member: by which assignor, in which generation."""
 
     assignor: str
     generation: int
@@ -76,76 +84,116 @@ class LastAssignment:
 
 
 class Assignor(Protocol):
-    """An assignor of the classic protocol; plugins offer further ones (hook ``trikafka_assignor``).
+    """An assignor of the classic protocol; plugins offer others (hook ``trikafka_assignor``).
 
-    One that sends user data of its own with the subscription is a :class:`SubscribesWithUserData` as well.
+    An assignor that adds user data to the subscription is a :class:`SubscribesWithUserData` as
+    well.
     """
 
     name: str
-    #: Whether it can withhold what changes hands, so that members keep their partitions while they join again (KIP-429). Members do
-    #: that only when all assignors of their list can: see :func:`rebalance_protocol`.
+    #: True if it withholds partitions that change their owner, so that members keep theirs while
+    #: they join again (KIP-429). Members do so only if all assignors of their list can: see
+    #: :func:`rebalance_protocol`.
     cooperative: bool
 
-    def assign(self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]) -> Assignment:
-        """Assign ``partitions`` (topic -> numbers) to ``members`` (member id -> subscription). Pure; called on the leader.
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
+    ) -> Assignment:
+        """Return an assignment of ``partitions`` to ``members``.
 
-        Only topics that exist are in ``partitions``, and it is an :class:`AssignableTopics` when the racks of replicas are known.
-        The mapping of members is in the order of the coordinator's response.
+        Pure; called on the leader.
+
+        Args:
+            members: member id -> subscription, in the order of the coordinator's response.
+            partitions: topic -> partition numbers, of topics that exist. An
+                :class:`AssignableTopics` if the racks of replicas are known.
+
+        Returns:
+            Member id -> partitions, with an entry for every member.
         """
 
 
 @runtime_checkable
 class SubscribesWithUserData(Protocol):
-    """What an :class:`Assignor` may offer besides: bytes that go with a member's subscription and reach the leader."""
+    """An :class:`Assignor` that adds bytes to each member's subscription, for the leader."""
 
     def user_data(self, topics: frozenset[str], last: LastAssignment | None) -> bytes | None:
-        """The user data of a member that subscribes to ``topics``; ``last`` is what this assignor gave it last, if it did. Pure."""
+        """Return the user data of a member that subscribes to ``topics``.
+
+        Pure.
+
+        Args:
+            topics: the member's topics.
+            last: what this assignor assigned to the member last; ``None``: nothing so far.
+
+        Returns:
+            The bytes for the leader; ``None``: none.
+        """
 
 
 class RebalanceProtocol(IntEnum):
-    """How a member joins again (KIP-429); the higher, the further developed."""
+    """The way in which a member joins again (KIP-429); a higher value is a newer way."""
 
-    #: It gives up everything before it joins.
+    #: The member revokes everything before it joins.
     EAGER = 0
-    #: It keeps what it has, and gives up afterwards what the new assignment leaves out.
+    #: The member keeps its partitions, and revokes afterwards what the new assignment leaves out.
     COOPERATIVE = 1
 
 
 def rebalance_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
-    """What a member with this list of assignors does: the highest protocol that all of them support (KIP-429).
+    """Return the highest protocol that all of these assignors support (KIP-429).
 
-    Every assignor supports EAGER. A running group gets from eager to cooperative in two rolling restarts: the first adds the
-    cooperative assignor to every member's list (``cooperative-sticky, range``: still EAGER, while the coordinator chooses ``range``
-    until all can do the other), the second takes the eager one out, and members turn COOPERATIVE one by one.
+    Every assignor supports EAGER. A running group changes from eager to cooperative in two rolling
+    restarts. The first adds the cooperative assignor to every member's list (``cooperative-sticky,
+    range``): members are still EAGER, and the coordinator chooses ``range`` until all support the
+    other. The second removes the eager assignor, and members become COOPERATIVE one by one.
     """
-    supported = {frozenset(RebalanceProtocol) if a.cooperative else frozenset({RebalanceProtocol.EAGER}) for a in assignors}
-    return max(frozenset(RebalanceProtocol).intersection(*supported)) if supported else RebalanceProtocol.EAGER
+    supported = {
+        frozenset(RebalanceProtocol) if a.cooperative else frozenset({RebalanceProtocol.EAGER})
+        for a in assignors
+    }
+    return (
+        max(frozenset(RebalanceProtocol).intersection(*supported))
+        if supported
+        else RebalanceProtocol.EAGER
+    )
 
 
 def transferring_ownership(
     members: Mapping[str, MemberSubscription], assignment: Mapping[str, Sequence[TopicPartition]]
 ) -> dict[TopicPartition, str]:
-    """What somebody gets that did not own it, while somebody else owned it and does not get it; and who gets it.
+    """Return the partitions that change their owner, each with its next owner.
 
-    A cooperative assignor withholds that: while the owner has not given it up, two would have it. Where all members are
-    COOPERATIVE, an assignment of a plugin's in which there is any is a bug of the plugin's. (``cooperative-sticky`` looks at the
-    generations too: what two claim goes to the one of the newer generation, and that is no bug.)
+    Those are partitions that a member owned and does not get, and that another member gets. A
+    cooperative assignor withholds them: until the owner has revoked a partition, two members would
+    have it. If all members are COOPERATIVE, such a partition in the assignment of a plugin is a bug
+    of the plugin. (``cooperative-sticky`` looks at the generations too: a partition that two
+    members claim goes to the one of the newer generation, and that is no bug.)
     """
-    lost = {tp for member, told in members.items() for tp in set(told.owned).difference(assignment.get(member, ()))}
+    lost = {
+        tp
+        for member, told in members.items()
+        for tp in set(told.owned).difference(assignment.get(member, ()))
+    }
     return {
-        tp: member for member, mine in assignment.items() for tp in lost.intersection(mine).difference(members[member].owned)
+        tp: member
+        for member, mine in assignment.items()
+        for tp in lost.intersection(mine).difference(members[member].owned)
     }
 
 
 def racks_of(partitions: Mapping[str, Sequence[int]]) -> Mapping[TopicPartition, frozenset[str]]:
-    """The racks of the partitions' replicas; empty for a mapping that knows nothing of racks."""
+    """Return the racks of the partitions' replicas; empty for a mapping without racks."""
     return partitions.racks if isinstance(partitions, AssignableTopics) else {}
 
 
 def subscribed(
     members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
 ) -> dict[str, tuple[TopicPartition, ...]]:
-    """The partitions to be assigned, in order of topic and number: of topics that somebody wants and that have any."""
+    """Return the partitions to assign, in order of topic and number.
+
+    Those are the partitions of topics that a member wants and that have any.
+    """
     wanted = frozenset[str]().union(*(member.topics for member in members.values()))
     return {
         topic: tuple(TopicPartition(topic, number) for number in sorted(partitions[topic]))
@@ -155,11 +203,18 @@ def subscribed(
 
 
 def text_key(text: str) -> bytes:
-    """The order of texts in Java: by UTF-16 code units, which is not Python's order beyond the 65,536th character."""
+    """Return a sort key with the order of strings in Java: by UTF-16 code units.
+
+    Python's order differs beyond the 65,536th character.
+    """
     return text.encode("utf-16-be", "surrogatepass")
 
 
 def member_key(member: str, subscription: MemberSubscription) -> tuple[bool, bytes]:
-    """The order of members: static ones first, by their instance ids, which outlive restarts (KIP-345); then by member id."""
+    """Return the sort key of a member.
+
+    Static members come first, by their instance ids, which outlive restarts (KIP-345); then the
+    others by member id.
+    """
     instance = subscription.instance_id
     return instance is None, text_key(member if instance is None else instance)

@@ -1,8 +1,9 @@
-"""The order in which a ``java.util.HashMap`` gives out its keys.
+"""The order in which a ``java.util.HashMap`` yields its keys.
 
-Java's assignors iterate over such maps, and who comes first may keep one partition more. The order is no accident: hashes of texts
-are specified, and the table's size follows from the number of keys. So it can be had here as well, as long as no nine keys
-fall into one bucket (then Java turns the bucket into a tree).
+Java's assignors iterate over such maps, and the first member may keep one partition more. The order
+is deterministic: hashes of strings are specified, and the table's size follows from the number of
+keys. So it can be reproduced here, unless nine keys fall into one bucket (Java turns the bucket
+into a tree then).
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SMALLEST_TABLE = 16
 
 
 def text_hash(text: str) -> int:
-    """``String.hashCode``, as 32 bits without sign."""
+    """Return ``String.hashCode``, as 32 bits without sign."""
     value = 0
     for (unit,) in struct.iter_unpack(">H", text_key(text)):
         value = (31 * value + unit) & 0xFFFFFFFF
@@ -27,20 +28,24 @@ def text_hash(text: str) -> int:
 
 
 def partition_hash(partition: TopicPartition) -> int:
-    """``TopicPartition.hashCode``, as 32 bits without sign."""
+    """Return ``TopicPartition.hashCode``, as 32 bits without sign."""
     return (31 * (31 + partition.partition) + text_hash(partition.topic)) & 0xFFFFFFFF
 
 
 def map_order(keys: Iterable[str]) -> list[str]:
-    """``keys`` (without doubles, in the order of insertion by ``put``) in the order of iteration."""
+    """Return ``keys`` in the order of iteration.
+
+    ``keys`` has no duplicates and is in the order of insertion by ``put``.
+    """
     keys = list(keys)
     return _ordered(keys, text_hash, _table(len(keys)))
 
 
 def grouped_order(keys: Iterable[str]) -> list[str]:
-    """The same for a map that ``computeIfAbsent`` was asked for each of ``keys``, doubles and all.
+    """Return the keys of a map for which ``computeIfAbsent`` was called with each of ``keys``.
 
-    It puts new keys first in a bucket, and looks whether the table is full when it is asked, not when it has put in something.
+    Duplicates count. ``computeIfAbsent`` puts new keys first in a bucket, and checks whether the
+    table is full when it is called, not after an insertion.
     """
     met: dict[str, None] = {}
     size = _SMALLEST_TABLE
@@ -51,7 +56,10 @@ def grouped_order(keys: Iterable[str]) -> list[str]:
 
 
 def first_of(partitions: Sequence[TopicPartition], peak: int) -> TopicPartition:
-    """The first that a ``HashSet`` gives out which holds ``partitions`` now and held ``peak`` at most (it never shrinks)."""
+    """Return the first element that a ``HashSet`` with ``partitions`` yields.
+
+    ``peak``: the most elements that the set ever had, since its table never shrinks.
+    """
     return _ordered(partitions, partition_hash, _table(peak))[0]
 
 

@@ -1,4 +1,7 @@
-"""Racks: when it is worth to look at them, and who is near to what (KIP-881)."""
+"""The racks of members and replicas: when they matter, and which member is near which replica.
+
+See KIP-881.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,21 @@ from ...types import TopicPartition
 from .base import MemberSubscription
 
 
-def worth_matching(members: Collection[str], partitions: Mapping[TopicPartition, frozenset[str]]) -> bool:
-    """Whether racks make a difference: some member has a rack with replicas in it, and not every partition is in every rack."""
+def worth_matching(
+    members: Collection[str], partitions: Mapping[TopicPartition, frozenset[str]]
+) -> bool:
+    """Return whether racks make a difference.
+
+    They do if a member's rack has replicas, and not every partition is in every rack.
+    """
     everywhere = frozenset[str]().union(*partitions.values())
-    return not everywhere.isdisjoint(members) and any(racks != everywhere for racks in partitions.values())
+    return not everywhere.isdisjoint(members) and any(
+        racks != everywhere for racks in partitions.values()
+    )
 
 
 class Racks:
-    """Who of a whole group is near to what. ``used``: whether that makes a difference."""
+    """The distances of a group's members to replicas. ``used``: whether racks make a difference."""
 
     def __init__(
         self,
@@ -31,19 +41,32 @@ class Racks:
         self._members = of_members if self.used else {}
         self._partitions = of_partitions if self.used else {}
         inhabitants = Counter(of_members.values())
-        self._neighbours = {tp: sum(inhabitants[rack] for rack in near) for tp, near in of_partitions.items()}
+        self._neighbours = {
+            tp: sum(inhabitants[rack] for rack in near) for tp, near in of_partitions.items()
+        }
 
     def mismatch(self, member: str, tp: TopicPartition) -> bool:
-        """Whether ``member`` has a rack and ``tp`` no replica in it. Never when racks are not used."""
+        """Return whether ``member`` has a rack and ``tp`` no replica in it.
+
+        Never when racks are not used.
+        """
         rack = self._members.get(member)
         return rack is not None and rack not in self._partitions[tp]
 
     def fewest_neighbours_first(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
-        """``partitions``, those first that have the fewest members near; as they were if no member has a rack."""
-        return sorted(partitions, key=self._neighbours.__getitem__) if self._neighbours else partitions
+        """Return ``partitions``, sorted by the number of members near them.
+
+        The order stays as it is if no member has a rack.
+        """
+        return (
+            sorted(partitions, key=self._neighbours.__getitem__) if self._neighbours else partitions
+        )
 
     def next_near(self, tp: TopicPartition, members: Sequence[str], start: int) -> int | None:
-        """The index of the next of ``members`` that is near to ``tp``, from ``start`` once around; ``None``: there is none."""
+        """Return the index of the next of ``members`` near ``tp``, from ``start`` once around.
+
+        ``None``: there is none.
+        """
         racks = self._partitions.get(tp)
         if not racks:
             return None

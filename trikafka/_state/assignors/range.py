@@ -13,21 +13,28 @@ from .racks import worth_matching
 
 
 class RangeAssignor:
-    """Contiguous ranges of each topic, in the order of the members' ids (static members first, by their instance ids).
+    """Contiguous ranges of each topic, in the order of the members' ids, static members first.
 
-    Where it helps, what stands in a member's rack is assigned first, as much as the balance allows (KIP-881). Topics with as many
-    partitions and the same subscribers stay alike even then: who has partition 3 of one has it of all.
+    Where racks differ, partitions in a member's rack are assigned first, as far as the balance
+    allows (KIP-881). Topics with equal numbers of partitions and equal subscribers stay alike even
+    then: the member with partition 3 of one has partition 3 of all.
     """
 
     name = "range"
     cooperative = False
 
-    def assign(self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]) -> Assignment:
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
+    ) -> Assignment:
         result: Assignment = {member: [] for member in members}
         topics = subscribed(members, partitions)
         order = sorted(members, key=lambda member: member_key(member, members[member]))
         ranges = [
-            _Ranges(topics[topic], {m: members[m].rack or None for m in order if topic in members[m].topics}, racks_of(partitions))
+            _Ranges(
+                topics[topic],
+                {m: members[m].rack or None for m in order if topic in members[m].topics},
+                racks_of(partitions),
+            )
             for topic in _as_java_meets_them(members, topics)
         ]
         matched = any(each.worth_matching for each in ranges)
@@ -41,15 +48,22 @@ class RangeAssignor:
         return result
 
 
-def _as_java_meets_them(members: Mapping[str, MemberSubscription], topics: Iterable[str]) -> list[str]:
-    """The topics' order has no part in who gets what; it is the order of each member's list."""
-    wanted = dict.fromkeys(topic for member in map_order(members) for topic in sorted(members[member].topics))
+def _as_java_meets_them(
+    members: Mapping[str, MemberSubscription], topics: Iterable[str]
+) -> list[str]:
+    """Return the topics in Java's order.
+
+    The order does not decide which member gets what; it is the order of each member's list.
+    """
+    wanted = dict.fromkeys(
+        topic for member in map_order(members) for topic in sorted(members[member].topics)
+    )
     known = set(topics)
     return map_order(topic for topic in map_order(wanted) if topic in known)
 
 
 class _Ranges:
-    """One topic: what is still to be assigned, and who may have how much."""
+    """The ranges of one topic: partitions still to assign, and how many each member may have."""
 
     def __init__(
         self,
@@ -57,20 +71,23 @@ class _Ranges:
         takers: Mapping[str, str | None],
         racks: Mapping[TopicPartition, frozenset[str]],
     ) -> None:
-        self.partitions, self.takers = partitions, takers
+        self.partitions = partitions
+        self.takers = takers
         self.left = dict.fromkeys(partitions)
         self._assigned = dict.fromkeys(takers, 0)
         self._share, self._extra = divmod(len(partitions), len(takers))
         self.racked = any(takers.values())
         self._racks = {tp: racks.get(tp, frozenset()) for tp in partitions} if self.racked else {}
-        self.worth_matching = worth_matching({rack for rack in takers.values() if rack}, self._racks)
+        self.worth_matching = worth_matching(
+            {rack for rack in takers.values() if rack}, self._racks
+        )
 
     def room(self, member: str) -> int:
-        """How many more ``member`` may have."""
+        """Return how many more partitions ``member`` may have."""
         return max(0, self._share + (self._extra > 0) - self._assigned[member])
 
     def near(self, member: str, tp: TopicPartition) -> bool:
-        """Whether ``tp`` has a replica in the rack of ``member``, or the member stands nowhere in particular."""
+        """Return whether ``tp`` has a replica in the member's rack, or the member has none."""
         rack = self.takers[member]
         return rack is None or rack in self._racks.get(tp, ())
 
@@ -86,7 +103,9 @@ class _Ranges:
         """Assign what is left and ``may`` be assigned, one member after the other."""
         for member in self.takers:
             if room := self.room(member):
-                self.give(member, list(islice((tp for tp in self.left if may(member, tp)), room)), result)
+                self.give(
+                    member, list(islice((tp for tp in self.left if may(member, tp)), room)), result
+                )
 
 
 def _assign_by_rack(ranges: Iterable[_Ranges], result: Assignment) -> None:
@@ -102,11 +121,17 @@ def _assign_by_rack(ranges: Iterable[_Ranges], result: Assignment) -> None:
 
 
 def _assign_alike(group: Sequence[_Ranges], result: Assignment) -> None:
-    """Several topics whose partitions of the same number go to the same member: to one who is near to all of them."""
+    """Assign several topics so that partitions of the same number go to the same member.
+
+    That member is near to all of them.
+    """
     candidates = dict.fromkeys(group[0].takers)
     for row in zip(*(each.partitions for each in group), strict=True):
         for member in candidates:
-            if all(each.near(member, tp) and each.room(member) for each, tp in zip(group, row, strict=True)):
+            if all(
+                each.near(member, tp) and each.room(member)
+                for each, tp in zip(group, row, strict=True)
+            ):
                 for each, tp in zip(group, row, strict=True):
                     each.give(member, [tp], result)
                 if not any(each.room(member) for each in group):

@@ -9,12 +9,14 @@ from .base import Assignment, MemberSubscription, member_key, subscribed
 
 
 class RoundRobinAssignor:
-    """One partition after the other, around the members; those that do not subscribe to the topic are passed over."""
+    """Partition by partition, around the members that subscribe to its topic."""
 
     name = "roundrobin"
     cooperative = False
 
-    def assign(self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]) -> Assignment:
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
+    ) -> Assignment:
         result: Assignment = {member: [] for member in members}
         around = cycle(sorted(members, key=lambda member: member_key(member, members[member])))
         for topic, all_of_it in subscribed(members, partitions).items():

@@ -1,6 +1,7 @@
-"""The sticky assignors: who says that it has what, which of it counts, and what the cooperative one withholds.
+"""The sticky assignors: which claims to partitions count, and what the cooperative one withholds.
 
-How partitions are assigned stands in ``sticky_equal`` (all members subscribe to the same topics) and ``sticky_general``.
+The assignment itself is in ``sticky_equal`` (all members subscribe to the same topics) and
+``sticky_general``.
 """
 
 from __future__ import annotations
@@ -11,7 +12,14 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ...types import TopicPartition
-from .base import Assignment, LastAssignment, MemberSubscription, racks_of, subscribed, transferring_ownership
+from .base import (
+    Assignment,
+    LastAssignment,
+    MemberSubscription,
+    racks_of,
+    subscribed,
+    transferring_ownership,
+)
 from .java_order import grouped_order, map_order
 from .racks import Racks
 from .sticky_equal import EqualAssignment
@@ -20,40 +28,46 @@ from .sticky_general import GeneralAssignment
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a member says it had, and in which generation (-1: it does not say)."""
+    """The partitions that a member says it had, and in which generation (-1: not stated)."""
 
     partitions: Sequence[TopicPartition]
     generation: int
 
 
 class StickyAssignor:
-    """Balanced to within one partition where subscriptions allow, keeping what members had; they give it up while they join.
+    """Balanced to within one partition where subscriptions allow, keeping what members had.
 
-    What a member had goes with its subscription as user data, for at that time it owns nothing.
+    Members revoke everything while they join. What a member had is in its subscription as user
+    data, since at that time it owns nothing.
     """
 
     name = "sticky"
     cooperative = False
 
-    def assign(self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]) -> Assignment:
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
+    ) -> Assignment:
         claims = {member: read_claim(told.user_data) for member, told in members.items()}
         return _assign(members, partitions, claims)[0]
 
     def user_data(self, topics: frozenset[str], last: LastAssignment | None) -> bytes | None:
-        """The last assignment and its generation; nothing before the first."""
+        """Return the last assignment and its generation; ``None`` before the first."""
         return None if last is None else encode_claim(Claim(last.partitions, last.generation))
 
 
 class CooperativeStickyAssignor:
-    """The same for members that keep what they have while they join: what changes hands goes to nobody at first (KIP-429).
+    """The sticky assignment for members that keep their partitions while they join (KIP-429).
 
-    Its owner learns from this assignment that it is to give it up, and joins again without it; then it is assigned.
+    A partition that changes its owner is assigned to no member at first. Its owner learns from this
+    assignment that it must revoke the partition, and joins again without it. Then it is assigned.
     """
 
     name = "cooperative-sticky"
     cooperative = True
 
-    def assign(self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]) -> Assignment:
+    def assign(
+        self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
+    ) -> Assignment:
         claims = {member: Claim(told.owned, _generation(told)) for member, told in members.items()}
         result, transferring = _assign(members, partitions, claims)
         if transferring is None:
@@ -63,21 +77,37 @@ class CooperativeStickyAssignor:
         return result
 
     def user_data(self, topics: frozenset[str], last: LastAssignment | None) -> bytes:
-        """The generation, for leaders that do not know the subscription's field of that name."""
+        """Return the generation, for leaders that do not know the subscription's field for it."""
         return struct.pack(">i", -1 if last is None else last.generation)
 
 
+# Two algorithms, as in Java's client, because stickiness and balance are cheap together only if all
+# members subscribe to the same topics. Then each member's quota is known beforehand, and one pass
+# keeps, fills and ends (``sticky_equal``). With different subscriptions the most even assignment
+# can only be approached by moving single partitions (``sticky_general``), in time that grows with
+# members and partitions. Most groups have equal subscriptions.
+#
+# Claims are settled first, for both. A member that was away may claim partitions that others have
+# got since; the claim of the newer generation counts. Two claims of the same generation are a
+# contradiction (a member that was fenced and did not know it, say), and neither is believed.
+# Members are taken in the order of Java's ``HashMap``, since the first member may keep one
+# partition more: with any other order a change of the leader from Java's client to this one would
+# move partitions.
 def _assign(
-    members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]], claims: Mapping[str, Claim]
+    members: Mapping[str, MemberSubscription],
+    partitions: Mapping[str, Sequence[int]],
+    claims: Mapping[str, Claim],
 ) -> tuple[Assignment, dict[TopicPartition, str] | None]:
-    """The assignment, and what of it changes hands (``None``: not known)."""
+    """Return the assignment and the partitions that change their owner (``None``: not known)."""
     if not members:
         return {}, {}
     topics = subscribed(members, partitions)
     everything = dict.fromkeys(chain.from_iterable(topics.values()))
     racks = Racks(members, everything, racks_of(partitions))
     order = map_order(members)
-    owned, contested = _settle_claims({member: claims[member] for member in order}, members, everything)
+    owned, contested = _settle_claims(
+        {member: claims[member] for member in order}, members, everything
+    )
     if len({told.topics for told in members.values()}) == 1:
         equal = EqualAssignment(list(everything), racks, owned, contested)
         return equal.build(), equal.transferring
@@ -86,11 +116,15 @@ def _assign(
 
 
 def _settle_claims(
-    claims: Mapping[str, Claim], members: Mapping[str, MemberSubscription], known: Mapping[TopicPartition, None]
+    claims: Mapping[str, Claim],
+    members: Mapping[str, MemberSubscription],
+    known: Mapping[TopicPartition, None],
 ) -> tuple[dict[str, dict[TopicPartition, None]], set[TopicPartition]]:
-    """Who keeps its claim to what; and what several claim in the same generation, which nobody keeps for that.
+    """Return the partitions that each member keeps its claim to, and the contested ones.
 
-    Of two that claim a partition the one of the newer generation keeps it. What does not exist (any more) is left out.
+    Of two claims to a partition the one of the newer generation counts. Claims of several members
+    in the same generation are contested, and count for none of them. Partitions that do not exist
+    (any more) are left out.
     """
     owned: dict[str, dict[TopicPartition, None]] = {}
     owner: dict[TopicPartition, str] = {}
@@ -101,7 +135,8 @@ def _settle_claims(
             if tp not in known:
                 continue
             other = owner.get(tp)
-            # The other's generation is what stands in its subscription, also where the assignor has user data of its own.
+            # The other member's generation is the one in its subscription, even if the assignor has
+            # user data of its own.
             rival = -1 if other is None else max(members[other].generation, -1)
             if other is None:
                 mine[tp] = None
@@ -118,7 +153,10 @@ def _settle_claims(
 
 
 def _older(claims: Mapping[str, Claim], order: Sequence[str]) -> dict[TopicPartition, str]:
-    """Who had what in a generation before the newest; of several, in the newest of these."""
+    """Return the owners of partitions in generations before the newest.
+
+    Of several owners of a partition the one of the newest of these generations counts.
+    """
     newest = max(claim.generation for claim in claims.values())
     older: dict[TopicPartition, tuple[int, str]] = {}
     for member in order:
@@ -131,26 +169,34 @@ def _older(claims: Mapping[str, Claim], order: Sequence[str]) -> dict[TopicParti
 
 
 def _generation(told: MemberSubscription) -> int:
-    """The generation of what a member owns; old members say it only in the user data."""
+    """Return the generation of the member's owned partitions.
+
+    Old members state it only in the user data.
+    """
     if told.generation >= 0 or told.user_data is None or len(told.user_data) < 4:
         return max(told.generation, -1)
     return int(struct.unpack_from(">i", told.user_data)[0])
 
 
 def encode_claim(claim: Claim) -> bytes:
-    """The user data of ``sticky``: topics with their partitions, then the generation."""
+    """Return the user data of ``sticky``: topics with their partitions, then the generation."""
     by_topic: dict[str, list[int]] = {}
     for tp in claim.partitions:
         by_topic.setdefault(tp.topic, []).append(tp.partition)
     parts = [struct.pack(">i", len(by_topic))]
     for topic in grouped_order(tp.topic for tp in claim.partitions):
         name, numbers = topic.encode(), by_topic[topic]
-        parts.append(struct.pack(f">h{len(name)}si{len(numbers)}i", len(name), name, len(numbers), *numbers))
+        parts.append(
+            struct.pack(f">h{len(name)}si{len(numbers)}i", len(name), name, len(numbers), *numbers)
+        )
     return b"".join([*parts, struct.pack(">i", claim.generation)])
 
 
 def read_claim(data: bytes | None) -> Claim:
-    """Read the user data of ``sticky``; older members leave out the generation. What cannot be read claims nothing."""
+    """Read the user data of ``sticky``; older members leave out the generation.
+
+    Data that cannot be read claims nothing.
+    """
     if not data:
         return Claim((), -1)
     try:

@@ -1,4 +1,7 @@
-"""Sticky assignment where all members subscribe to the same topics: quotas are known beforehand, and one pass does it."""
+"""Sticky assignment where all members subscribe to the same topics.
+
+Quotas are known beforehand, so one pass suffices.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,11 @@ from .racks import Racks
 
 
 class EqualAssignment:
-    """Everybody gets the smaller quota, and as many as the remainder says one more.
+    """The assignment of equal quotas; the remainder gives some members one more.
 
-    First members keep what they own, up to their quota; then members in the racks of what is left are filled up, then all.
-    ``transferring`` is what goes to somebody while another had it, or several said so.
+    First members keep what they own, up to their quota. Then members in the racks of what is left
+    are filled up, then all. ``transferring``: the partitions that another member had, or that
+    several claimed, each with its next owner.
     """
 
     def __init__(
@@ -25,19 +29,26 @@ class EqualAssignment:
         contested: AbstractSet[TopicPartition],
     ) -> None:
         self.transferring: dict[TopicPartition, str] = {}
-        self._partitions, self._racks, self._owned, self._contested = partitions, racks, owned, contested
-        self._small, self._remainder = divmod(len(partitions), len(owned))  # how many get one more than the small quota
+        self._partitions = partitions
+        self._racks = racks
+        self._owned = owned
+        self._contested = contested
+        # The remainder is the number of members that get one more than the small quota.
+        self._small, self._remainder = divmod(len(partitions), len(owned))
         self._large = self._small + (self._remainder > 0)
-        self._over = 0  # how many have more than the small quota now
-        self._under: list[str] = []  # who has less than the small quota
-        self._at_small: list[str] = []  # who has the small quota and may get one more
+        #: The number of members above the small quota.
+        self._over = 0
+        #: Members below the small quota.
+        self._under: list[str] = []
+        #: Members with the small quota that may get one more.
+        self._at_small: list[str] = []
         self._result: Assignment = {member: [] for member in owned}
         self._revoked: dict[TopicPartition, str] = {}
 
     def build(self) -> Assignment:
-        """The assignment."""
+        """Return the assignment."""
         for member, mine in self._owned.items():
-            self._keep(member, mine)
+            self._retain_owned(member, mine)
         kept = {tp for mine in self._result.values() for tp in mine}
         left = [tp for tp in self._partitions if tp not in kept]
         self._under.sort(key=text_key)
@@ -48,9 +59,12 @@ class EqualAssignment:
         self._fill(left)
         return self._result
 
-    def _keep(self, member: str, owned: Mapping[TopicPartition, None]) -> None:
+    def _retain_owned(self, member: str, owned: Mapping[TopicPartition, None]) -> None:
         far = [tp for tp in owned if self._racks.mismatch(member, tp)]
-        mine = sorted((tp for tp in owned.keys() - set(far) - self._contested), key=lambda tp: (tp.partition, tp.topic))
+        mine = sorted(
+            (tp for tp in owned.keys() - set(far) - self._contested),
+            key=lambda tp: (tp.partition, tp.topic),
+        )
         if len(mine) < self._small:
             quota = len(mine)
             self._under.append(member)
@@ -66,11 +80,14 @@ class EqualAssignment:
 
     def _one_more_over(self) -> None:
         self._over += 1
-        if self._over == self._remainder:  # so nobody who has the small quota may get one more
+        if self._over == self._remainder:  # no member at the small quota may get one more
             self._at_small.clear()
 
     def _fill_near(self, left: Sequence[TopicPartition]) -> list[TopicPartition]:
-        """Assign what has a replica in the rack of somebody with room, around these members; returns the rest."""
+        """Assign partitions to members with room in a rack of theirs; return the rest.
+
+        Members take turns.
+        """
         rest: list[TopicPartition] = []
         turn = 0
         for tp in left:
@@ -91,7 +108,7 @@ class EqualAssignment:
         return rest
 
     def _fill(self, left: Sequence[TopicPartition]) -> None:
-        """Assign the rest: to each in turn until it has the small quota, then one more to each that has it."""
+        """Assign the rest, first up to the small quota, then one more to each member that may."""
         under, at_small, position = self._under, self._at_small, 0
         todo = iter(left)
         while under:

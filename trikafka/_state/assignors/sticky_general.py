@@ -1,5 +1,8 @@
-"""Sticky assignment where members subscribe to different topics: what is free goes to whoever has least, then single partitions
-move from fuller to emptier members as long as that makes the assignment more even."""
+"""Sticky assignment where members subscribe to different topics.
+
+Free partitions go to the member with the fewest. Then single partitions move from fuller to emptier
+members as long as that makes the assignment more even.
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,14 @@ from .base import Assignment, text_key
 from .java_order import first_of
 from .racks import Racks
 
-_Owned = dict[str, dict[TopicPartition, None]]  # the inner one is an ordered set
+_Owned = dict[str, dict[TopicPartition, None]]  # the inner dict is an ordered set
 
 
 class GeneralAssignment:
-    """The assignment while it is being made. What cannot take part in any move is set aside before moves begin."""
+    """The assignment in the making.
+
+    Members and partitions that cannot take part in any move are set aside before moves begin.
+    """
 
     def __init__(
         self,
@@ -26,45 +32,68 @@ class GeneralAssignment:
         owned: Mapping[str, Mapping[TopicPartition, None]],
         older: Mapping[TopicPartition, str],
     ) -> None:
-        self._topics, self._racks, self._older = topics, racks, older
+        self._topics = topics
+        self._racks = racks
+        self._older = older
         self._wanted = {member: names & topics.keys() for member, names in wanted.items()}
         self._takers = Counter(topic for names in self._wanted.values() for topic in names)
         self._mine: _Owned = {
-            member: {tp: None for tp in owned[member] if tp.topic in names and not racks.mismatch(member, tp)}
+            member: {
+                tp: None
+                for tp in owned[member]
+                if tp.topic in names and not racks.mismatch(member, tp)
+            }
             for member, names in self._wanted.items()
         }
         self._revoked = any(len(mine) < len(owned[member]) for member, mine in self._mine.items())
         self._owner = {tp: member for member, mine in self._mine.items() for tp in mine}
-        self._owners: dict[str, Counter[str]] = defaultdict(Counter)  # of a topic: who has how many of it
+        #: For each topic, how many of its partitions each member has.
+        self._owners: dict[str, Counter[str]] = defaultdict(Counter)
         for tp, member in self._owner.items():
             self._owners[tp.topic][member] += 1
         self._by_size = _BySize(self._mine)
         self._moves = _Moves()
-        self._balanced: bool | None = None  # as long as nothing has moved since it was looked at
+        #: The last answer of ``_is_balanced``; ``None`` after a move.
+        self._balanced: bool | None = None
 
+    # The steps are those of Java's client, whose results this must equal:
+    #
+    # 1. Members keep what they own and still subscribe to (in ``__init__``).
+    # 2. Free partitions go to the emptiest member that wants them, beginning with the topics that
+    #    fewest members can take: a partition with a single taker has to go there anyway.
+    # 3. Members that can neither get nor lose anything are set aside, so that moves do not look at
+    #    them.
+    # 4. If no owned partition was lost, moving only what was free may be enough. Then all movable
+    #    partitions take part.
+    # 5. If those moves did not make the assignment more even they are undone, unless it began from
+    #    nothing: stickiness counts more than another order of equal sizes.
     def build(self) -> Assignment:
-        """The assignment."""
-        # Starting with what few can take.
+        """Return the assignment."""
+        # Topics with few takers come first.
         names = sorted(self._topics, key=lambda topic: (self._takers[topic], topic))
         everything = [tp for topic in names for tp in self._topics[topic]]
         free = [tp for tp in everything if tp not in self._owner]
         anew = not self._mine[self._by_size.last()]
         self._assign_free(free)
         movable = [tp for tp in everything if self._takers[tp.topic] > 1]
-        aside = {member: self._mine[member] for member in self._wanted if not self._may_take_part(member)}
+        aside = {
+            member: self._mine[member] for member in self._wanted if not self._may_take_part(member)
+        }
         for member in aside:
             self._by_size.remove(member)
             del self._mine[member]
         before = {member: dict(mine) for member, mine in self._mine.items()}
-        if not self._revoked:  # then it may be enough to move what is new
+        if not self._revoked:  # moving only what is new may be enough
             self._even_out([tp for tp in free if self._takers[tp.topic] > 1])
         if self._even_out(movable) and not anew and _unevenness(self._mine) >= _unevenness(before):
             self._mine = before
         return {member: list(mine) for member, mine in (self._mine | aside).items()}
 
     def _assign_free(self, free: Sequence[TopicPartition]) -> None:
-        """Assign each to the member with the fewest that wants it: at first only where racks fit, then the rest."""
-        rest = [tp for tp in free if not self._assign_one(tp, near=True)] if self._racks.used else free
+        """Assign each partition to the member with the fewest that wants it, near ones first."""
+        rest = (
+            [tp for tp in free if not self._assign_one(tp, near=True)] if self._racks.used else free
+        )
         for tp in rest:
             self._assign_one(tp, near=False)
 
@@ -80,13 +109,16 @@ class GeneralAssignment:
         return False
 
     def _may_take_part(self, member: str) -> bool:
-        """Whether a member can get more, or has something that another can take."""
+        """Return whether a member can get more, or has a partition that another member can take."""
         mine = self._mine[member]
         most = sum(len(self._topics[topic]) for topic in self._wanted[member])
         return len(mine) < most or any(self._takers[tp.topic] > 1 for tp in mine)
 
     def _even_out(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Move ``partitions`` until the assignment is balanced or no move helps; returns whether anything moved."""
+        """Move ``partitions`` until the assignment is balanced or no move helps.
+
+        Returns whether any partition moved.
+        """
         moved = False
         while True:
             before, modified = _unevenness(self._mine), False
@@ -95,7 +127,7 @@ class GeneralAssignment:
                     break
                 modified |= self._improve(tp)
             moved |= modified
-            # A round of moves that gained nothing would be followed by others, for ever.
+            # A round of moves that gained nothing would be repeated without an end.
             if not modified or _unevenness(self._mine) >= before:
                 return moved
 
@@ -105,7 +137,11 @@ class GeneralAssignment:
         return self._balanced
 
     def _look_for_balance(self) -> bool:
-        """Whether sizes differ by one at most, or nobody can get anything from one who has two more."""
+        """Return whether no move can help.
+
+        Either sizes differ by one at most, or no member can take anything from a member that has at
+        least two more.
+        """
         if self._by_size.smallest() >= self._by_size.largest() - 1:
             return True
         size = {member: len(mine) for member, mine in self._mine.items()}
@@ -113,17 +149,27 @@ class GeneralAssignment:
         for member in self._by_size:
             for topic in self._wanted[member]:
                 if topic not in largest:
-                    largest[topic] = max(size[owner] for owner, count in self._owners[topic].items() if count)
+                    largest[topic] = max(
+                        size[owner] for owner, count in self._owners[topic].items() if count
+                    )
                 if size[member] + 1 < largest[topic]:
                     return False
         return True
 
     def _improve(self, tp: TopicPartition) -> bool:
-        """Move ``tp`` (or another, see :class:`_Moves`) to its owner of older days or the emptiest member, if that helps."""
+        """Move ``tp`` if that helps; return whether anything moved.
+
+        It goes to its owner in an older generation, or else to the emptiest member. Another
+        partition may move instead, see :class:`_Moves`.
+        """
         member = self._owner[tp]
         size = len(self._mine[member])
         before = self._older.get(tp)
-        if before in self._mine and tp.topic in self._wanted[before] and size > len(self._mine[before]) + 1:
+        if (
+            before in self._mine
+            and tp.topic in self._wanted[before]
+            and size > len(self._mine[before]) + 1
+        ):
             taker = before
         else:
             taker = next(other for other in self._by_size if tp.topic in self._wanted[other])
@@ -134,7 +180,7 @@ class GeneralAssignment:
 
     def _move(self, tp: TopicPartition, taker: str) -> None:
         giver = self._owner[tp]
-        self._moves.note(tp, giver, taker)
+        self._moves.record_move(tp, giver, taker)
         for member in {giver, taker}:
             self._by_size.remove(member)
         del self._mine[giver][tp]
@@ -148,7 +194,10 @@ class GeneralAssignment:
 
 
 class _BySize:
-    """The members by how many partitions they have, then by id. A member is taken out before it gets more or less, and put back."""
+    """The members ordered by their number of partitions, then by id.
+
+    Remove a member before its number changes, and add it afterwards.
+    """
 
     def __init__(self, mine: _Owned) -> None:
         self._mine = mine
@@ -179,14 +228,14 @@ class _BySize:
 
 
 class _Moves:
-    """What has moved from whom to whom, so that no two members swap partitions of one topic: two moves for nothing."""
+    """The moves so far, so that no two members swap partitions of one topic: two useless moves."""
 
     def __init__(self) -> None:
         self._of: dict[TopicPartition, tuple[str, str]] = {}
         self._between: dict[tuple[str, str, str], _Set] = defaultdict(_Set)
 
-    def note(self, tp: TopicPartition, giver: str, taker: str) -> None:
-        """``tp`` moves: seen from where it was at first."""
+    def record_move(self, tp: TopicPartition, giver: str, taker: str) -> None:
+        """Record a move of ``tp``, as seen from its first owner."""
         source = giver
         if (known := self._of.pop(tp, None)) is not None:
             source = known[0]
@@ -199,14 +248,17 @@ class _Moves:
             self._between[tp.topic, source, taker].add(tp)
 
     def instead_of(self, tp: TopicPartition, giver: str, taker: str) -> TopicPartition:
-        """What to move to ``taker`` instead of ``tp``: one of the same topic that came from there, or ``tp`` itself."""
+        """Return the partition to move to ``taker`` instead of ``tp``, or ``tp`` itself.
+
+        That is a partition of the same topic which came from ``taker``.
+        """
         source = self._of[tp][0] if tp in self._of else giver
         back = self._between.get((tp.topic, taker, source))
         return tp if back is None else first_of(list(back.members), back.peak)
 
 
 class _Set:
-    """A set that knows the order of insertion, and how large it was at most."""
+    """A set with the order of insertion and the largest size so far."""
 
     def __init__(self) -> None:
         self.members: dict[TopicPartition, None] = {}
@@ -221,6 +273,6 @@ class _Set:
 
 
 def _unevenness(mine: _Owned) -> int:
-    """The sum of the differences in size between any two members."""
+    """Return the sum of the differences in size between any two members."""
     sizes = sorted(len(each) for each in mine.values())
     return sum((2 * index - len(sizes) + 1) * size for index, size in enumerate(sizes))

@@ -1,1 +1,4 @@
-"""Schemas of the messages that kafka-python lacks, in its JSON form. ``extra_messages`` makes classes of them."""
+"""Schemas of the messages that kafka-python lacks, in its JSON form.
+
+``extra_messages`` makes classes of them.
+"""

@@ -1,4 +1,6 @@
-"""Exports into folders of formats that Spark knows by name: one write of Spark's a plan, from the same reader as all else here.
+"""Exports into folders of formats that Spark knows by name: one write by Spark per plan.
 
-They have no key to know a write by, so an export is at least once, and says so. Delta and Iceberg: :mod:`trikafka_spark.lake`.
+The rows come from the same reader as in all exports. Such a format has no key to identify a write
+by, so an export is at least once, and its result says so. Delta and Iceberg are in
+:mod:`trikafka_export.lake`.
 """

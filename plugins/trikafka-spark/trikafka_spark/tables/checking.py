@@ -1,4 +1,4 @@
-"""Whether a table has the rows that the manifests say, each once."""
+"""The check that a table has each row of the manifests once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from trikafka.interfaces import ExportCheck, WrittenFile
 from .counting import Count, count_rows
 from .work import TableWork
 
-#: A partition's parts are counted in at most so many groups; those that differ, part by part.
+#: The most groups in which a partition's parts are counted. Groups that differ are counted part by
+#: part.
 _GROUPS = 64
 
 
@@ -30,7 +31,11 @@ class _Group(NamedTuple):
 
 
 def check_table(work: TableWork[ExportCheck], store: TableStore) -> ExportCheck:
-    """Count. Raises :exc:`trikafka.ExportError` for damaged manifests. Blocks."""
+    """Count the rows of the table. Blocks.
+
+    Raises:
+        ExportError: A manifest is damaged.
+    """
     listed = sorted(store.listed(), key=lambda part: (part.planned.tp, part.start))
     groups = _grouped(listed)
     counts = _counted(work, groups)
@@ -40,9 +45,11 @@ def check_table(work: TableWork[ExportCheck], store: TableStore) -> ExportCheck:
         _problem(group, count)
         for group, count in zip(single, _counted(work, single), strict=True)
         if not _fits(group, count)
-    ]  # fmt: skip
+    ]
     if wrong and not problems:
-        problems = [f"{group.span} has rows between the offsets that were exported" for group in wrong]
+        problems = [
+            f"{group.span} has rows between the offsets that were exported" for group in wrong
+        ]
     return ExportCheck(len(listed), sum(count.rows for count in counts), 0, tuple(problems))
 
 
@@ -67,6 +74,13 @@ def _fits(group: _Group, count: Count) -> bool:
 
 
 def _problem(group: _Group, count: Count) -> str:
-    twice = f", {count.rows - count.offsets:,} of them not for the first time" if count.rows > count.offsets else ""
+    twice = (
+        f", {count.rows - count.offsets:,} of them not for the first time"
+        if count.rows > count.offsets
+        else ""
+    )
     span = group.span
-    return f"{span.topic}-{span.partition} [{span.start}, {span.end}) has {count.rows:,} rows{twice}, not {group.rows:,}"
+    return (
+        f"{span.topic}-{span.partition} [{span.start}, {span.end}) has {count.rows:,} "
+        f"rows{twice}, not {group.rows:,}"
+    )

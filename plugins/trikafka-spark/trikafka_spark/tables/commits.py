@@ -1,4 +1,7 @@
-"""What one write to a table is: of which plan, and what of it is left out. Kept with the write, where its format can. Pure."""
+"""The description of one write to a table: its plan, and the ranges left out.
+
+It is kept with the write, if the format can. Pure.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ _KEY = "trikafka"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The one write of a plan: all its ranges but those ``left``, or ``nothing`` of it."""
+    """The one write of a plan: all ranges except those in ``left``, or ``nothing``."""
 
     app_id: str
     number: int
@@ -26,22 +29,24 @@ class Commit:
 
     @classmethod
     def of(cls, plan: ExportPlan, written: Mapping[PlannedRange, tuple[LostRange, ...]]) -> Commit:
-        """The write of these ranges of a plan, each with what is lost of it."""
+        """Return the write of these ranges of a plan, each with its lost offsets."""
         left = tuple(_key(planned) for planned in plan.ranges if planned not in written)
         gaps = tuple(gap for lost in written.values() for gap in lost)
         return cls(str(plan.format["app_id"]), plan.number, plan.plan_id, left=left, lost=gaps)
 
     @classmethod
     def empty(cls, plan: ExportPlan) -> Commit:
-        """No write."""
+        """Return the description of a plan without a write."""
         return cls(str(plan.format["app_id"]), plan.number, plan.plan_id, nothing=True)
 
     def has(self, planned: PlannedRange) -> bool:
-        """Whether the range was written."""
+        """Return whether the range was written."""
         return not self.nothing and _key(planned) not in self.left
 
-    def results(self, ranges: Iterable[PlannedRange], rows: Mapping[PlannedRange, int]) -> list[RangeResult]:
-        """What became of the ranges, of which the table has so many rows."""
+    def results(
+        self, ranges: Iterable[PlannedRange], rows: Mapping[PlannedRange, int]
+    ) -> list[RangeResult]:
+        """Return the results of ranges with these numbers of rows in the table."""
         return [self._result(planned, rows.get(planned, 0)) for planned in ranges]
 
     def _result(self, planned: PlannedRange, rows: int) -> RangeResult:
@@ -50,20 +55,30 @@ class Commit:
         name = planned.name.removesuffix(".parquet")
         part = WrittenFile(planned, name, planned.start, planned.end, rows, 0)
         lost = tuple(
-            gap for gap in self.lost
+            gap
+            for gap in self.lost
             if (gap.topic, gap.partition) == planned.tp and planned.start <= gap.start < planned.end
-        )  # fmt: skip
+        )
         return RangeResult(planned, planned.end, (part,) if rows else (), lost)
 
     def to_json(self) -> str:
-        """The text to keep with the write."""
+        """Return the text to keep with the write."""
         lost = [[gap.topic, gap.partition, gap.start, gap.end, gap.reason] for gap in self.lost]
-        body = {"app_id": self.app_id, "plan": self.number, "plan_id": self.plan_id, "nothing": self.nothing}
+        body = {
+            "app_id": self.app_id,
+            "plan": self.number,
+            "plan_id": self.plan_id,
+            "nothing": self.nothing,
+        }
         return json.dumps({_KEY: {**body, "left": self.left, "lost": lost}})
 
     @classmethod
     def from_json(cls, text: str | None) -> Commit | None:
-        """Read it again; ``None`` for what is not ours. Raises :exc:`ExportError` for what is ours and damaged."""
+        """Return the write that a text describes; ``None`` for a text of another origin.
+
+        Raises:
+            ExportError: The text is damaged.
+        """
         found = _ours(text)
         if found is None:
             return None
@@ -73,11 +88,19 @@ class Commit:
                 number=int(found["plan"]),
                 plan_id=str(found["plan_id"]),
                 nothing=bool(found["nothing"]),
-                left=tuple((str(topic), int(partition), int(start)) for topic, partition, start in found["left"]),
-                lost=tuple(LostRange(str(t), int(p), int(low), int(high), str(why)) for t, p, low, high, why in found["lost"]),
+                left=tuple(
+                    (str(topic), int(partition), int(start))
+                    for topic, partition, start in found["left"]
+                ),
+                lost=tuple(
+                    LostRange(str(t), int(p), int(low), int(high), str(why))
+                    for t, p, low, high, why in found["lost"]
+                ),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ExportError(f"what an export noted of what it wrote is damaged: {error!r}") from error
+            raise ExportError(
+                f"what an export noted of what it wrote is damaged: {error!r}"
+            ) from error
         return commit
 
 

@@ -1,4 +1,4 @@
-"""How many rows of offset ranges a table has, by one query of Spark's."""
+"""The number of a table's rows in offset ranges, by one Spark query."""
 
 from __future__ import annotations
 
@@ -13,14 +13,19 @@ if TYPE_CHECKING:
 
 
 class Count(NamedTuple):
-    """Rows, and how many different offsets they have."""
+    """The number of rows, and the number of their different offsets."""
 
     rows: int
     offsets: int
 
 
-def count_rows(table: DataFrame, ranges: Sequence[OffsetRange], *, distinct: bool = False) -> list[Count]:
-    """Count the rows of each range, which do not overlap; without ``distinct``, the offsets are not told apart. Blocks."""
+def count_rows(
+    table: DataFrame, ranges: Sequence[OffsetRange], *, distinct: bool = False
+) -> list[Count]:
+    """Count the rows of each range. Blocks.
+
+    The ranges must not overlap. Without ``distinct``, different offsets are not counted.
+    """
     from pyspark.sql import functions as f
 
     if not ranges:
@@ -32,7 +37,9 @@ def count_rows(table: DataFrame, ranges: Sequence[OffsetRange], *, distinct: boo
     offset = f.col("offset")
     found = (
         table.select("topic", "partition", "offset")
-        .where(reduce(lambda one, other: one | other, _hulls(ranges)))  # of which the table's statistics know
+        .where(
+            reduce(lambda one, other: one | other, _hulls(ranges))
+        )  # a condition that the table's statistics can use
         .join(
             f.broadcast(spans),
             (f.col("topic") == f.col("of_topic"))
@@ -49,7 +56,7 @@ def count_rows(table: DataFrame, ranges: Sequence[OffsetRange], *, distinct: boo
 
 
 def _hulls(ranges: Iterable[OffsetRange]) -> Iterable[Column]:
-    """For each partition, a condition that is true of all its ranges, and of little else."""
+    """Yield for each partition a condition that all its ranges fulfil, and few other rows."""
     from pyspark.sql import functions as f
 
     spans: dict[TopicPartition, tuple[int, int]] = {}

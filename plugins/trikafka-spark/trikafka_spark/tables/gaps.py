@@ -1,4 +1,7 @@
-"""What the log has lost of planned ranges, asked before they are read: for exports that may go on without it."""
+"""Deleted offsets of planned ranges, found before they are read.
+
+For exports that may continue without them.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +15,30 @@ from trikafka import Consumer, OffsetRange, TopicPartition, TrikafkaError
 from trikafka.interfaces import LostRange, PlannedRange
 
 _REASON = "deleted from the log before it was exported"
-#: What is there of a range, ``None`` for nothing, and what is lost of it.
+#: The existing part of each range (``None``: nothing), and its lost offsets.
 Reads = dict[PlannedRange, tuple[OffsetRange | None, tuple[LostRange, ...]]]
 
 
 def whole(ranges: Sequence[PlannedRange]) -> Reads:
-    """All of each range; where something is lost, reading it fails."""
-    return {each: (OffsetRange(each.topic, each.partition, each.start, each.end), ()) for each in ranges}
+    """Return all of each range. Reading fails where offsets are deleted."""
+    return {
+        each: (OffsetRange(each.topic, each.partition, each.start, each.end), ()) for each in ranges
+    }
 
 
-async def what_is_there(ranges: Sequence[PlannedRange], settings: Mapping[str, Any]) -> tuple[Reads, dict[PlannedRange, Exception]]:
-    """What is there of each range, and the errors of partitions that did not say."""
+async def what_is_there(
+    ranges: Sequence[PlannedRange], settings: Mapping[str, Any]
+) -> tuple[Reads, dict[PlannedRange, Exception]]:
+    """Return the existing part of each range, and the errors of partitions without a response."""
     spans: dict[TopicPartition, tuple[int, int]] = {}
     errors: dict[TopicPartition, Exception] = {}
 
     async def ask(consumer: Consumer, tp: TopicPartition) -> None:
         try:
-            spans[tp] = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+            spans[tp] = (
+                (await consumer.beginning_offsets([tp]))[tp],
+                (await consumer.end_offsets([tp]))[tp],
+            )
         except TrikafkaError as error:
             errors[tp] = error
 
@@ -40,8 +50,10 @@ async def what_is_there(ranges: Sequence[PlannedRange], settings: Mapping[str, A
     return reads, {planned: errors[planned.tp] for planned in ranges if planned.tp in errors}
 
 
-def cut(planned: PlannedRange, beginning: int, end: int) -> tuple[OffsetRange | None, tuple[LostRange, ...]]:
-    """What a log that holds ``beginning <= offset < end`` has of a range, and what it lacks."""
+def cut(
+    planned: PlannedRange, beginning: int, end: int
+) -> tuple[OffsetRange | None, tuple[LostRange, ...]]:
+    """Return the part of a range within ``beginning <= offset < end``, and the lost rest."""
     first, last = max(planned.start, beginning), min(planned.end, end)
     if first >= last:
         return None, (LostRange(*planned.tp, planned.start, planned.end, _REASON),)

@@ -1,7 +1,9 @@
-"""A format by its name for Spark: at least once, for what it wrote it cannot be asked.
+"""A table in a format that Spark knows by name: at least once.
 
-A note beside the table says that a plan's rows are in it. What is killed between the end of Spark's write and the note is written
-again, and stands twice; so may a part of a write that was killed while Spark gave its files their names.
+Past writes cannot be identified in such a table. A note beside it says that a plan's rows are in
+it. If an export is killed between the end of Spark's write and the note, the rows are written again
+and exist twice. The same may happen to a part of a write that was killed while Spark renamed its
+files.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trikafka_export.in_tables import refuse_tables
+
 from trikafka import ExportError, TableStore
 from trikafka.interfaces import ExportPlan
 
-from ..in_tables import refuse_tables
 from .commits import Commit
 from .options import TableOptions
 from .rows import SCHEMA_DDL, appender
@@ -22,43 +25,57 @@ if TYPE_CHECKING:
 
 
 class NamedTable:
-    """A folder that Spark writes by the name of a format."""
+    """A folder that Spark writes in a format given by name."""
 
     def __init__(self, store: TableStore, options: TableOptions) -> None:
-        self._store, self._options = store, options
+        self._store = store
+        self._options = options
         self._path = f"file://{store.root}"
 
     @property
     def format(self) -> str:
-        """Its name for Spark."""
+        """The format's name in Spark."""
         return self._options.format
 
     def conf(self) -> Mapping[str, str]:
-        """What is given."""
+        """Return the user's settings for Spark."""
         return self._options.conf
 
     def advice(self) -> str:
-        """The user knows where it comes from."""
-        return f"Spark does not know the format {self._options.format!r}: name its package by the option spark.jars.packages"
+        """Return advice for a format that Spark does not know."""
+        return (
+            f"Spark does not know the format {self._options.format!r}: name its package by the "
+            "option spark.jars.packages"
+        )
 
     def check(self) -> None:
-        """Nothing but what begins with an underscore may be there: readers would mix it with the export."""
+        """Check that the folder has only entries that begin with an underscore or a dot.
+
+        Readers would mix anything else with the export.
+
+        Raises:
+            ExportError: There is another entry.
+        """
         refuse_tables(self._store.root)
-        strangers = (path.name for path in self._store.root.iterdir() if not path.name.startswith(("_", ".")))
+        strangers = (
+            path.name for path in self._store.root.iterdir() if not path.name.startswith(("_", "."))
+        )
         if (stranger := next(strangers, None)) is not None:
-            raise ExportError(f"{self._store.root} is not empty (such as {stranger}): choose an empty directory")
+            raise ExportError(
+                f"{self._store.root} is not empty (such as {stranger}): choose an empty directory"
+            )
 
     def found(self, plan: ExportPlan) -> Commit | None:
-        """By the note."""
+        """Return the write of a plan according to its note."""
         return Commit.from_json(self._store.committed(plan.number))
 
     def write(self, rows: DataFrame, commit: Commit, partition_by: Sequence[str]) -> None:
-        """Append, then note it."""
+        """Append the rows, then write the note."""
         appender(rows, self._options.format, partition_by, self._options.write).save(self._path)
         self._store.note_committed(commit.number, commit.to_json())
 
     def rows(self, spark: SparkSession) -> DataFrame | None:
-        """What a reader of the folder finds."""
+        """Return the rows of the folder; ``None`` if there are none."""
         if all(path.name.startswith(("_", ".")) for path in self._store.root.iterdir()):
             return None
         return spark.read.format(self._options.format).schema(SCHEMA_DDL).load(self._path)

@@ -1,4 +1,4 @@
-"""What is done with a table by Spark, in threads: write a plan, say what stands of it, count everything."""
+"""The work on a table by Spark, in threads: write a plan, determine its results, count rows."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import trio
 from trikafka import ConfigurationError, ExportError, KafkaTimeoutError, OffsetRange, TrikafkaError
 from trikafka.interfaces import ExportPlan, PlannedRange, RangeResult
 
+from ..range_units import error_of
 from ..session import causes_of, text_of
 from ..spark_work import SparkWork
-from ..task import error_of
 from .commits import Commit
 from .counting import count_rows
 from .gaps import Reads
@@ -25,46 +25,53 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Errors = dict[PlannedRange, Exception]
-#: What Spark says of a format that it does not have.
+#: Texts of Spark's errors about an unknown format.
 _UNKNOWN = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source")
 
 
 class TableWork(SparkWork[T]):
-    """``action(work)`` in a thread, with a session of Spark's."""
+    """Runs ``action(work)`` in a thread, with a Spark session."""
 
     def __init__(
-        self, context: SparkContext, limiter: trio.CapacityLimiter, table: NamedTable, action: Callable[[TableWork[T]], T]
+        self,
+        context: SparkContext,
+        limiter: trio.CapacityLimiter,
+        table: NamedTable,
+        action: Callable[[TableWork[T]], T],
     ) -> None:
         super().__init__(context, limiter)
-        self.table, self._action = table, action
+        self.table = table
+        self._action = action
 
     def _act(self) -> T:
         return self._action(self)
 
     @property
     def session(self) -> SparkSession:
-        """The session over the context."""
+        """The session of the context."""
         from pyspark.sql import SparkSession
 
         return SparkSession(self._context)
 
     def check_wanted(self) -> None:
-        """Raise :exc:`ExportError` if the export was cancelled: nothing new is begun."""
+        """Raise :exc:`ExportError` if the export was cancelled, so that nothing new begins."""
         if self._call.cancelled:
             raise ExportError("the export was cancelled")
 
     def rows(self, reads: Sequence[RangeToRead], settings: Mapping[str, Any]) -> Any:
-        """The rows of ranges; an error in them is found by :meth:`blamed`."""
+        """Return the rows of ranges. :meth:`blamed` finds the origin of an error in them."""
         return rows_of(self.session, reads, settings, self._secret, self._rows)
 
     def check_known(self) -> None:
-        """Have Spark look for the format. Raises what it raises where there is none of the name."""
+        """Let Spark look up the format; raise Spark's error if there is none."""
         conf = self.session._jsparkSession.sessionState().conf()
         jvm: Any = self.session._jvm
-        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(self.table.format, conf)
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(
+            self.table.format, conf
+        )
 
     def blamed(self, error: Exception) -> tuple[str, Exception] | None:
-        """Which range an error of Spark's came from, and what it was there."""
+        """Return the range that a Spark error came from, and the original error."""
         return error_of(text_of(error), self._secret)
 
     def _explained(self, error: Exception) -> tuple[ExportError, Exception]:
@@ -77,14 +84,23 @@ class TableWork(SparkWork[T]):
         return failure, cause
 
 
-def write_plan(work: TableWork[Errors], plan: ExportPlan, reads: Reads, settings: Mapping[str, Any]) -> Errors:
-    """Write the ranges in one commit, unless the table has it already. Returns the errors of those that are not in it.
+def write_plan(
+    work: TableWork[Errors], plan: ExportPlan, reads: Reads, settings: Mapping[str, Any]
+) -> Errors:
+    """Write the ranges in one commit, unless the table has it already.
 
-    A range that Kafka does not give is left out, and the others are written without it.
+    A range that Kafka does not deliver is left out, and the others are written without it.
+
+    Returns:
+        The errors of the ranges left out.
     """
     found = work.table.found(plan)
     if found is not None:
-        return {planned: KafkaTimeoutError(f"an earlier attempt at {planned}", 0.0) for planned in reads if not found.has(planned)}
+        return {
+            planned: KafkaTimeoutError(f"an earlier attempt at {planned}", 0.0)
+            for planned in reads
+            if not found.has(planned)
+        }
     left: Errors = {}
     partition_by = list(plan.format.get("partition_by", ()))
     while len(left) < len(reads):
@@ -104,23 +120,33 @@ def write_plan(work: TableWork[Errors], plan: ExportPlan, reads: Reads, settings
     return left
 
 
-def _from_kafka(work: TableWork[Errors], error: Exception, reads: Reads) -> tuple[PlannedRange, Exception]:
-    """The range that ended a write, by an error of Kafka's; any other error is raised again."""
+def _from_kafka(
+    work: TableWork[Errors], error: Exception, reads: Reads
+) -> tuple[PlannedRange, Exception]:
+    """Return the range whose Kafka error ended a write; raise any other error again."""
     where, cause = work.blamed(error) or ("", error)
     planned = next((each for each in reads if str(each) == where), None)
-    if planned is None or isinstance(cause, ExportError | ConfigurationError) or not isinstance(cause, TrikafkaError):
+    if (
+        planned is None
+        or isinstance(cause, ExportError | ConfigurationError)
+        or not isinstance(cause, TrikafkaError)
+    ):
         raise error
     return planned, cause
 
 
-def settle_plan(work: TableWork[list[RangeResult]], plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
-    """What the table has of the plan, as far as its format can tell."""
+def settle_plan(
+    work: TableWork[list[RangeResult]], plan: ExportPlan, ranges: Sequence[PlannedRange]
+) -> list[RangeResult]:
+    """Return the results of the plan in the table, as far as its format reports them."""
     found = work.table.found(plan) or Commit.empty(plan)
     written = [planned for planned in ranges if found.has(planned)]
     return found.results(ranges, _rows_of(work, written))
 
 
-def _rows_of(work: TableWork[list[RangeResult]], written: Sequence[PlannedRange]) -> dict[PlannedRange, int]:
+def _rows_of(
+    work: TableWork[list[RangeResult]], written: Sequence[PlannedRange]
+) -> dict[PlannedRange, int]:
     table = work.table.rows(work.session)
     if table is None or not written:
         return {}

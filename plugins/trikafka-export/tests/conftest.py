@@ -1,0 +1,35 @@
+"""Topics with known records in a real Kafka, and a small HDFS."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+from hdfs_server import HdfsServer, hdfs_server
+from known_topics import make_topic
+
+_numbers = itertools.count()
+MakeTopic = Callable[..., Awaitable[str]]
+
+
+@pytest.fixture(scope="session")
+def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HdfsServer]:
+    """A small HDFS for all tests of the process."""
+    with hdfs_server(tmp_path_factory.mktemp("hdfs")) as server:
+        yield server
+
+
+@pytest.fixture
+def new_topic(kafka_broker: Any) -> MakeTopic:
+    """``await new_topic(records, partitions=4)``: a new topic with so many records; returns its
+    name.
+    """
+
+    async def make(records: int, partitions: int = 4) -> str:
+        return await make_topic(
+            kafka_broker.bootstrap_servers, f"topic-exported-{next(_numbers)}", records, partitions
+        )
+
+    return make

@@ -1,0 +1,36 @@
+"""The log of an export whose clients, one in each of its threads, cannot reach a broker."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trikafka
+
+
+async def test_dead_address_is_logged_once(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Four threads with a client each log a dead bootstrap address once."""
+    topic = await new_topic(400, partitions=4)
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        dead = f"127.0.0.1:{unused.getsockname()[1]}"
+    options = {"threads": 4, "spark_above": "never"}
+    found = await trikafka.export(
+        topic,
+        tmp_path,
+        bootstrap_servers=f"{dead},{kafka_broker.bootstrap_servers}",
+        max_records_per_file=20,
+        sink_options=options,
+    )
+    assert found.rows == 400
+    told = [
+        record
+        for record in caplog.records
+        if "a bootstrap address is of no use" in record.getMessage()
+    ]
+    assert len(told) == 1
+    assert dead in told[0].getMessage()

@@ -1,0 +1,66 @@
+"""Messages of ``trikafka export``: with ``--every`` an outage once, and the place of dead letters.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import pytest
+from trikafka_export.command import _dead_letters, _gist
+
+from trikafka import ExportResult
+
+LATE = (
+    "t-1 could not be exported: reading t-1 from offset {} did not finish within {} s (1 attempt)"
+)
+GONE = (
+    "t-0, t-12 could not be exported: t-0 holds the offsets [30, {}), but [0, 100) are to be read"
+)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (LATE.format(5, 120), LATE.format(5, 120.25) + "; 1,200 rows are published"),
+        (GONE.format(100), GONE.format("250") + "; 3 rows are published"),
+    ],
+)
+def test_same_outage_has_the_same_gist(one: str, other: str) -> None:
+    assert _gist(one) == _gist(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (LATE, LATE.replace("t-1 could", "t-2 could")),
+        (LATE, GONE),
+        (
+            "cannot write to /data/1: No space left on device",
+            "cannot write to /data/2: No space left on device",
+        ),
+    ],
+)
+def test_another_outage_has_another_gist(one: str, other: str) -> None:
+    assert _gist(one) != _gist(other)
+
+
+@pytest.mark.parametrize(
+    ("destination", "format", "location", "told"),
+    [
+        ("/data/orders", "parquet", None, "_dead_letters in /data/orders"),
+        (
+            "shop.orders",
+            "iceberg",
+            "s3://lake/shop/orders",
+            "_dead_letters in s3://lake/shop/orders",
+        ),
+        ("shop.orders", "iceberg", None, "_dead_letters at the location of shop.orders"),
+    ],
+)
+def test_place_of_dead_letters_is_named(
+    destination: str, format: str, location: str | None, told: str
+) -> None:
+    result = ExportResult(
+        destination, (), False, (), {}, {}, dead_letters=1, format=format, location=location
+    )
+    assert _dead_letters(result) == told

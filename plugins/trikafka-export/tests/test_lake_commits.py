@@ -1,0 +1,284 @@
+"""Changes of a table by others, and lost responses, at the moment of a plan's commit.
+
+No Kafka: a plan's files are written by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trio
+from lakes import IcebergLake, Lake, StoredDelta, make_lake
+from s3_server import s3_server
+from trikafka_export.lake.columns import TableColumns, table_schema
+from trikafka_export.lake.footers import DataFile, read_footers
+from trikafka_export.lake.log import TableLog
+from trikafka_export.lake.options import lake_options
+from trikafka_export.lake.sink import LakeSink, _log_of
+
+from trikafka import ConfigurationError, ExportError
+from trikafka.interfaces import ExportPlan, PlannedRange, WrittenFile
+
+TIME = 1_700_000_000_000_000
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    made = make_lake(request.param, tmp_path / "lake")
+    made.root.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def log_of(lake: Lake, **options: str) -> TableLog:
+    return _log_of(lake_options({**lake.options, **options, "destination": lake.destination}))
+
+
+def pinned(log: TableLog, lake: Lake) -> Mapping[str, Any]:
+    return log.pin({"name": lake.format, "app_id": "the-app"}, columns(lake), None)
+
+
+def columns(lake: Lake) -> pa.Schema:
+    return table_schema({"name": lake.format}, [])
+
+
+def plan_of(format: Mapping[str, Any], number: int, rows: int = 10) -> ExportPlan:
+    planned = PlannedRange("t", 0, (number - 1) * rows, number * rows, f"t-{number}.parquet")
+    return ExportPlan(
+        number, f"id-{number}", "", None, {"t": None}, "read_committed", (planned,), {}, format
+    )
+
+
+def files_of(
+    lake: Lake,
+    log: TableLog,
+    plan: ExportPlan,
+    time: int = TIME,
+    put: Callable[[str, bytes], Any] | None = None,
+) -> list[DataFile]:
+    """Write the plan's one file, as the tasks would."""
+    (planned,) = plan.ranges
+    name = f"{plan.format['folder']}/{planned.name}" if "folder" in plan.format else planned.name
+    store = log.place()
+    assert store is not None
+    rows = [
+        {
+            "topic": "t",
+            "partition": 0,
+            "offset": offset,
+            "timestamp": time,
+            "value": b"v%d" % offset,
+        }
+        for offset in range(planned.start, planned.end)
+    ]
+    schema = TableColumns(plan.format, None).numbered(columns(lake))
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, columns(lake)).cast(schema), sink)
+    data = sink.getvalue().to_pybytes()
+    put(name, data) if put is not None else at(lake.root / name).write_bytes(data)
+    written = WrittenFile(planned, name, planned.start, planned.end, len(rows), len(data))
+    return read_footers(store, [written])
+
+
+def at(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def offsets(lake: Lake) -> Sequence[int]:
+    return sorted(lake.read()["offset"].to_pylist())
+
+
+def test_commit_sent_twice_leaves_the_table_whole(tmp_path: Path) -> None:
+    """A commit that was carried out and sent twice leaves the table whole.
+
+    The second request is refused, and the library then removes files that the first one added.
+    """
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.create(columns(lake))
+    log = log_of(
+        lake, **{"catalog.type": "", "catalog.py-catalog-impl": "lossy_catalog.ResendingCatalog"}
+    )
+    plan = plan_of(pinned(log, lake), 1)
+    log.commit(plan, files_of(lake, log, plan))
+    assert offsets(lake) == [*range(10)]
+    assert log.version(plan) is not None
+
+
+def test_refused_commit_leaves_no_metadata_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The metadata files of a commit that was refused and repeated are removed."""
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.create(columns(lake))
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    files = files_of(lake, log, plan)
+    assert isinstance(lake, IcebergLake)
+    other, table = lake.table, lake.table
+    known, states = log._known, [table]  # type: ignore[attr-defined]
+    monkeypatch.setattr(log, "_known", lambda format: states.pop() if states else known(format))
+    other.append(
+        pa.Table.from_pylist([{"topic": "u", "partition": 0, "offset": 99}], columns(lake))
+    )
+    log.commit(plan, files)
+    assert offsets(lake) == [*range(10), 99]
+    used = {Path(each.manifest_list).name for each in lake.table.snapshots()}
+    used |= {
+        Path(each.manifest_path).name
+        for snapshot in lake.table.snapshots()
+        for each in snapshot.manifests(lake.table.io)
+    }
+    assert {path.name for path in (lake.root / "metadata").glob("*.avro")} == used
+
+
+def test_replaced_column_refuses_the_commit(lake: Lake) -> None:
+    log = log_of(lake)
+    format = pinned(log, lake)
+    first, second = plan_of(format, 1), plan_of(format, 2)
+    log.commit(first, files_of(lake, log, first))
+    if lake.format == "delta":
+        import deltalake
+
+        rows = lake.read().set_column(1, "value", pa.array(["x"] * 10))
+        deltalake.write_deltalake(lake.destination, rows, mode="overwrite", schema_mode="overwrite")
+    else:
+        assert isinstance(lake, IcebergLake)
+        with lake.table.update_schema() as update:
+            update.delete_column("value")
+        from pyiceberg.types import StringType
+
+        with lake.table.update_schema() as update:
+            update.add_column("value", StringType())
+    before = offsets(lake)
+    with pytest.raises(
+        ExportError, match=r"the column value of the table .* nothing was committed"
+    ):
+        log.commit(second, files_of(lake, log, second))
+    assert offsets(lake) == before
+
+
+def test_added_dropped_and_wider_columns_are_fine(lake: Lake) -> None:
+    """A plan is committed although others added, dropped, renamed or widened columns."""
+    log = log_of(lake)
+    format = pinned(log, lake)
+    first, second = plan_of(format, 1), plan_of(format, 2)
+    log.commit(first, files_of(lake, log, first))
+    if lake.format == "delta":
+        import deltalake
+
+        lake.table.alter.add_columns(deltalake.Field("noted", "string"))  # type: ignore[attr-defined]
+    else:
+        from pyiceberg.types import LongType, StringType
+
+        with lake.table.update_schema() as update:  # type: ignore[attr-defined]
+            update.add_column("noted", StringType())
+            update.delete_column("headers")
+            update.update_column("partition", LongType())
+            update.rename_column("value", "payload")
+    log.commit(second, files_of(lake, log, second))
+    assert offsets(lake) == [*range(20)]
+    found = lake.read()
+    assert {
+        bytes(value)[:1]
+        for value in found[("value" if lake.format == "delta" else "payload")].to_pylist()
+    } == {b"v"}
+    store = log.place()
+    assert store is not None
+    assert sum(len(batch) for batch in log.offsets(format, "t", 0, 0, 20)) == 20
+
+
+def test_early_times_have_years_of_four_digits(tmp_path: Path) -> None:
+    """Delta's statistics write years before 1000 with four digits."""
+    lake = make_lake("delta", tmp_path / "lake")
+    lake.root.mkdir(parents=True)
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    log.commit(plan, files_of(lake, log, plan, time=-46_388_592_000_000_000))
+    text = (
+        (lake.root / "_delta_log" / f"{1:020d}.json").read_text().replace("\\", "").replace(" ", "")
+    )
+    assert '"timestamp":"0' in text, "four digits"
+
+
+def test_unwritable_format_version_is_refused(
+    tmp_path: Path,
+) -> None:
+    """A table of a format version that pyiceberg cannot write is refused before there is a plan."""
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.create(columns(lake))
+    assert isinstance(lake, IcebergLake)
+    path = Path(lake.table.metadata_location.removeprefix("file://"))
+    path.write_text(
+        json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0})
+    )
+    with pytest.raises(
+        ConfigurationError, match="format version 3, which pyiceberg cannot write yet"
+    ):
+        pinned(log_of(lake), lake)
+
+
+async def test_silent_catalog_is_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trikafka_export.lake.sink._LIMIT", 1.0)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        where = {
+            "catalog": "lake",
+            "catalog.type": "rest",
+            "catalog.uri": f"http://127.0.0.1:{silent.getsockname()[1]}",
+        }
+        sink = LakeSink.from_options({"format": "iceberg", "destination": "shop.flights", **where})
+        with (
+            trio.fail_after(90),
+            pytest.raises(ExportError, match=r"catalog or store has not answered for 1 s"),
+        ):
+            async with sink:
+                pass
+
+
+def test_lost_responses_commit_each_plan_once() -> None:
+    """A store that answers each successful conditional write with 500 has each plan once.
+
+    delta-rs sends the write again, and is refused because of its own first write.
+    """
+    import obstore
+
+    with s3_server() as s3:
+        bucket = s3.bucket("forgetful")
+        lake = StoredDelta(f"s3://{bucket}/lake", {"format": "delta", **s3.options}, Path(bucket))
+        log, store = log_of(lake), s3.store(bucket)
+        format = pinned(log, lake)
+        for number in (1, 2, 3):
+            plan = plan_of(format, number)
+            files = files_of(
+                lake, log, plan, put=lambda name, data: obstore.put(store, f"lake/{name}", data)
+            )
+            log.commit(plan, files)
+            assert log.found(plan)
+        assert offsets(lake) == [*range(30)]
+
+
+def test_incomplete_delta_table_names_the_repair(tmp_path: Path) -> None:
+    lake = make_lake("delta", tmp_path / "lake")
+    lake.root.mkdir(parents=True)
+    log = log_of(lake)
+    format = pinned(log, lake)
+    for number in (1, 2, 3):
+        plan = plan_of(format, number)
+        log.commit(plan, files_of(lake, log, plan))
+    for name in ("t-1.parquet", "t-3.parquet"):
+        next(lake.root.rglob(name)).unlink()
+    with pytest.raises(
+        ExportError,
+        match=r"lacks files that it counts \(.*t-\d\.parquet and 1 more\), .*repair\(\)",
+    ) as caught:
+        list(log.offsets(format, "t", 0, 0, 30))
+    assert caught.value.__cause__ is not None

@@ -1,0 +1,169 @@
+"""REST catalogs that are silent, away or refuse access: each call ends, with a reason of one line.
+
+No catalog, no Kafka.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import closing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from rest_door import door
+from trikafka_export.lake.iceberg import IcebergLog
+from trikafka_export.lake.options import lake_options
+from trikafka_export.lake.sink import LakeSink
+from trikafka_export.lake.vended_keys import VendedKeys, are_vended
+
+from trikafka import ConfigurationError, ExportError
+
+
+def options(uri: str) -> dict[str, Any]:
+    where = {"format": "iceberg", "destination": "shop.flights", "catalog": "lake"}
+    return {**where, "catalog.type": "rest", "catalog.uri": uri}
+
+
+#: 0.3 s: the limit of a wait, not of a test.
+QUICK = {"catalog.rest.client.socket-timeout-ms": "300"}
+
+
+async def test_silent_catalog_keeps_no_thread() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        sink = LakeSink.from_options({**options(url), **QUICK})
+        with trio.fail_after(90):
+            for _ in range(6):  # one more than there are threads for such calls
+                with pytest.raises(
+                    ExportError,
+                    match=rf"cannot open the catalog 'lake': {url} has not responded for 0\.3 s",
+                ):
+                    async with sink:
+                        pass
+            assert sink._log_limiter.borrowed_tokens == 0
+
+
+async def test_silence_after_the_request_is_an_error() -> None:
+    """A catalog that reads whole requests and does not respond is an error after its time-out."""
+    with door() as front, trio.fail_after(90):
+        front.mode = "silent"
+        with pytest.raises(ExportError, match=r"has not responded for 0\.3 s"):
+            await trio.to_thread.run_sync(
+                lambda: IcebergLog(lake_options({**options(front.url), **QUICK}))
+            )
+
+
+def test_missing_catalog_has_one_message() -> None:
+    """A missing catalog gives the same error each time.
+
+    The command compares the texts, so that it logs an outage once.
+    """
+    said = set()
+    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
+        port = taken.getsockname()[1]
+    for _ in range(2):
+        with pytest.raises(ExportError) as error:
+            IcebergLog(lake_options(options(f"http://127.0.0.1:{port}")))
+        said.add(str(error.value))
+    assert said == {
+        f"cannot open the catalog 'lake': http://127.0.0.1:{port} cannot be reached: Connection "
+        "refused"
+    }
+
+
+def test_hung_up_catalog_has_one_message() -> None:
+    said = set()
+    with door() as front:
+        front.mode = "shut"
+        for _ in range(2):
+            with pytest.raises(ExportError) as error:
+                IcebergLog(lake_options(options(front.url)))
+            said.add(str(error.value))
+    assert len(said) == 1
+    assert f"{front.url} cannot be reached: " in said.pop()
+
+
+def test_configured_catalog_has_a_time_out_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time-out also holds for a catalog of pyiceberg's configuration file."""
+    from pyiceberg import catalog
+    from pyiceberg.utils.config import Config
+
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        uri = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        body = f"catalog:\n  lake:\n    uri: {uri}\n    rest.client.socket-timeout-ms: 300\n"
+        (tmp_path / ".pyiceberg.yaml").write_text(body)
+        monkeypatch.setenv("PYICEBERG_HOME", str(tmp_path))
+        monkeypatch.setattr(catalog, "_ENV_CONFIG", Config())
+        monkeypatch.setattr("trikafka_export.lake.iceberg._ENV_CONFIG", catalog._ENV_CONFIG)
+        with pytest.raises(ExportError, match=r"has not responded for 0\.3 s"):
+            IcebergLog(
+                lake_options(
+                    {"format": "iceberg", "destination": "shop.flights", "catalog": "lake"}
+                )
+            )
+
+
+@pytest.mark.parametrize("given", ["0", "-1", "soon", "1.5"])
+def test_invalid_time_out_is_refused(given: str) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=r"catalog\.rest\.client\.socket-timeout-ms must be a number of milliseconds",
+    ):
+        IcebergLog(
+            lake_options(
+                {**options("http://127.0.0.1:1"), "catalog.rest.client.socket-timeout-ms": given}
+            )
+        )
+
+
+# --- vended keys ---
+
+
+def keys_until(number: int, seconds: float) -> Mapping[str, str]:
+    ends = str(int((time.time() + seconds) * 1000))
+    return {
+        "s3.access-key-id": f"key-{number}",
+        "s3.secret-access-key": "the-secret-word",
+        "s3.session-token": "the-token",
+        "s3.session-token-expires-at-ms": ends,
+    }
+
+
+def test_keys_are_renewed_when_they_expire() -> None:
+    """Temporary keys are requested again after they have expired, and not before."""
+    asked = []
+
+    def ask() -> Mapping[str, str]:
+        asked.append(1)
+        return keys_until(1 + len(asked), 3600)
+
+    keys = VendedKeys(keys_until(1, 3600), ask)
+    first = keys()
+    assert (first["access_key_id"], first["token"], asked) == ("key-1", "the-token", [])
+    assert first["expires_at"] > datetime.now(UTC)
+    keys = VendedKeys(keys_until(1, -1), ask)
+    assert [keys()["access_key_id"] for _ in range(3)] == ["key-2"] * 3
+    assert len(asked) == 1
+
+
+def test_worker_gets_current_keys_and_hides_them() -> None:
+    sent = pickle.loads(pickle.dumps(VendedKeys(keys_until(1, -1), lambda: keys_until(2, 3600))))
+    assert sent()["access_key_id"] == "key-2"
+    assert not any(word in repr(sent) for word in ("key-2", "the-secret-word", "the-token"))
+    assert not any(word in repr(sent()) for word in ("key-2", "the-secret-word", "the-token"))
+
+
+def test_configured_keys_are_not_vended() -> None:
+    """Keys without a token, or from the user's configuration, do not count as vended."""
+    told = dict(keys_until(1, 3600))
+    assert are_vended(told, {})
+    assert not are_vended(told, told)
+    assert not are_vended({"s3.access-key-id": "a", "s3.secret-access-key": "b"}, {})

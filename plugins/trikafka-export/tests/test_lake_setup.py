@@ -1,0 +1,207 @@
+"""First attempts at tables: names nearly right, relative folders, incomplete catalogs.
+
+No Kafka, no Spark.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from lakes import IcebergLake, make_lake
+from pyiceberg.catalog import load_catalog
+from test_lake_commits import columns, log_of
+from trikafka_export.lake.explaining import advised
+from trikafka_export.lake.iceberg import IcebergLog
+from trikafka_export.lake.options import lake_options
+from trikafka_export.plugin import trikafka_sink
+from trikafka_export.sink import ParquetSink
+
+import trikafka
+from trikafka import ConfigurationError, TableStore
+from trikafka.interfaces import ExportPlan, PlannedRange
+
+PAGE = (Path(__file__).parents[3] / "docs" / "export-tables.md").read_text()
+
+
+def begun(root: Path, format: str) -> None:
+    """Return a plan that was stored, and for which nothing else was done."""
+    store = TableStore(root)
+    store.open()
+    planned = PlannedRange("t", 0, 0, 10, "t-0.parquet")
+    store.store_plan(
+        ExportPlan(
+            1,
+            "id",
+            "",
+            None,
+            {"t": None},
+            "read_committed",
+            (planned,),
+            {planned.tp: 10},
+            {"name": format},
+        )
+    )
+    store.close()
+
+
+def iceberg(destination: str = "shop.flights", **options: str) -> IcebergLog:
+    dotted = {name.replace("__", "."): value for name, value in options.items()}
+    return IcebergLog(
+        lake_options(
+            {"destination": destination, "format": "iceberg", "catalog": "stumbles", **dotted}
+        )
+    )
+
+
+# --- formats ---
+
+
+@pytest.mark.parametrize("scheme", ["file", "s3"])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("parket", "parquet"), ("Parqet", "parquet"), ("icberg", "iceberg"), ("detla", "delta")],
+)
+def test_misspelt_format_is_refused_with_a_hint(scheme: str, typed: str, meant: str) -> None:
+    with pytest.raises(
+        ConfigurationError, match=f"unknown format '{typed}'; did you mean '{meant}'"
+    ):
+        trikafka_sink(
+            scheme,
+            {"destination": f"{scheme}://bucket/x" if scheme == "s3" else "x", "format": typed},
+            (),
+        )
+
+
+async def test_unpublished_export_may_change_its_format(tmp_path: Path) -> None:
+    """The error about another format says what to remove, if nothing was published."""
+    root = tmp_path / "pk"
+    begun(root, "parket")
+    with pytest.raises(
+        ConfigurationError,
+        match=r"nothing of it was ever published: remove .*/pk/_trikafka to begin anew",
+    ) as told:
+        async with ParquetSink(root) as sink:
+            await sink.load()
+    remedy = re.search(r"remove (\S+)", str(told.value))
+    assert remedy is not None
+    assert Path(remedy[1]) == root / "_trikafka"
+    (root / "part-0.orc").write_bytes(b"")  # rows that readers may have used
+    with pytest.raises(
+        ConfigurationError,
+        match=r"was exported with format=parket and keeps it: give that \(--format parket\)",
+    ):
+        async with ParquetSink(root) as sink:
+            await sink.load()
+
+
+async def test_check_names_the_missing_format(tmp_path: Path) -> None:
+    make_lake("delta", tmp_path / "lake").create(columns(make_lake("delta", tmp_path / "lake")))
+    with pytest.raises(ConfigurationError, match="--format delta, also with --check"):
+        await trikafka.check_export(make_lake("delta", tmp_path / "lake").destination)
+
+
+# --- options ---
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("catalogue", "catalog"),
+        ("catalog_uri", "catalog.uri"),
+        ("warehouse", "catalog.warehouse"),
+        ("locaton", "location"),
+    ],
+)
+def test_misspelt_option_gets_a_hint(given: str, meant: str) -> None:
+    message = f"unknown option '{given}' of an export with format=iceberg; did you mean '{meant}'"
+    with pytest.raises(ConfigurationError, match=message):
+        lake_options({"destination": "a.b", "format": "iceberg", given: "x"})
+
+
+@pytest.mark.parametrize(
+    "name", ["format", "value_format", "key_schema", "catalog", "partition_by"]
+)
+async def test_sink_option_as_a_setting_is_explained(name: str, tmp_path: Path) -> None:
+    """The error about an option of the sink that is given as a setting names sink_options."""
+    given: dict[str, Any] = {name: "delta"}
+    with pytest.raises(
+        ConfigurationError,
+        match=rf"{name} is an option of what writes: give sink_options=\{{'{name}': ",
+    ):
+        await trikafka.export("t", tmp_path, bootstrap_servers="localhost:1", **given)
+
+
+# --- catalogs ---
+
+
+@pytest.mark.parametrize("option", ["location", "catalog__warehouse"])
+def test_relative_folder_is_made_absolute(
+    option: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative location or warehouse is the same folder from any working directory."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    monkeypatch.chdir(here)
+    uri = f"sqlite:///{tmp_path}/lake.db"
+    log = iceberg(catalog__type="sql", catalog__uri=uri, **{option: "./lake"})
+    log.pin({"name": "iceberg"}, columns(make_lake("iceberg", tmp_path / "x")), None)
+    monkeypatch.chdir(there)
+    table = load_catalog("stumbles", type="sql", uri=uri).load_table("shop.flights")
+    assert table.location().startswith(f"{here}/lake")
+    assert table.scan().to_arrow().num_rows == 0
+    assert log.place() is not None
+
+
+def test_plan_has_the_tables_location(tmp_path: Path) -> None:
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.root.mkdir(parents=True, exist_ok=True)
+    assert isinstance(lake, IcebergLake)
+    found = log_of(lake).pin({"name": "iceberg"}, columns(lake), None)
+    assert found["location"] == lake.table.location()
+
+
+def test_unknown_catalog_asks_for_its_options() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"give catalog\.uri, such as .* \(and catalog\.type: sql, rest"
+    ):
+        iceberg()
+
+
+def test_table_without_location_asks_for_one(tmp_path: Path) -> None:
+    log = iceberg(catalog__type="sql", catalog__uri=f"sqlite:///{tmp_path}/lake.db")
+    with pytest.raises(
+        ConfigurationError, match=r"give location, the table's folder or URL, or catalog\.warehouse"
+    ):
+        log.pin({"name": "iceberg"}, columns(make_lake("iceberg", tmp_path / "x")), None)
+
+
+def test_missing_sqlalchemy_is_named() -> None:
+    with (
+        pytest.raises(
+            ConfigurationError,
+            match=r"needs SQLAlchemy: pip install 'trikafka-export\[iceberg-sql\]'",
+        ),
+        advised(),
+    ):
+        raise ImportError("SQLAlchemy support not installed: pip install 'pyiceberg[sql-postgres]'")
+
+
+def test_sql_catalog_of_the_page_works(tmp_path: Path) -> None:
+    (block,) = [
+        each
+        for each in re.findall(r"^```sh\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+        if "sqlite:" in each
+    ]
+    line = next(
+        each for each in block.replace("\\\n", " ").splitlines() if "sqlite:" in each
+    ).replace("/data/", f"{tmp_path}/")
+    words = shlex.split(line)
+    given = dict(words[at + 1].split("=", 1) for at, word in enumerate(words) if word == "--option")
+    log = IcebergLog(lake_options({"destination": words[3], "format": "iceberg", **given}))
+    found = log.pin({"name": "iceberg"}, columns(make_lake("iceberg", tmp_path / "x")), None)
+    assert found["location"].startswith(f"{tmp_path}/lake/")

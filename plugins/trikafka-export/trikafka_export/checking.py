@@ -1,0 +1,144 @@
+"""The check of a destination against its manifests.
+
+Every file must exist, be whole, have its rows, and occur once. No other file may stand beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from threading import Event
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trikafka import ExportError, ExportStore, TopicPartition
+from trikafka.interfaces import ExportCheck, WrittenFile
+
+from .object_address import ObjectStoreError
+from .summed_file import checksum_of
+
+
+def check(store: ExportStore, given_up: Event | None = None, *, deep: bool = False) -> ExportCheck:
+    """Check the files, and count their rows and bytes. Blocks.
+
+    Args:
+        store: The destination.
+        given_up: Set by another thread to end the check, which then raises.
+        deep: Whether to read all bytes, and compare them with the checksums of the manifests.
+
+    Raises:
+        ExportError: The manifests are damaged, the store fails, or ``given_up`` is set.
+    """
+    listed = store.listed()
+    problems = [*_doubles(listed)]
+    rows = size = 0
+    with store.explained(f"cannot check {store.title}"):
+        looks = store.each(partial(_look, store, given_up, deep), listed)
+    for file, (found, problem) in zip(listed, looks, strict=True):
+        rows += found
+        size += file.bytes if problem is None else 0
+        problems += [problem] if problem else []
+    if deep:
+        letters = [file for file in store.listed_letters() if file.crc32c is not None]
+        with store.explained(f"cannot check {store.title}"):
+            compared = store.each(partial(_compare_letters, store, given_up), letters)
+        problems += [problem for problem in compared if problem]
+    known = {file.name for file in listed} | store.being_written()
+    with store.explained(f"cannot list {store.title}"):
+        standing = sorted(store.data_files())
+    for name in standing:
+        if name not in known and not name.startswith(("_", ".")):
+            problems.append(f"{name} is in no manifest, but a reader who globs sees it")
+    unhashed = sum(file.crc32c is None for file in listed) if deep else 0
+    return ExportCheck(len(listed), rows, size, tuple(problems), unhashed=unhashed)
+
+
+def _check_wanted(store: ExportStore, given_up: Event | None) -> None:
+    if given_up is not None and given_up.is_set():
+        raise ExportError(f"the check of {store.title} was given up")
+
+
+def _compared(
+    store: ExportStore, file: WrittenFile, check_wanted: Callable[[], None]
+) -> str | None:
+    """Return what is wrong with the bytes of a file, if something is."""
+    with store.open_data(file.name) as (opened, _):
+        found = checksum_of(opened, check_wanted)
+    if found == file.crc32c:
+        return None
+    return (
+        f"{file.name} has other bytes than were written: their CRC-32C is {found}, not "
+        f"{file.crc32c}"
+    )
+
+
+def _compare_letters(store: ExportStore, given_up: Event | None, file: WrittenFile) -> str | None:
+    """Return what is wrong with the bytes of a file of dead letters, or ``None``.
+
+    A missing file is no problem: dead letters may be moved away.
+    """
+    check_wanted = partial(_check_wanted, store, given_up)
+    check_wanted()
+    try:
+        return _compared(store, file, check_wanted)
+    except FileNotFoundError:
+        return None
+
+
+def _look(
+    store: ExportStore, given_up: Event | None, deep: bool, file: WrittenFile
+) -> tuple[int, str | None]:
+    check_wanted = partial(_check_wanted, store, given_up)
+    check_wanted()
+    try:
+        hashed = deep and file.crc32c is not None  # before a damaged file is parsed
+        if hashed and (problem := _compared(store, file, check_wanted)) is not None:
+            return 0, problem
+        with store.open_data(file.name) as (opened, size):
+            rows: int = pq.read_metadata(opened).num_rows
+        if (size, rows) != (file.bytes, file.rows):
+            return (
+                rows,
+                f"{file.name} has {rows:,} rows in {size:,} bytes, not {file.rows:,} in "
+                f"{file.bytes:,}",
+            )
+        if deep and file.crc32c is None:
+            with store.open_data(file.name) as (opened, _):
+                _decode(opened, check_wanted)
+    except FileNotFoundError:
+        return 0, f"{file.name} is lost, with {file.rows:,} rows"
+    except ObjectStoreError:
+        raise  # an error of the store says nothing about the file
+    except (OSError, pa.ArrowException) as error:
+        return 0, f"{file.name} is not a whole Parquet file: {error}"
+    return rows, None
+
+
+def _decode(opened: Any, check_wanted: Callable[[], None]) -> None:
+    """Decode all of a file whose manifest has no checksum.
+
+    If its pages have checksums of their own, they are compared.
+    """
+    with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
+        for group in range(parquet.num_row_groups):
+            parquet.read_row_group(group, use_threads=False)
+            check_wanted()
+
+
+def _doubles(listed: list[WrittenFile]) -> Iterator[str]:
+    """Yield a problem for each pair of files of one partition whose offsets overlap.
+
+    The files of one piece, in several folders, have the same offsets.
+    """
+    last: dict[TopicPartition, WrittenFile] = {}
+    for file in sorted(listed, key=lambda each: (each.planned.tp, each.start, each.end)):
+        before = last.get(file.planned.tp)
+        if (
+            before is not None
+            and file.start < before.end
+            and (file.start, file.end) != (before.start, before.end)
+        ):
+            yield f"{before.name} and {file.name} have offsets in common"
+        last[file.planned.tp] = file

@@ -1,0 +1,85 @@
+"""The partition folders of a destination, by the topic and the day of a record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import date, timedelta
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+#: Days since 1970 of the first and the last date with a year of four digits.
+_FIRST_DAY, _LAST_DAY, _DAY_US = -719_162, 2_932_896, 86_400_000_000
+#: The format's key of one more folder, for files that are written after a plan was abandoned: the
+#: files of both have the same names.
+AGAIN = "again"
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+_EPOCH = date(1970, 1, 1)
+
+
+class Folders:
+    """The folders of one topic, by a plan's ``format``.
+
+    A folder's name holds the value of a column that its files do not have. Only Iceberg has each
+    column in the file, too. A day whose year has not four digits counts as unknown: a producer took
+    microseconds for milliseconds.
+    """
+
+    def __init__(self, format: Mapping[str, Any], topic: str) -> None:
+        self._by = tuple(format.get("partition_by", ()))
+        self._whole = format.get("name") == "iceberg"
+        self._prefix = [str(format[name]) for name in ("folder", AGAIN) if name in format]
+        self._prefix += [f"topic={topic}"] if "topic" in self._by else []
+
+    def count(self, table: pa.Table) -> int:
+        """Return the number of folders of the rows."""
+        return len(pc.unique(_days(table["timestamp"]))) if "date" in self._by else 1
+
+    def sort(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """Yield the rows of each folder, with the folder's name.
+
+        The topic is constant in a range. Days are those of the record, in UTC.
+        """
+        if not table.num_rows:
+            return
+        days = _days(table["timestamp"]) if "date" in self._by else None
+        if "topic" in self._by and not self._whole:
+            table = table.drop_columns(["topic"])
+        if days is None:
+            yield "/".join(self._prefix), table
+            return
+        for day in pc.unique(days).to_pylist():
+            chosen = pc.is_null(days) if day is None else pc.equal(days, day)
+            yield "/".join([*self._prefix, f"date={_text(day)}"]), table.filter(chosen)
+
+
+def _days(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the days since 1970, negative before it; null beyond the years of four digits."""
+    number = times.cast(pa.int64())
+    whole = pc.divide(number, _DAY_US)
+    before = pc.less(number, pc.multiply(whole, _DAY_US))
+    days = pc.subtract(whole, before.cast(pa.int64()))
+    sane = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+    return pc.if_else(sane, days, pa.scalar(None, days.type))
+
+
+def _text(day: int | None) -> str:
+    return _NO_VALUE if day is None else (_EPOCH + timedelta(days=day)).isoformat()
+
+
+def day_of(name: str) -> int | None:
+    """Return the day since 1970 in a file's name; ``None`` if the record's day is unknown.
+
+    The name is relative to the destination.
+    """
+    text = next(
+        (
+            part.removeprefix("date=")
+            for part in PurePosixPath(name).parts
+            if part.startswith("date=")
+        ),
+        _NO_VALUE,
+    )
+    return None if text == _NO_VALUE else (date.fromisoformat(text) - _EPOCH).days

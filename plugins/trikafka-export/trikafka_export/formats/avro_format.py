@@ -1,0 +1,113 @@
+"""Values in Avro.
+
+Plain schemas are read by :mod:`.avro_columns`, all others by fastavro: many values per call, as an
+array with marks.
+"""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro import schemaless_reader
+
+from .avro_types import MARK_BYTES, AvroSchema
+from .column_bytes import quickly
+from .rows import Decoded, decode_parts, decode_rows
+from .sizes import Sizes, check, taken_by
+
+#: Values per part. One wrong value makes its whole part take the slow way.
+_AT_ONCE = 8192
+
+
+# fastavro reads one value per call, and the call costs more than the value. So many values are
+# joined into one Avro array and read in one call. A value whose length does not fit its schema
+# would then shift all values behind it. Therefore each value is followed by a mark, a fixed of
+# random bytes that no record can know. If a mark is not read where it should be, the block is split
+# until the culprit is alone (decode_rows).
+class AvroDecoder:
+    """Decodes values of the schema ``writer`` into ``reader``'s, by Avro's resolution rules."""
+
+    def __init__(self, reader: AvroSchema, writer: AvroSchema | None = None) -> None:
+        self.type = reader.type
+        self._sizes = Sizes(self.type, _AT_ONCE)
+        self._row = pa.struct([pa.field("v", self.type), pa.field("m", pa.binary(MARK_BYTES))])
+        written = writer or reader
+        written.check_sizes()
+        self._written = written.rows()
+        self._wanted = None if written.same(reader) else reader.rows()
+        self._quick = reader.quick_reader(written)
+        # When it resolves one schema by another, fastavro (1.13) does not name all types.
+        self._convert = reader.converter(tagged=self._wanted is None)
+        self._named = self._convert is not None and self._wanted is None
+        self._mark = secrets.token_bytes(MARK_BYTES)  # random, so that no record can contain it
+
+    def decode(self, column: pa.BinaryArray) -> Decoded:
+        """Decode values as :meth:`Decoder.decode`."""
+        return decode_parts(self._sizes.parts(column), self._part, self._large, self.type)
+
+    def _part(self, column: pa.BinaryArray) -> Decoded:
+        array = quickly(self._quick, column)
+        return (
+            decode_rows(column.to_pylist(), self._block, self.type, self._check)
+            if array is None
+            else (array, {})
+        )
+
+    def _large(self, values: Sequence[bytes]) -> pa.Array:
+        """Decode one value whose lists may become too large."""
+        self._check(values[0], measured=True)
+        return self._block(values)
+
+    def _block(self, values: Sequence[bytes]) -> pa.Array:
+        data = b"".join((_count(len(values)), self._mark.join(values), self._mark, b"\0"))
+        file = io.BytesIO(data)
+        rows = schemaless_reader(file, self._written, self._wanted, return_named_type=self._named)
+        if len(rows) != len(values) or file.tell() != len(data):
+            raise ValueError("the value does not end where its schema says")
+        if self._convert is not None:
+            rows = [row | {"v": self._convert(row["v"])} for row in rows]
+        array = pa.array(rows, self._row)
+        if not pc.all(
+            pc.equal(array.field("m"), pa.scalar(self._mark, self._row["m"].type))
+        ).as_py():
+            raise ValueError("the value does not end where its schema says")
+        return array.field("v")
+
+    def _check(self, value: bytes, measured: bool = False) -> None:
+        """Check one value as :meth:`_block` would, without conversion to Arrow."""
+        data = b"".join((b"\x02", value, self._mark, b"\0"))
+        file = io.BytesIO(data)
+        (row,) = schemaless_reader(file, self._written, self._wanted, return_named_type=self._named)
+        if file.tell() != len(data) or row["m"] != self._mark:
+            raise ValueError("the value does not end where its schema says")
+        if measured:
+            check(taken_by(row["v"], self.type))
+        if self._convert is not None:
+            self._convert(row["v"])
+
+
+class RawDecoder:
+    """A decoder for schemas that are bytes alone.
+
+    A registry's serializers write such values as they are, without Avro's length.
+    """
+
+    type = pa.binary()
+
+    def decode(self, column: pa.BinaryArray) -> Decoded:
+        """Decode values as :meth:`Decoder.decode`."""
+        return column, {}
+
+
+def _count(number: int) -> bytes:
+    """Return a number in Avro's encoding: zigzag, seven bits a byte, the lowest first."""
+    number, found = number << 1, bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)

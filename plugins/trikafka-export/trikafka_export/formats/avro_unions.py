@@ -1,0 +1,211 @@
+"""Unions of several types: a column of structs ``member0``, ``member1`` ...
+
+Null is no member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+from .errors import SchemaError
+
+Converter = Callable[[Any], Any]
+_WIDER = {"int": "long", "float": "double"}
+_NAMED = ("record", "error", "enum", "fixed")
+
+
+# Arrow has a union type, but Parquet, Spark and the table formats do not. Of the ways to map a
+# union to their columns, this is the one of Spark's from_avro: a struct with a field per type, of
+# which at most one has a value. Readers of exported files then find the same columns as readers of
+# Spark's own.
+#
+# Two rules come from Spark, too. int and long are one member (long), and so are float and double
+# (double). If that leaves one member, the union is that type and no struct. A union of null and one
+# type is that type: columns are nullable anyway.
+#
+# A union in which some whole numbers have a logical type and others have none has no common type (a
+# date and a count, say), and is refused.
+def groups(schema: Sequence[Any]) -> list[list[int]]:
+    """Return the branches of each member, by their places in the union.
+
+    Raises:
+        SchemaError: Whole numbers with and without a logical type would be one member.
+    """
+    found: dict[Any, list[int]] = {}
+    for place, each in enumerate(schema):
+        kind = _kind(each)
+        if kind == "null":
+            continue
+        found.setdefault(
+            _WIDER.get(kind, kind) if kind in (*_WIDER, *_WIDER.values()) else place, []
+        ).append(place)
+    for places in found.values():
+        logical = [
+            schema[place]
+            for place in places
+            if isinstance(schema[place], dict) and "logicalType" in schema[place]
+        ]
+        if len(places) > 1 and logical:
+            raise SchemaError(
+                f"of its whole numbers some are of the logical type {logical[0]['logicalType']}, "
+                "and some are not"
+            )
+    return list(found.values())
+
+
+def converter(schema: Any, named: Mapping[str, Any], *, tagged: bool) -> Converter | None:
+    """Return a function that converts fastavro's values into Arrow's.
+
+    ``None`` if no conversion is needed. ``schema`` is parsed and does not contain itself.
+    ``tagged`` is True if fastavro names types (``return_named_type``).
+    """
+    return _Converters(named, tagged).of(schema) if _has_choice(schema, named) else None
+
+
+def _has_choice(schema: Any, named: Mapping[str, Any]) -> bool:
+    if isinstance(schema, list):
+        return len(groups(schema)) > 1 or any(_has_choice(each, named) for each in schema)
+    if isinstance(schema, str):
+        return schema in named and _has_choice(named[schema], named)
+    inner = [schema[name] for name in ("items", "values") if name in schema]
+    inner += [each["type"] for each in schema.get("fields", ())]
+    inner += [schema["type"]] if isinstance(schema["type"], list | dict) else []
+    return any(_has_choice(each, named) for each in inner)
+
+
+class _Converters:
+    """Creates converters for parts of a schema."""
+
+    def __init__(self, named: Mapping[str, Any], tagged: bool) -> None:
+        self._named = named
+        self._tagged = tagged
+
+    def of(self, schema: Any) -> Converter | None:
+        """Return the converter of a schema; ``None`` if its values need no conversion."""
+        if isinstance(schema, list):
+            return self._union(schema)
+        if isinstance(schema, str):
+            return self.of(self._named[schema]) if schema in self._named else None
+        if isinstance(schema["type"], list | dict):
+            return self.of(schema["type"])
+        if schema["type"] == "array":
+            return _array(self.of(schema["items"]))
+        if schema["type"] == "map":
+            return _map(self.of(schema["values"]))
+        if schema["type"] in ("record", "error"):
+            return _record({each["name"]: self.of(each["type"]) for each in schema["fields"]})
+        return None
+
+    def _union(self, schema: list[Any]) -> Converter:
+        members = groups(schema)
+        choice = _Choice(schema, members, self._named, self._tagged)
+        inner = [None if len(places) > 1 else self.of(schema[places[0]]) for places in members]
+
+        def convert(value: Any) -> Any:
+            name = None
+            if isinstance(value, tuple):
+                name, value = value
+            if value is None:
+                return None
+            number = 0 if len(members) == 1 else choice.of(name, value)
+            own = inner[number]
+            value = value if own is None else own(value)
+            return value if len(members) == 1 else {f"member{number}": value}
+
+        return convert
+
+
+def _array(inner: Converter | None) -> Converter | None:
+    return None if inner is None else lambda value: list(map(inner, value))
+
+
+def _map(inner: Converter | None) -> Converter | None:
+    return (
+        None if inner is None else lambda value: {name: inner(each) for name, each in value.items()}
+    )
+
+
+def _record(fields: Mapping[str, Converter | None]) -> Converter | None:
+    wanted = {name: each for name, each in fields.items() if each is not None}
+    if not wanted:
+        return None
+    return lambda value: value | {name: each(value[name]) for name, each in wanted.items()}
+
+
+class _Choice:
+    """Finds the member of a value, by the name of its type or by its Python type."""
+
+    def __init__(
+        self, schema: list[Any], members: list[list[int]], named: Mapping[str, Any], tagged: bool
+    ) -> None:
+        self._by_name: dict[str, int] = {}
+        self._by_kind: dict[str, int] = {}
+        self._fits: list[tuple[int, Callable[[Any], bool]]] = []
+        for number, places in enumerate(members):
+            one = schema[places[0]]
+            one = named.get(one, one) if isinstance(one, str) else one
+            kind = _kind(one)
+            if kind in _NAMED:
+                self._by_name[one["name"]] = number
+                if not tagged:  # if tagged, a value without a name has no such type
+                    self._fits.append((number, _fitting(one)))
+            else:
+                self._by_kind[_PYTHON[kind] if not _is_decimal(one) else "Decimal"] = number
+
+    def of(self, name: str | None, value: Any) -> int:
+        """Return the number of the value's member.
+
+        Raises:
+            ValueError: No member fits, or more than one.
+        """
+        if name is not None:
+            return self._by_name[name]
+        found = [number for number, fits in self._fits if fits(value)]
+        own = self._by_kind.get(type(value).__name__)
+        if own is not None:
+            found.append(own)
+        if len(found) != 1:
+            what = "none" if not found else "more than one"
+            raise ValueError(
+                f"it was written by another schema, and {what} of a union's types is what it has "
+                "there"
+            )
+        return found[0]
+
+
+def _fitting(schema: Mapping[str, Any]) -> Callable[[Any], bool]:
+    if schema["type"] == "enum":
+        symbols = frozenset(schema["symbols"])
+        return lambda value: isinstance(value, str) and value in symbols
+    if schema["type"] == "fixed":
+        if _is_decimal(schema):
+            return lambda value: isinstance(value, Decimal)
+        size = schema["size"]
+        return lambda value: isinstance(value, bytes) and len(value) == size
+    fields = {each["name"] for each in schema["fields"]}
+    return lambda value: isinstance(value, dict) and value.keys() == fields
+
+
+def _is_decimal(schema: Any) -> bool:
+    return isinstance(schema, dict) and schema.get("logicalType") == "decimal"
+
+
+def _kind(schema: Any) -> str:
+    while isinstance(schema, dict) and isinstance(schema["type"], dict):
+        schema = schema["type"]
+    return schema if isinstance(schema, str) else str(schema["type"])
+
+
+_PYTHON = {
+    "boolean": "bool",
+    "int": "int",
+    "long": "int",
+    "float": "float",
+    "double": "float",
+    "string": "str",
+    "bytes": "bytes",
+    "array": "list",
+    "map": "dict",
+}

@@ -1,0 +1,183 @@
+"""Values in JSON, by pyarrow's reader.
+
+A schema is JSON itself, with Arrow's names of types:
+
+    {"n": "int64", "name": "string", "inner": {"x": "double"}, "tags": ["string"]}
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from trikafka import ConfigurationError, ExportError
+
+from .rows import AT_ONCE, Decoded, decode_parts, decode_rows
+from .sizes import Sizes, check
+
+#: The deepest nesting in values from which a schema is inferred. Readers of Parquet go no deeper
+#: than 100.
+_DEEPEST = 30
+#: Null items of lists.
+_NULLS = re.compile(rb"[\[,]\s*null")
+
+
+class JsonDecoder:
+    """A decoder of objects of one schema."""
+
+    def __init__(self, schema: Mapping[str, Any], where: str = "value_schema") -> None:
+        self._schema = pa.schema(
+            [pa.field(name, type_of(each, name, where)) for name, each in schema.items()]
+        )
+        self.type = pa.struct(list(self._schema))
+        self._sizes = Sizes(self.type, AT_ONCE)
+        self._options = pj.ParseOptions(
+            explicit_schema=self._schema,
+            newlines_in_values=True,
+            unexpected_field_behavior="ignore",
+        )
+
+    def decode(self, column: pa.BinaryArray) -> Decoded:
+        """Decode values as :meth:`Decoder.decode`."""
+        return decode_parts(self._sizes.parts(column), self._part, self._large, self.type)
+
+    def _part(self, column: pa.BinaryArray) -> Decoded:
+        return decode_rows(column.to_pylist(), self._block, self.type)
+
+    def _large(self, values: Sequence[bytes]) -> pa.Array:
+        """Decode one value whose lists may become too large.
+
+        Lists of numbers do not grow, and there are no more objects than opening braces.
+        """
+        (value,) = values
+        check((value.count(b"{") + len(_NULLS.findall(value))) * self._sizes.item)
+        return self._block(values)
+
+    def _block(self, values: Sequence[bytes]) -> pa.Array:
+        text = b"\n".join(values) + b"\n"
+        size = max(len(text) + 1, 1 << 16)
+        if len(values) == 1:
+            _check_object(values[0])
+        elif not all(map(_like_object, values)):
+            # Two objects in one value and none in another would have the expected number. If each
+            # value begins and ends with a brace, no object can extend over two values.
+            raise ValueError("a value that is no JSON object")
+        found = pj.read_json(
+            io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=size), self._options
+        )
+        if found.num_rows != len(values):
+            raise ValueError(f"{found.num_rows} JSON objects, not {len(values)}")
+        table = found.select(self._schema.names).cast(self._schema)
+        arrays = [column.combine_chunks() for column in table.columns]
+        if not arrays:
+            return pa.array([{}] * len(values), self.type)
+        array = pa.StructArray.from_arrays(arrays, fields=list(self._schema))
+        array.validate(
+            full=True
+        )  # pyarrow accepts invalid UTF-8, for which other readers refuse the whole file
+        return array
+
+
+def _check_object(value: bytes) -> None:
+    try:
+        known = json.loads(
+            value, parse_int=len, parse_float=len
+        )  # numbers are not converted: they may have thousands of digits
+    except RecursionError:  # deep nesting is allowed in fields outside of the schema
+        known = {} if _like_object(value) else None
+    if not isinstance(known, dict):
+        raise ValueError("it is JSON, but not an object")
+
+
+def _like_object(value: bytes) -> bool:
+    stripped = value.strip(b" \t\r\n")
+    return stripped[:1] == b"{" and stripped[-1:] == b"}"
+
+
+def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
+    """Return the Arrow type that a schema's entry names.
+
+    Raises:
+        ConfigurationError: There is no such type.
+    """
+    if isinstance(spec, Mapping):
+        return pa.struct(
+            [pa.field(name, type_of(each, f"{path}.{name}", where)) for name, each in spec.items()]
+        )
+    if isinstance(spec, list) and len(spec) == 1:
+        return pa.list_(type_of(spec[0], f"{path}[]", where))
+    try:
+        return pa.type_for_alias(spec)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{where}: {spec!r} of {path!r} is not the name of an Arrow type"
+        ) from error
+
+
+def spec_of(type: pa.DataType) -> Any:
+    """Return the schema's entry for an inferred Arrow type.
+
+    A field that was always null becomes text, and so do times: pyarrow takes text for times of
+    whole seconds without a zone as long as all of it fits, and the first fraction would then be
+    unreadable. Objects that were always empty become ``None`` and are left out, since no Parquet
+    column can hold them.
+    """
+    if pa.types.is_struct(type):
+        known = {field.name: spec_of(field.type) for field in type}
+        return {name: spec for name, spec in known.items() if spec is not None} or None
+    if pa.types.is_list(type):
+        inner = spec_of(type.value_type)
+        return None if inner is None else [inner]
+    return "string" if pa.types.is_null(type) or pa.types.is_temporal(type) else str(type)
+
+
+def _depth(value: Any) -> int:
+    inside = (
+        value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    )
+    return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
+
+
+def infer(values: Iterable[bytes | None], topic: str) -> dict[str, Any]:
+    """Return the schema of the values that are JSON objects.
+
+    Raises:
+        ExportError: There is none, or no schema fits them.
+    """
+    good = []
+    for value in values:
+        try:
+            if (
+                value is not None
+                and isinstance(known := json.loads(value), dict)
+                and _depth(known) <= _DEEPEST
+            ):
+                good.append(json.dumps(known).encode())
+        except (ValueError, RecursionError):
+            continue
+    if good:
+        try:
+            text = b"\n".join(good) + b"\n"
+            schema = pj.read_json(
+                io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=len(text) + 1)
+            ).schema
+        except pa.ArrowException as error:
+            raise ExportError(
+                f"no schema fits the first {len(good)} values of {topic!r}; give value_schema: "
+                f"{error}"
+            ) from error
+        if (spec := spec_of(pa.struct(list(schema)))) is None:
+            raise ExportError(
+                f"the first {len(good)} values of {topic!r} are empty objects; give value_schema"
+            )
+        found: dict[str, Any] = spec
+        return found
+    raise ExportError(
+        f"no value of {topic!r} is a JSON object, so there is no schema to infer; give value_schema"
+    )

@@ -1,0 +1,123 @@
+"""Shared parts of all formats: many values become one Arrow array, and faults are located."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+#: Values decoded at once. A library's objects live that long.
+AT_ONCE = 4096
+#: An array, and the faults of the values in these places, which are null in the array.
+Decoded = tuple[pa.Array, dict[int, str]]
+#: The most characters of an error's text.
+_MOST_TEXT = 500
+
+
+class Decoder(Protocol):
+    """A decoder of one format."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """The type of the column."""
+
+    def decode(self, column: pa.BinaryArray) -> Decoded:
+        """Decode values, none of which is null.
+
+        Return as many values, and the faults by place. Unreadable values are null.
+        """
+
+
+def decode_parts(
+    parts: Iterable[tuple[int, pa.BinaryArray, bool]],
+    several: Callable[[pa.BinaryArray], Decoded],
+    large: Callable[[Sequence[bytes]], pa.Array],
+    type: pa.DataType,
+) -> Decoded:
+    """Decode a column part by part, as :meth:`Sizes.parts` cuts it.
+
+    ``large`` decodes the values that may become too large, ``several`` all others.
+    """
+    arrays: list[pa.Array] = []
+    bad: dict[int, str] = {}
+    for at, part, may_be_large in parts:
+        array, wrong = decode_rows(part.to_pylist(), large, type) if may_be_large else several(part)
+        arrays.append(array)
+        bad |= {at + number: why for number, why in wrong.items()}
+    return join(arrays, type), bad
+
+
+# A library that decodes many values at once only says that one of them is wrong. Decoding each
+# value alone would cost as much as not batching at all. So a failed block is halved until the
+# culprits stand alone: with k culprits among n values about k log2(n) calls are needed. Where a
+# cheap check of a single value exists (`check`), one pass with it replaces the halving.
+def decode_rows(
+    values: Sequence[bytes],
+    block: Callable[[Sequence[bytes]], pa.Array],
+    type: pa.DataType,
+    check: Callable[[bytes], object] | None = None,
+) -> Decoded:
+    """Decode values with ``block``, which decodes many at once or raises.
+
+    ``check`` raises for a single wrong value, as far as that can be seen quickly.
+    """
+    arrays: list[pa.Array] = []
+    bad: dict[int, str] = {}
+    left = [(at, min(at + AT_ONCE, len(values))) for at in range(0, len(values), AT_ONCE)][::-1]
+    while left:
+        low, high = left.pop()
+        try:
+            arrays.append(block(values[low:high]))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if high - low == 1:
+                bad[low] = reason(error)
+                arrays.append(pa.nulls(1, type))
+            elif check is not None and (wrong := _wrong(values[low:high], check)):
+                good = [number for number in range(high - low) if number not in wrong]
+                array, also = decode_rows([values[low + number] for number in good], block, type)
+                arrays.append(spread(array, good, high - low))
+                bad |= {low + number: why for number, why in wrong.items()}
+                bad |= {low + good[number]: why for number, why in also.items()}
+            else:
+                middle = (low + high) // 2
+                left += [(middle, high), (low, middle)]
+    return join(arrays, type), bad
+
+
+def _wrong(values: Sequence[bytes], check: Callable[[bytes], object]) -> dict[int, str]:
+    found = {}
+    for number, value in enumerate(values):
+        try:
+            check(value)
+        except MemoryError:
+            raise
+        except Exception as error:
+            found[number] = reason(error)
+    return found
+
+
+def spread(array: pa.Array, places: Sequence[int], length: int) -> pa.Array:
+    """Return an array of that length with the values in these places, and null elsewhere."""
+    found: list[int | None] = [None] * length
+    for number, place in enumerate(places):
+        found[place] = number
+    return array.take(pa.array(found, pa.int64()))
+
+
+def join(arrays: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
+    """Return the arrays joined."""
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, type)
+
+
+def reason(error: Exception) -> str:
+    """Return the text of an error for a dead letter, on one line."""
+    lines = str(error).splitlines()
+    text = lines[0].strip() if lines else ""
+    if type(error).__module__.startswith(("trikafka", "pyarrow")) or type(error) is ValueError:
+        return (text or type(error).__name__)[:_MOST_TEXT]
+    return f"{type(error).__name__}: {text}".removesuffix(": ")[:_MOST_TEXT]

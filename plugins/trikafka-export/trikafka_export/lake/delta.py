@@ -1,0 +1,381 @@
+"""Delta Lake tables, by ``deltalake`` (delta-rs).
+
+A plan is one commit, identified by a transaction id of Delta (app id and version).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, CommitProperties, Transaction
+
+from trikafka import ConfigurationError, ExportError, ExportStore
+from trikafka.config.secrets import plain
+from trikafka.errors.peer_text import peer_text
+from trikafka.interfaces import ExportPlan
+
+from ..object_address import ObjectAddress
+from .columns import table_schema
+from .explaining import explained
+from .fitting import check_fit, check_partitions, check_still
+from .footers import Bounds, DataFile
+from .giving_up import refuse_given_up
+from .log import ATTEMPTS, KEY, pause, sync
+from .options import LakeOptions
+from .stores import folder_of, lake_store
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: The first and last microsecond of the years that times in JSON can have.
+_FIRST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
+#: Table features that files which are merely added would violate.
+_NOT = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
+
+
+# How a plan is committed once:
+#
+# * The commit carries Delta's transaction action: the export's app id, with the plan's number as
+#   its version. Readers ignore it, and Delta keeps it when it cleans up the log.
+# * The id is looked for in a version of the table, and the commit is based on exactly that version.
+#   If two processes commit one plan, both commits have the same id. Delta's conflict check then
+#   refuses the second, and its next attempt finds the id.
+# * A plan is abandoned by a commit without files under the same id, so it conflicts with a late
+#   commit in the same way. A second id marks it as abandoned.
+#
+# After the commit the log entry is written to disk (fsync), before the manifest says that the plan
+# is done: delta-rs does not do that for a local folder.
+class DeltaLog:
+    """A Delta table in a folder, or below a prefix of an object store."""
+
+    def __init__(self, options: LakeOptions) -> None:
+        self._store = lake_store(options.destination, options.store)
+        self._root = folder_of(self._store)
+        self.title = self._store.title
+        self._uri, self._options = self._reached(options)
+
+    def _reached(self, options: LakeOptions) -> tuple[str, dict[str, str] | None]:
+        if self._root is not None:
+            return str(self._root), None
+        address = ObjectAddress.of(options.destination, options.store)
+        given = {**address.config, **address.client}
+        return address.url, {
+            name: str(value).lower() if isinstance(value, bool) else plain(value)
+            for name, value in given.items()
+        }
+
+    def place(self) -> ExportStore:
+        """Return the destination's store."""
+        return self._store
+
+    def _said(self, what: str) -> Any:
+        return explained(what, (self._options or {}).values())
+
+    def _table(self) -> deltalake.DeltaTable | None:
+        """Return the newest version of the table; ``None`` if there is no table."""
+        with self._said(f"cannot read the Delta table {self.title}"):
+            try:
+                return deltalake.DeltaTable(self._uri, storage_options=self._options)
+            except TableNotFoundError:
+                return None
+
+    def _known(self, format: Mapping[str, Any]) -> deltalake.DeltaTable:
+        table = self._table()
+        if table is None or str(table.metadata().id) != format.get(
+            "table", str(table.metadata().id)
+        ):
+            what = (
+                "is not there any more" if table is None else "is another one than was exported to"
+            )
+            raise ExportError(f"the Delta table {self.title} {what}: choose another destination")
+        return table
+
+    # --- before the first plan ---
+
+    def pin(
+        self, format: Mapping[str, Any], columns: pa.Schema, partition_by: Sequence[str] | None
+    ) -> Mapping[str, Any]:
+        """Create the table, or accept the existing one.
+
+        Raises:
+            ConfigurationError: The table does not fit.
+        """
+        table = self._table()
+        if table is None:
+            self._refuse_strangers()
+            self._make(columns, tuple(partition_by or ()))
+            table = self._table()
+        if table is None:
+            raise ExportError(f"the Delta table {self.title} was made and is gone")
+        by = self._taken(table, columns, partition_by, format.get("app_id"))
+        return {**format, "partition_by": list(by), "table": str(table.metadata().id)}
+
+    def _make(self, columns: pa.Schema, by: Sequence[str]) -> None:
+        schema = columns.append(pa.field("date", pa.date32())) if "date" in by else columns
+        # A refusal means that another process has just created the table, or that the request was
+        # sent twice because its first response was lost.
+        with suppress(CommitFailedError), self._said(f"cannot make the Delta table {self.title}"):
+            deltalake.DeltaTable.create(
+                self._uri,
+                schema=schema,
+                mode="error",
+                partition_by=list(by),
+                storage_options=self._options,
+            )
+        self._sync(0)
+
+    def _refuse_strangers(self) -> None:
+        stranger = next(self._store.data_files(), None)
+        if stranger is not None:
+            raise ExportError(
+                f"{self.title} holds Parquet files (such as {stranger}) and is no Delta table; "
+                "choose an empty directory"
+            )
+
+    def _taken(
+        self,
+        table: deltalake.DeltaTable,
+        columns: pa.Schema,
+        asked: Sequence[str] | None,
+        app_id: str | None,
+    ) -> tuple[str, ...]:
+        """Check an existing table; return its partitioning.
+
+        ``app_id`` is the id of an export that began before its plans named the table.
+        """
+        found = table.metadata()
+        by = tuple(found.partition_columns)
+        check_partitions(self.title, sorted(by, reverse=True), asked)
+        wanted = columns.append(pa.field("date", pa.date32())) if "date" in by else columns
+        check_fit(self.title, wanted, _schema(table), "delta")
+        wrong = next((name for name in found.configuration if name.startswith(_NOT)), None)
+        if wrong is not None and found.configuration[wrong] not in ("none", "false"):
+            raise ConfigurationError(
+                f"the Delta table {self.title} has {wrong}, which files that are added would not "
+                "keep"
+            )
+        with self._said(f"cannot read the history of {self.title}"):
+            ours = next(
+                (
+                    each
+                    for each in table.history()
+                    if (_note(each) or {}).get("app_id", app_id) != app_id
+                ),
+                None,
+            )
+        if ours is not None:
+            raise ExportError(
+                f"{self.title} has rows of an export whose plans are gone (version "
+                f"{ours['version']} of the table);"
+                " this one would write them again: choose another destination"
+            )
+        return tuple(sorted(by, reverse=True))
+
+    # --- plans ---
+
+    def found(self, plan: ExportPlan) -> bool:
+        """Return whether the table has the transaction id.
+
+        Delta keeps the id when it forgets the history.
+        """
+        return self._has(self._known(plan.format), plan)
+
+    def given_up(self, format: Mapping[str, Any], number: int) -> bool:
+        """Return whether the table has the transaction id of the abandonment."""
+        return self._is_given_up(self._known(format), format, number)
+
+    def _is_given_up(
+        self, table: deltalake.DeltaTable, format: Mapping[str, Any], number: int
+    ) -> bool:
+        with self._said(f"cannot read the Delta table {self.title}"):
+            return table.transaction_version(_given_up(format, number)) is not None
+
+    def _has(self, table: deltalake.DeltaTable, plan: ExportPlan) -> bool:
+        with self._said(f"cannot read the Delta table {self.title}"):
+            return (table.transaction_version(plan.format["app_id"]) or 0) >= plan.number
+
+    def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
+        """Commit the files as one append."""
+        by = list(plan.format.get("partition_by", ()))
+        actions = [_added(each, by) for each in files]
+        columns = table_schema(plan.format, dict.fromkeys(each.topic for each in files))
+
+        def add(table: deltalake.DeltaTable) -> None:
+            if sorted(table.metadata().partition_columns, reverse=True) != by:
+                raise ExportError(
+                    f"the Delta table {self.title} is not partitioned by {by} any more, as its "
+                    "exports are"
+                )
+            check_still(self.title, columns, _schema(table), "delta")
+            self._write(table, plan, actions, {}, [])
+
+        if (found := self._once(plan, add)) is not None and self._is_given_up(
+            found, plan.format, plan.number
+        ):
+            refuse_given_up(self.title, plan)
+
+    def give_up(self, plan: ExportPlan) -> None:
+        """Abandon the plan by a commit with its transaction id.
+
+        Of this commit and the plan's own, Delta refuses the second.
+        """
+        taken = Transaction(_given_up(plan.format, plan.number), 1)
+        self._once(plan, lambda table: self._write(table, plan, [], {"given_up": True}, [taken]))
+
+    def _once(
+        self, plan: ExportPlan, add: Callable[[deltalake.DeltaTable], None]
+    ) -> deltalake.DeltaTable | None:
+        """Call ``add`` to make a commit, unless the plan's number is taken.
+
+        Return the version of the table in which it was taken, or ``None`` after a commit.
+        """
+        for attempt in range(ATTEMPTS):
+            table = self._known(plan.format)
+            if self._has(table, plan):
+                return table
+            try:
+                with self._said(f"cannot commit to the Delta table {self.title}"):
+                    add(table)
+                self._sync(self.version(plan))
+                return None
+            except CommitFailedError as error:
+                if attempt == ATTEMPTS - 1:
+                    raise ExportError(
+                        f"plan {plan.number} could not be committed to {self.title}: "
+                        f"{peer_text(error)}"
+                    ) from error
+                time.sleep(pause(attempt))
+        return None
+
+    def _write(
+        self,
+        table: deltalake.DeltaTable,
+        plan: ExportPlan,
+        actions: Sequence[AddAction],
+        more: Mapping[str, Any],
+        transactions: Sequence[Transaction],
+    ) -> None:
+        app_id = str(plan.format["app_id"])
+        note = {"app_id": app_id, "plan": plan.number, "plan_id": plan.plan_id, **more}
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": json.dumps({KEY: note})},
+            app_transactions=[Transaction(app_id, plan.number), *transactions],
+        )
+        table.create_write_transaction(
+            list(actions),
+            "append",
+            table.schema(),
+            table.metadata().partition_columns,
+            commit_properties=properties,
+        )
+
+    def _sync(self, version: int | None) -> None:
+        if self._root is not None and version is not None:
+            entry = self._root / "_delta_log" / f"{version:020d}.json"
+            sync([entry] if entry.exists() else [])
+
+    def version(self, plan: ExportPlan) -> int | None:
+        """Return the version by the commit's own metadata."""
+        table = self._known(plan.format)
+        with self._said(f"cannot read the history of {self.title}"):
+            for limit in (10, None):
+                for each in table.history(limit):
+                    note = _note(each)
+                    if note is not None and (note["app_id"], note["plan"]) == (
+                        plan.format["app_id"],
+                        plan.number,
+                    ):
+                        return int(each["version"])
+        return None
+
+    def offsets(
+        self, format: Mapping[str, Any], topic: str, partition: int, low: int, high: int
+    ) -> Iterator[pa.Array]:
+        """Yield offsets by a query over the files that may contain them."""
+        quoted = topic.replace("'", "''")
+        where = (
+            f"topic = '{quoted}' AND partition = {partition} AND offset >= {low} AND offset < "
+            f"{high}"
+        )
+        table = self._known(format)
+        try:
+            with self._said(f"cannot read the Delta table {self.title}"):
+                for batch in pa.RecordBatchReader.from_stream(
+                    table.scan(columns=["offset"], predicate=where)
+                ):
+                    yield batch.column(0)
+        except ExportError as error:
+            self._tell_lost(table, error)
+            raise
+
+    def _tell_lost(self, table: deltalake.DeltaTable, error: ExportError) -> None:
+        """Raise :exc:`ExportError` with all files of the table that are missing.
+
+        That says more than the error about the first missing file.
+        """
+        with self._said(f"cannot read the Delta table {self.title}"):
+            gone = table.repair(dry_run=True)["files_removed"]
+        if gone:
+            more = "" if len(gone) == 1 else f" and {len(gone) - 1:,} more"
+            raise ExportError(
+                f"the Delta table {self.title} lacks files that it counts ({gone[0]}{more}), and "
+                "nobody can read it: put them back;"
+                " or have the table forget them, by deltalake.DeltaTable(...).repair(), after "
+                "which a"
+                " check tells which records are missing"
+            ) from error
+
+
+def _given_up(format: Mapping[str, Any], number: int) -> str:
+    return f"{format['app_id']}:given-up:{number}"
+
+
+def _schema(table: deltalake.DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _note(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the export's metadata of a commit; ``None`` for other commits."""
+    try:
+        found = json.loads(entry.get("userMetadata") or "null")
+        note = found[KEY]
+        return {"app_id": str(note["app_id"]), "plan": int(note["plan"])}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _added(each: DataFile, by: Sequence[str]) -> AddAction:
+    file, day = each.file, each.day
+    values: dict[str, str | None] = {"topic": each.topic} if "topic" in by else {}
+    if "date" in by:
+        values["date"] = None if day is None else (_EPOCH + timedelta(days=day)).date().isoformat()
+    lows: dict[str, Any] = {"partition": each.partition}
+    highs, nulls = dict(lows), {"partition": 0}
+    if "topic" not in by:
+        lows["topic"] = highs["topic"] = each.topic
+        nulls["topic"] = 0
+    for name, bounds in (("offset", each.offsets), ("timestamp", each.times)):
+        if bounds is not None:
+            nulls[name] = bounds.nulls
+            lows |= _told(name, bounds, bounds.low)
+            highs |= _told(name, bounds, bounds.high)
+    stats = {"numRecords": file.rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
+    return AddAction(
+        file.name, file.bytes, values, int(time.time() * 1000), True, json.dumps(stats)
+    )
+
+
+def _told(name: str, bounds: Bounds, value: int) -> dict[str, Any]:
+    if name == "offset":
+        return {name: value}
+    if bounds.low < _FIRST_TIME or bounds.high > _LAST_TIME:
+        return {}
+    return {
+        name: f"{(_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    }

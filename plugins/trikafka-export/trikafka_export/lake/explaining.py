@@ -1,0 +1,92 @@
+"""Errors of the table formats' libraries as errors of trikafka, without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+from trikafka import ConfigurationError, ExportError, TrikafkaError
+from trikafka.errors.peer_text import peer_text
+
+from .options import FORMATS
+
+#: Shorter secrets are too common as words to be replaced.
+_LEAST, _MOST = 4, 1000
+#: Errors that an export handles itself.
+_ANSWERED = (
+    "CommitFailedError",
+    "CommitFailedException",
+    "TableNotFoundError",
+    "NoSuchTableError",
+    "NoSuchNamespaceError",
+)
+
+#: Texts of pyiceberg's errors about missing settings, and advice in terms of the options here.
+_ADVICE = {
+    "URI missing": "nobody says where the Iceberg catalog is: give catalog.uri, such as "
+    "sqlite:////data/lake.db or"
+    " https://catalog:8181 (and catalog.type: sql, rest ...), or the name of a catalog in "
+    ".pyiceberg.yaml as catalog",
+    "No default path is set": "nobody says where the files of a new Iceberg table go: give location, the table's folder "
+    "or URL,"
+    " or catalog.warehouse, in which the catalog chooses one",
+    "SQLAlchemy support not installed": "a SQL catalog of Iceberg needs SQLAlchemy: pip install 'trikafka-export[iceberg-sql]'"
+    " (from a clone: pip install './plugins/trikafka-export[iceberg-sql]'), or "
+    "'pyiceberg[sql-postgres]' for PostgreSQL",
+}
+
+
+@contextmanager
+def explained(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
+    """Convert any exception of the library into an :exc:`ExportError`.
+
+    The exception is chained unless its text contains a secret.
+    """
+    try:
+        yield
+    except (TrikafkaError, GeneratorExit):
+        raise
+    except Exception as error:
+        if type(error).__name__ in _ANSWERED:
+            raise
+        text = str(error).strip() or type(error).__name__
+        shown = hidden(text, secrets)
+        failure = ExportError(f"{what}: {peer_text(shown, _MOST)}")
+        if shown != text:
+            raise failure from None
+        raise failure from error
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """Convert an Iceberg catalog's complaint about missing settings into advice.
+
+    Raises:
+        ConfigurationError: A setting is missing.
+    """
+    try:
+        yield
+    except Exception as error:
+        advice = next((advice for sign, advice in _ADVICE.items() if sign in str(error)), None)
+        if advice is None:
+            raise
+        raise ConfigurationError(advice) from error
+
+
+def hidden(text: str, secrets: Iterable[str]) -> str:
+    """Return the text with these secrets replaced."""
+    for word in sorted(map(str, secrets), key=len, reverse=True):
+        if len(word) >= _LEAST:
+            text = text.replace(word, "***")
+    return text
+
+
+def check_library(format: str) -> None:
+    """Raise :exc:`ConfigurationError` if the format's package is missing."""
+    package = FORMATS[format]
+    if find_spec(package) is None:
+        raise ConfigurationError(
+            f"format={format} needs the package {package}: pip install 'trikafka-export[{format}]'"
+            f" (from a clone: pip install './plugins/trikafka-export[{format}]')"
+        )

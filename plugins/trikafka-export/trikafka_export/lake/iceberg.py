@@ -1,0 +1,467 @@
+"""Iceberg tables, by ``pyiceberg``.
+
+A plan is one snapshot. The snapshot's summary and a table property name the plan, in the same
+commit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import _ENV_CONFIG, Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import index_by_name
+from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.utils.config import merge_config
+
+from trikafka import ConfigurationError, ExportError, ExportStore
+from trikafka.config.secrets import holds_secret, plain, secret
+from trikafka.errors.peer_text import peer_text
+from trikafka.interfaces import ExportPlan
+
+from ..object_address import SCHEMES
+from .explaining import advised, explained
+from .fitting import check_fit, check_ids, check_partitions
+from .footers import DataFile
+from .giving_up import refuse_given_up
+from .iceberg_files import data_file
+from .log import ATTEMPTS, KEY, pause, sync
+from .options import LakeOptions
+from .stores import lake_store
+from .vended_keys import VendedKeys, are_vended
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+#: The newest version of the format that pyiceberg can write.
+_NEWEST = 2
+#: The catalog whose warehouse is a name that only its server understands.
+_NAMED_WAREHOUSES = "RestCatalog"
+_RETRIES = "commit.retry.num-retries"
+#: Words in the names of catalog properties whose values are secret.
+_SECRET_WORDS = ("password", "secret", "token", "credential", "auth", "key")
+#: The catalog's names of store properties, and trikafka's.
+_STORE = {
+    "s3.endpoint": "endpoint",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key_id",
+    "s3.secret-access-key": "secret_access_key",
+    "s3.session-token": "session_token",
+}
+
+
+# How a plan is committed once:
+#
+# * The plan is looked for in a state of the table, and the commit is based on exactly that state.
+#   If two processes commit one plan, the catalog refuses the second, since its base is no longer
+#   current. Its next attempt loads the newer state and finds the plan there.
+# * pyiceberg's own retries would rebase the commit on a state that was not searched for the plan.
+#   They are switched off (commit.retry.num-retries = 0, in the loaded metadata only).
+# * The plan's number is a table property as well as a part of the snapshot's summary, because
+#   snapshots expire.
+# * pyiceberg removes the manifests of a refused commit. But a refusal may concern the second
+#   sending of a commit whose first sending has landed: a proxy, or the HTTP library below the
+#   catalog, may repeat a request whose response was lost. The table then consists of these very
+#   manifests. So the removal is postponed (_Refused) until the next state of the table shows that
+#   the snapshot is not part of it.
+class IcebergLog:
+    """A table of an Iceberg catalog."""
+
+    def __init__(self, options: LakeOptions) -> None:
+        self.title = options.destination
+        self._options = options
+        self._secrets: tuple[str, ...] = tuple(_secrets_of(options.properties))
+        if (
+            "." not in self.title
+            or any(not part.strip() for part in self.title.split("."))
+            or "/" in self.title
+        ):
+            raise ConfigurationError(
+                "with format=iceberg the destination is the name of a table, such as "
+                f"lake.flights, not {self.title!r}"
+            )
+        self._catalog = self._loaded()
+
+    def _loaded(self) -> Catalog:
+        given = {name: plain(value) for name, value in self._options.properties.items()}
+        name = self._options.catalog
+        with self._said(f"cannot open the catalog {name or 'default'!r}"), advised():
+            found = _opened(name, given)
+        place = str(found.properties.get("warehouse", ""))
+        if place and not any(kind.__name__ == _NAMED_WAREHOUSES for kind in type(found).__mro__):
+            found.properties["warehouse"] = _absolute(place)
+        self._secrets = tuple(_secrets_of(found.properties))
+        return found
+
+    def _said(self, what: str) -> Any:
+        return explained(what, self._secrets)
+
+    def _table(self) -> Table | None:
+        """Return the newest state of the table; ``None`` if there is no table."""
+        with self._said(f"cannot load the table {self.title}"):
+            try:
+                return self._catalog.load_table(self.title)
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+
+    def _known(self, format: Mapping[str, Any]) -> Table:
+        table = self._table()
+        if table is None or str(table.metadata.table_uuid) != format["table"]:
+            if table is None:
+                raise ExportError(
+                    f"the table {self.title} is not there any more: if it was renamed, export to "
+                    "its new name, and it goes on"
+                    " there; if it was dropped, choose another one"
+                )
+            raise ExportError(
+                f"the table {self.title} is another one than was exported to: choose another one"
+            )
+        return table
+
+    def place(self) -> ExportStore | None:
+        """Return the store at the table's location."""
+        table = self._table()
+        if table is None:
+            return None
+        location, options = table.location(), dict(self._options.store)
+        scheme = urlsplit(location).scheme.lower()
+        if scheme in SCHEMES:
+            told = table.io.properties
+            self._hide(told)  # a catalog may issue temporary keys
+            known = {
+                f"store.{ours}": secret(str(told[name]))
+                for name, ours in _STORE.items()
+                if name in told
+            }
+            if not scheme.startswith("s3"):
+                return lake_store(location, options)
+            if "store.access_key_id" in options or not are_vended(told, self._catalog.properties):
+                return lake_store(location, {**known, **options})
+            rest = {
+                name: value
+                for name, value in known.items()
+                if name in ("store.endpoint", "store.region")
+            }
+            return lake_store(location, {**rest, **options}, VendedKeys(told, self._told))
+        if scheme not in ("", "file"):
+            raise ConfigurationError(
+                f"the table {self.title} is at {location}, where exports cannot write"
+            )
+        return lake_store(str(_folder(location)), {})
+
+    def _told(self) -> Mapping[str, Any]:
+        """Return the catalog's current properties of the table's store, including issued keys."""
+        table = self._table()
+        if table is None:
+            raise ExportError(
+                f"the table {self.title} is not there any more, and so there are no keys for its "
+                "store"
+            )
+        told: Mapping[str, Any] = table.io.properties
+        self._hide(told)
+        return told
+
+    def _hide(self, told: Mapping[str, Any]) -> None:
+        """Hide these secrets in errors, each once: a repeated export asks for keys many times."""
+        self._secrets = tuple(dict.fromkeys((*self._secrets, *_secrets_of(told))))
+
+    # --- before the first plan ---
+
+    def pin(
+        self, format: Mapping[str, Any], columns: pa.Schema, partition_by: Sequence[str] | None
+    ) -> Mapping[str, Any]:
+        """Create the table in the catalog, or accept the existing one.
+
+        Raises:
+            ConfigurationError: The table does not fit.
+        """
+        table = self._table()
+        if table is None:
+            table = self._made(columns, tuple(partition_by or ()))
+        if table.metadata.format_version > _NEWEST:
+            raise ConfigurationError(
+                f"the table {self.title} is of format version {table.metadata.format_version}, "
+                "which pyiceberg cannot write yet"
+            )
+        by = _partitioned_by(self.title, table)
+        check_partitions(self.title, by, partition_by)
+        check_fit(
+            self.title,
+            columns,
+            schema_to_pyarrow(table.schema(), include_field_ids=False),
+            "iceberg",
+        )
+        gone = [name for name in table.metadata.properties if name.startswith(f"{KEY}.")]
+        if gone:
+            raise ExportError(
+                f"the table {self.title} has rows of an export whose plans are gone (its property "
+                f"{gone[0]});"
+                " this one would write them again: choose another table"
+            )
+        fields = dict(index_by_name(table.schema()))
+        return {
+            **format,
+            "partition_by": list(by),
+            "table": str(table.metadata.table_uuid),
+            "fields": fields,
+            "folder": "data",
+            "location": table.location(),
+        }
+
+    def _made(self, columns: pa.Schema, by: Sequence[str]) -> Table:
+        namespace = tuple(self.title.split("."))[:-1]
+        location = None if self._options.location is None else _absolute(self._options.location)
+        with self._said(f"cannot make the table {self.title}"), advised():
+            self._catalog.create_namespace_if_not_exists(namespace)
+            try:
+                making = self._catalog.create_table_transaction(
+                    self.title, columns, location=location, properties={"format-version": "2"}
+                )
+                if by:
+                    with making.update_spec() as spec:
+                        if "topic" in by:
+                            spec.add_identity("topic")
+                        if "date" in by:
+                            spec.add_field("timestamp", DayTransform(), "timestamp_day")
+                making.commit_transaction()
+            except (TableAlreadyExistsError, CommitFailedException):
+                pass  # another process has just created it
+        made = self._table()
+        if made is None:
+            raise ExportError(f"the table {self.title} was made and is gone")
+        return made
+
+    # --- plans ---
+
+    def found(self, plan: ExportPlan) -> bool:
+        """Return whether a table property or a snapshot names the plan."""
+        return _has(self._known(plan.format), plan)
+
+    def given_up(self, format: Mapping[str, Any], number: int) -> bool:
+        """Return whether a table property marks the plan as abandoned."""
+        return _given_up(format, number) in self._known(format).metadata.properties
+
+    def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
+        """Commit the files as one append."""
+
+        def add(table: Table, refused: list[_Refused]) -> None:
+            check_ids(self.title, plan.format["fields"], dict(index_by_name(table.schema())))
+            by = _partitioned_by(self.title, table)
+            if by and list(by) != list(plan.format["partition_by"]):
+                raise ExportError(
+                    f"the table {self.title} is partitioned by {list(by)} now, which its exports "
+                    "are not"
+                )
+            self._append(table, plan, files, refused)
+
+        if (found := self._once(plan, add)) is not None and _given_up(
+            plan.format, plan.number
+        ) in found.metadata.properties:
+            refuse_given_up(self.title, plan)
+
+    def give_up(self, plan: ExportPlan) -> None:
+        """Abandon the plan by a snapshot without files.
+
+        A property alone would not change the snapshot, and a late commit based on that snapshot
+        could still succeed.
+        """
+        taken = {_given_up(plan.format, plan.number): "true"}
+        self._once(plan, lambda table, refused: self._append(table, plan, (), refused, taken))
+
+    def _once(self, plan: ExportPlan, add: Callable[[Table, list[_Refused]], None]) -> Table | None:
+        """Call ``add`` to make a commit, unless the plan's number is taken.
+
+        Return the state of the table in which it was taken, or ``None`` after a commit.
+        """
+        refused: list[_Refused] = []
+        for attempt in range(ATTEMPTS):
+            table = self._known(plan.format)
+            while refused:
+                refused.pop().tidy(table)
+            if _has(table, plan):
+                return table
+            try:
+                with self._said(f"cannot commit to the table {self.title}"):
+                    add(table, refused)
+                self._sync(plan)
+                return None
+            except CommitFailedException as error:
+                if attempt == ATTEMPTS - 1:
+                    raise ExportError(
+                        f"plan {plan.number} could not be committed to {self.title}: "
+                        f"{peer_text(error)}"
+                    ) from error
+                time.sleep(pause(attempt))
+        return None
+
+    def _append(
+        self,
+        table: Table,
+        plan: ExportPlan,
+        files: Sequence[DataFile],
+        refused: list[_Refused],
+        more: Mapping[str, str] | None = None,
+    ) -> None:
+        own = {**table.metadata.properties, _RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": own})  # not committed
+        note = {
+            f"{KEY}.app-id": str(plan.format["app_id"]),
+            f"{KEY}.plan": str(plan.number),
+            f"{KEY}.plan-id": plan.plan_id,
+        }
+        with table.transaction() as transaction:
+            transaction.set_properties({_property(plan): str(plan.number), **(more or {})})
+            with transaction.update_snapshot(snapshot_properties=note).fast_append() as append:
+                refused.append(_Refused(append))
+                for each in files:
+                    append.append_data_file(data_file(table, each, plan.format["fields"]))
+
+    def _sync(self, plan: ExportPlan) -> None:
+        table = self._known(plan.format)
+        if urlsplit(table.location()).scheme in ("", "file"):
+            named, snapshot = [table.metadata_location], table.current_snapshot()
+            if snapshot is not None:
+                named += [
+                    snapshot.manifest_list,
+                    *(each.manifest_path for each in snapshot.manifests(table.io)),
+                ]
+            sync([path for path in map(_folder, named) if path.exists()])
+
+    def version(self, plan: ExportPlan) -> int | None:
+        """Return the id of the plan's snapshot."""
+        return _snapshot_of(self._known(plan.format), plan)
+
+    def offsets(
+        self, format: Mapping[str, Any], topic: str, partition: int, low: int, high: int
+    ) -> Iterator[pa.Array]:
+        """Yield offsets by a scan of the files that may contain them."""
+        table = self._known(format)
+        names = {
+            name: table.schema().find_column_name(format["fields"][name])
+            for name in ("topic", "partition", "offset")
+        }
+        if None in names.values():
+            raise ExportError(
+                f"the table {self.title} has lost its columns topic, partition or offset"
+            )
+        at = str(names["offset"])
+        where = And(
+            And(EqualTo(str(names["topic"]), topic), EqualTo(str(names["partition"]), partition)),
+            And(GreaterThanOrEqual(at, low), LessThan(at, high)),
+        )
+        with self._said(f"cannot read the table {self.title}"):
+            for batch in table.scan(
+                row_filter=where, selected_fields=(at,)
+            ).to_arrow_batch_reader():
+                yield batch.column(0)
+
+
+class _Refused:
+    """A commit whose files stay until it is certain that the commit has not landed."""
+
+    def __init__(self, append: Any) -> None:
+        self._snapshot = append.snapshot_id
+        self._remove = append._clean_all_uncommitted
+        append._clean_all_uncommitted = lambda: None
+
+    def tidy(self, table: Table) -> None:
+        """Remove the files if ``table``, a state loaded after the refusal, lacks the snapshot."""
+        if table.metadata.snapshot_by_id(self._snapshot) is None:
+            self._remove()
+
+
+def _opened(name: str | None, given: Mapping[str, Any]) -> Catalog:
+    """Open a catalog as the library does, but with limits for the calls of a REST catalog."""
+    name = name or _ENV_CONFIG.get_default_catalog_name()
+    whole = merge_config(_ENV_CONFIG.get_catalog_config(name) or {}, dict(given))
+    uri, type = str(whole.get("uri", "")), str(whole.get("type") or "").lower()
+    is_rest = type == "rest" or (not type and uri.startswith("http"))
+    if is_rest and uri and not given.get("py-catalog-impl"):
+        from .rest_catalog import TimedRestCatalog
+
+        return TimedRestCatalog(name, **whole)
+    return load_catalog(name, **given)
+
+
+def _property(plan: ExportPlan) -> str:
+    return f"{KEY}.{plan.format['app_id']}"
+
+
+def _given_up(format: Mapping[str, Any], number: int) -> str:
+    return f"{KEY}.{format['app_id']}.given-up.{number}"
+
+
+def _has(table: Table, plan: ExportPlan) -> bool:
+    """Return whether the table has the plan, even if its snapshot has expired."""
+    return (
+        int(table.metadata.properties.get(_property(plan), "0")) >= plan.number
+        or _snapshot_of(table, plan) is not None
+    )
+
+
+def _snapshot_of(table: Table, plan: ExportPlan) -> int | None:
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        told = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if (told.get(f"{KEY}.app-id"), told.get(f"{KEY}.plan")) == (
+            plan.format["app_id"],
+            str(plan.number),
+        ):
+            return int(snapshot.snapshot_id)
+    return None
+
+
+def _partitioned_by(title: str, table: Table) -> tuple[str, ...]:
+    """Return the table's partitioning in the exports' terms and order.
+
+    Raises:
+        ConfigurationError: The table is partitioned in another way.
+    """
+    found = []
+    for field in table.spec().fields:
+        name = table.schema().find_column_name(field.source_id)
+        if name == "topic" and isinstance(field.transform, IdentityTransform):
+            found.append("topic")
+        elif name == "timestamp" and isinstance(field.transform, DayTransform):
+            found.append("date")
+        else:
+            raise ConfigurationError(
+                f"the table {title} is partitioned by {field.transform} of {name}; exports know "
+                "the topic and the day of timestamp"
+            )
+    return tuple(sorted(found, reverse=True))
+
+
+def _absolute(location: str) -> str:
+    """Return the absolute location.
+
+    A catalog stores the location as given, and a process in another directory would look elsewhere.
+    """
+    return location if urlsplit(location).scheme else str(Path(location).expanduser().absolute())
+
+
+def _folder(location: str) -> Path:
+    return Path(location.removeprefix("file://").removeprefix("file:"))
+
+
+def _secrets_of(properties: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in properties.items():
+        text = str(plain(value))
+        if any(word in name.lower() for word in _SECRET_WORDS):
+            yield text
+        elif holds_secret(text):
+            yield text
+            if (password := urlsplit(text).password) is not None:
+                yield password

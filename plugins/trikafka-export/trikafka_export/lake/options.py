@@ -1,0 +1,71 @@
+"""The options of an export into a table, in addition to those of Parquet exports. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trikafka import ConfigurationError
+from trikafka.config.secrets import secret
+
+from ..object_address import PREFIX
+from ..sink_options import SinkOptions, sink_options
+
+#: The formats, with the Python package that each needs.
+FORMATS = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_CATALOG = "catalog"
+
+
+@dataclass(frozen=True)
+class LakeOptions:
+    """The options of an export into a table.
+
+    ``catalog`` and ``location`` are for Iceberg. The catalog's ``properties`` and the options of
+    the ``store`` are never shown.
+    """
+
+    format: str
+    destination: str
+    files: SinkOptions = field(default_factory=SinkOptions)
+    catalog: str | None = None
+    location: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def lake_options(given: Mapping[str, Any]) -> LakeOptions:
+    """Return the checked options of ``export(..., sink_options=)``.
+
+    Raises:
+        ConfigurationError: An option is wrong.
+    """
+    rest = dict(given)
+    format, destination = str(rest.pop("format")).strip().lower(), str(rest.pop("destination"))
+    store = {name: rest.pop(name) for name in list(rest) if name.startswith(PREFIX)}
+    properties = {
+        name.removeprefix(f"{_CATALOG}."): secret(str(rest.pop(name)))
+        for name in list(rest)
+        if name.startswith(f"{_CATALOG}.")
+    }
+    own = {name: str(rest.pop(name)) for name in (_CATALOG, "location") if name in rest}
+    if format != "iceberg" and (own or properties):
+        name = next(iter(own), f"{_CATALOG}.{next(iter(properties), '')}")
+        raise ConfigurationError(
+            f"{name} is an option of format=iceberg: a table of format={format} is its folder"
+        )
+    for name in rest:
+        if name.startswith("write."):
+            raise ConfigurationError(
+                f"{name} is for a writer of Spark's: the files of {format} are written here, as "
+                "Parquet's"
+            )
+    more = (
+        (_CATALOG, "location", "catalog.type", "catalog.uri", "catalog.warehouse")
+        if format == "iceberg"
+        else ()
+    )
+    files = sink_options(rest, more, f"an export with format={format}")
+    return LakeOptions(
+        format, destination, files, own.get(_CATALOG), own.get("location"), properties, store
+    )

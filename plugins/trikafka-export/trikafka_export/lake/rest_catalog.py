@@ -1,0 +1,86 @@
+"""Iceberg's REST catalogs with a time limit for every call.
+
+pyiceberg sets no limit, and a call that hangs would keep its thread forever. The limits have the
+names of Iceberg's Java client. They are set at the HTTP session, below everything that the library
+does with it (configuration, the catalog's tokens, signed requests). They bound each wait, not a
+whole response.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from pyiceberg.catalog.rest import RestCatalog
+from requests import PreparedRequest, Response, Session
+from requests.exceptions import ConnectionError, Timeout
+
+from trikafka import ConfigurationError
+from trikafka.errors.peer_text import peer_text
+
+#: The limits (milliseconds) for connecting, and for waiting for bytes of a response.
+CONNECTION, SOCKET = "rest.client.connection-timeout-ms", "rest.client.socket-timeout-ms"
+_DEFAULTS = {CONNECTION: 10_000, SOCKET: 60_000}
+#: Python objects in error texts. Their addresses differ each time, and an outage is to be reported
+#: once.
+_OBJECT = re.compile(r"<[\w.]+ object at 0x[0-9a-f]+>:? ?")
+
+
+class TimedRestCatalog(RestCatalog):  # type: ignore[misc]  # pyiceberg is not looked at
+    """pyiceberg's REST catalog with time limits."""
+
+    def _config_headers(self, session: Session) -> None:
+        """Prepare a new session; the library calls this before it sends anything."""
+        super()._config_headers(session)
+        limits = (_seconds(self.properties, CONNECTION), _seconds(self.properties, SOCKET))
+        session.send = _Sending(session.send, limits)  # type: ignore[method-assign]
+
+
+class _Sending:
+    """The ``send`` of a session with default limits, and errors of one line."""
+
+    def __init__(self, send: Callable[..., Response], limits: tuple[float, float]) -> None:
+        self._send = send
+        self._limits = limits
+
+    def __call__(self, request: PreparedRequest, **given: Any) -> Response:
+        address = urlsplit(str(request.url))
+        where = f"{address.scheme}://{address.hostname}" + (
+            f":{address.port}" if address.port else ""
+        )
+        try:
+            return self._send(request, **{**given, "timeout": given.get("timeout") or self._limits})
+        except (ConnectionError, Timeout) as error:
+            if isinstance(error, Timeout) or "timed out" in str(error):
+                connecting = "connect" in type(error).__name__.lower() and isinstance(
+                    error, Timeout
+                )
+                raise Timeout(
+                    f"{where} has not responded for {self._limits[not connecting]:g} s",
+                    request=request,
+                ) from error
+            raise ConnectionError(
+                f"{where} cannot be reached: {_reason(error)}", request=request
+            ) from error
+
+
+def _reason(error: BaseException) -> str:
+    """Return the operating system's reason at the end of a chain of exceptions.
+
+    Without one, return the library's text without its changing parts.
+    """
+    shown, found = error, error.__cause__ or error.__context__
+    while found is not None:
+        if isinstance(found, OSError) and found.strerror:
+            return found.strerror
+        shown, found = found, found.__cause__ or found.__context__
+    return peer_text(_OBJECT.sub("", str(shown))) or type(shown).__name__
+
+
+def _seconds(properties: Mapping[str, Any], name: str) -> float:
+    given = str(properties.get(name, _DEFAULTS[name]))
+    if not given.isdecimal() or not int(given):
+        raise ConfigurationError(f"catalog.{name} must be a number of milliseconds")
+    return int(given) / 1000

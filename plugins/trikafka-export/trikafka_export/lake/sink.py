@@ -1,0 +1,279 @@
+"""The sink of exports into tables: the Parquet sink with one commit per plan."""
+
+from __future__ import annotations
+
+import math
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import trio
+
+from trikafka import ConfigurationError, ExportError, OffsetRange
+from trikafka.config.secrets import secret
+from trikafka.interfaces import ExportCheck, ExportPlan, ExportState, PlannedRange, RangeResult
+
+from ..batch_folder import refuse_batches
+from ..folders import AGAIN
+from ..formats.options import SECRET_OPTIONS
+from ..sink import ParquetSink
+from .explaining import check_library
+from .giving_up import FilesGoneError
+from .options import LakeOptions, lake_options
+from .stores import folder_of
+
+if TYPE_CHECKING:
+    from .log import TableLog
+
+T = TypeVar("T")
+#: Seconds that a catalog or a table's store may take for one request, such as the commit of a plan
+#: with the check of its files. The libraries of table formats wait forever for a peer that accepts
+#: a request and never responds.
+_LIMIT = 600.0
+#: Marks the plans of this sink. Plans of the earlier writer by Spark listed no files.
+_OURS = "files"
+
+
+# The order of an export into a table:
+#
+# 1. The plan is stored, beside the table's files. It names the export (app_id) and has a number.
+# 2. Its data files are written. No reader sees them: a table consists of the files that its log
+#    lists.
+# 3. Its work is closed ("settled"). From now on the set of files is the same for every process that
+#    looks, and no late worker can add one.
+# 4. The files are checked by their footers and committed to the table's log, in one commit that
+#    also records app_id and number.
+# 5. The manifest is published, and the plan is done.
+#
+# A run that is killed anywhere leaves a state that the next run can read. Before 3 it resumes
+# writing. After 3 it asks the table's log for app_id and number: if they are there the commit has
+# happened and only 5 is missing. If not, it commits the very same files.
+#
+# The number must be part of the same commit as the files. A record of it elsewhere, written before
+# or after, would leave a gap in which a crash duplicates or loses the rows. Two processes that
+# commit the same plan at the same time are separated by the table's own conflict check: see
+# delta.py and iceberg.py.
+#
+# A closed plan whose files have disappeared can never be committed. It is abandoned by a commit
+# without files under the same number. From then on no late commit can bring the remaining files,
+# and the next plan reads the records again.
+class LakeSink(ParquetSink):
+    """Writes an export into a table of Delta Lake or Iceberg.
+
+    :class:`LakeOptions` has the options.
+    """
+
+    def __init__(self, options: LakeOptions, plugins: Collection[object] = ()) -> None:
+        super().__init__(None, options.files, plugins=plugins)
+        self.format = options.format
+        self._lake = options
+        self._known: TableLog | None = None
+        #: Abandoned calls keep their threads. They have a limiter of their own, so that a silent
+        #: catalog delays nothing else.
+        self._log_limiter = trio.CapacityLimiter(4)
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any], plugins: Collection[object] = ()) -> Self:
+        """Return a sink for the options of ``export(..., sink_options=)``.
+
+        Raises:
+            ConfigurationError: An option is wrong, or the library is missing.
+        """
+        made = cls(
+            lake_options(
+                {
+                    name: secret(value) if name in SECRET_OPTIONS else value
+                    for name, value in options.items()
+                }
+            ),
+            plugins,
+        )
+        check_library(made.format)
+        return made
+
+    @property
+    def title(self) -> str:
+        """The destination as messages name it."""
+        return self._lake.destination
+
+    @property
+    def _log(self) -> TableLog:
+        assert self._known is not None, "the sink was entered"
+        return self._known
+
+    def open_batches(self) -> Any:
+        """Raise :exc:`ConfigurationError`: a consumer's batches become Parquet files."""
+        raise ConfigurationError(
+            "sink_batches() writes Parquet files to a directory, and nothing with "
+            f"format={self.format}"
+        )
+
+    async def _enter_store(self) -> None:
+        """Look for the table and lock it.
+
+        A new table without a known location cannot be locked yet.
+        """
+        self._known = await self._asked(lambda: _log_of(self._lake))
+        self._place = await self._asked(self._log.place)
+        if self._place is not None:
+            await super()._enter_store()
+
+    def _open(self) -> None:
+        if (root := folder_of(self._store)) is not None:
+            refuse_batches(root)
+        self._store.open()
+
+    async def load(self) -> ExportState:
+        """Return the state of the exports to the table."""
+        if self._place is None:
+            return ExportState()
+        state = await super().load()
+        if state.unfinished is not None and _OURS not in state.unfinished.format:
+            raise ExportError(
+                f"plan {state.unfinished.number} of {self.title} was begun by an earlier "
+                f"trikafka, which wrote {self.format}"
+                " by Spark: finish it with that one"
+            )
+        return state
+
+    async def pin(
+        self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        """Return the format of a plan: the columns, the table's identity and the export's id.
+
+        The table is created with the first plan.
+        """
+        format = {**await super().pin(state, wanted, settings), "name": self.format}
+        if state.format is not None and not wanted:
+            return format
+        columns = await self._thread(lambda: _columns(format, wanted))
+        if state.format is not None and "table" in format:
+            if await self._asked(lambda: self._log.given_up(format, state.last_number)):
+                format[AGAIN] = (
+                    f"again-{state.last_number + 1:06d}"  # its files may stand there still
+                )
+            return format
+        found = await self._asked(
+            lambda: self._log.pin(format, columns, self._options.partition_by)
+        )
+        if self._place is None:
+            await self._enter_new()
+        return {**found, _OURS: 1, "app_id": format.get("app_id") or f"trikafka-{uuid.uuid4()}"}
+
+    async def _enter_new(self) -> None:
+        """Lock a table that this or another export has just created."""
+        place = await self._asked(self._log.place)
+        if place is None:
+            raise ExportError(f"the table {self.title} was made and is gone")
+        self._place = place
+        await super()._enter_store()
+        if (await super().load()).last_number:
+            raise ExportError(f"another export to {self.title} began at the same time")
+
+    async def settle(
+        self, plan: ExportPlan, ranges: Sequence[PlannedRange]
+    ) -> Sequence[RangeResult]:
+        """Close the plan's work and commit its files."""
+        return await self._ended(plan, await super().settle(plan, ranges), give_up=False)
+
+    async def give_up(self, plan: ExportPlan) -> Sequence[RangeResult]:
+        """Close the plan's work and commit its files, or abandon the plan.
+
+        A plan is abandoned if uncommitted files of it are gone. None of its files is ever committed
+        then, and all its ranges are left to the next plan.
+        """
+        return await self._ended(plan, await super().settle(plan, plan.ranges), give_up=True)
+
+    async def _ended(
+        self, plan: ExportPlan, results: Sequence[RangeResult], *, give_up: bool
+    ) -> Sequence[RangeResult]:
+        if not any(result.files for result in results):
+            return results
+        given_up, version = await self._asked(lambda: self._commit(plan, results, give_up))
+        if given_up:
+            return [RangeResult(each.planned, each.planned.start) for each in results]
+        return [
+            replace(each, files=tuple(replace(file, version=version) for file in each.files))
+            for each in results
+        ]
+
+    def _commit(
+        self, plan: ExportPlan, results: Sequence[RangeResult], give_up: bool
+    ) -> tuple[bool, int | None]:
+        """Commit the plan; return whether it was abandoned, and the table version that it made."""
+        from .footers import read_footers  # imports pyarrow, which is slow
+
+        if not self._log.found(plan):
+            try:
+                files = read_footers(
+                    self._store, [file for result in results for file in result.files]
+                )
+            except FilesGoneError:
+                if not give_up:
+                    raise
+                self._log.give_up(plan)
+            else:
+                self._log.commit(plan, files)
+                return False, self._log.version(plan)
+        if self._log.given_up(plan.format, plan.number):
+            return True, None
+        return False, self._log.version(plan)
+
+    async def check(self) -> ExportCheck:
+        """Count the table's rows again."""
+        from .checking import check_lake
+
+        return await self._asked(
+            lambda: check_lake(self._log, self._store), limit=math.inf
+        )  # no limit: counting all rows may take long
+
+    async def check_deep(self) -> ExportCheck:
+        """Raise :exc:`ConfigurationError`: the table format may rewrite committed files."""
+        raise ConfigurationError(
+            f"{self.title} is a table, whose files are compacted and rewritten by others: check "
+            "it without deep, which counts"
+            " its rows"
+        )
+
+    async def _asked(self, function: Callable[[], T], *, limit: float | None = None) -> T:
+        """Call the log in a thread.
+
+        If cancelled, the call is abandoned. A commit that completes later is still the plan's own
+        commit.
+
+        Raises:
+            ExportError: The call takes longer than ``limit`` seconds.
+        """
+        limit = _LIMIT if limit is None else limit
+        with trio.move_on_after(limit):
+            return await trio.to_thread.run_sync(
+                function, abandon_on_cancel=True, limiter=self._log_limiter
+            )
+        raise ExportError(
+            f"{self.title}: the table's catalog or store has not answered for {limit:g} s; the "
+            "next export goes on from there"
+        )
+
+
+def _log_of(options: LakeOptions) -> TableLog:
+    """Return the log of the table. Imports slow libraries."""
+    if options.format == "delta":
+        from .delta import DeltaLog
+
+        return DeltaLog(options)
+    from .iceberg import IcebergLog
+
+    return IcebergLog(options)
+
+
+def _columns(format: Mapping[str, Any], wanted: Sequence[OffsetRange]) -> Any:
+    from .columns import table_schema
+
+    pinned = [format[name] for name in ("schemas", "key_schemas") if name in format]
+    topics = dict.fromkeys(
+        [*(topic for schemas in pinned for topic in schemas), *(each.topic for each in wanted)]
+    )
+    return table_schema(
+        format, [topic for topic in topics if all(topic in schemas for schemas in pinned)]
+    )

@@ -1,0 +1,106 @@
+"""The hooks of the entry point: sinks, formats, the runner by threads, and the command ``export``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trikafka import ConfigurationError
+from trikafka.hooks import call_first, hookimpl, load_plugins
+from trikafka.interfaces import ExportFormat, Subcommand
+
+from .object_address import HDFS, STORES
+
+if TYPE_CHECKING:
+    from trikafka.interfaces import ExportRunner, Sink
+
+_TABLES = ("delta", "iceberg")
+
+
+@hookimpl
+def trikafka_sink_options(scheme: str) -> Collection[str] | None:
+    """Return the names of the options of exports to files and tables."""
+    if scheme != "file" and scheme not in STORES:
+        return None
+    from .sink_options import sink_option_names
+
+    return {*sink_option_names(), "catalog", "location"}
+
+
+@hookimpl
+def trikafka_sink(
+    scheme: str, options: Mapping[str, Any], plugins: Collection[object]
+) -> Sink | None:
+    """Return the sink for plain paths, ``file://``, object stores and HDFS.
+
+    The option ``format`` selects it, by the hook ``trikafka_export_format``.
+
+    Returns ``None`` for other schemes.
+
+    Raises:
+        ConfigurationError: An option is unknown or not valid.
+    """
+    if scheme != "file" and scheme not in STORES:
+        return None
+    name = str(options.get("format", "parquet")).strip()
+    format = call_first(load_plugins(plugins), "trikafka_export_format", ExportFormat, name=name)
+    if format is None:
+        from .sink_options import refuse_typo
+
+        refuse_typo(name)
+        raise ConfigurationError(
+            f"no plugin writes format={name}; here are parquet, {', '.join(_TABLES)}, and with "
+            "trikafka-spark installed those of Spark"
+        )
+    sink: Sink = format.sink(scheme, options, plugins)
+    return sink
+
+
+@hookimpl
+def trikafka_export_format(name: str) -> ExportFormat | None:
+    """Return the format of Parquet files, or of a table of Delta or Iceberg."""
+    name = name.lower()
+    return _Parquet() if name == "parquet" else _Table() if name in _TABLES else None
+
+
+@hookimpl
+def trikafka_export_runner(name: str, options: Mapping[str, Any]) -> ExportRunner | None:
+    """Return the runner by threads of this process."""
+    from .runners import THREADS, ThreadRunner
+
+    return ThreadRunner(options["threads"]) if name == THREADS else None
+
+
+@hookimpl
+def trikafka_command() -> Subcommand:
+    """Return the command ``export``."""
+    return Subcommand("export", "Write all new records of topics to a destination.", _command)
+
+
+def _command() -> Any:
+    from .command import command  # imports click, which only the command line needs
+
+    return command
+
+
+class _Parquet:
+    """Parquet files."""
+
+    def sink(self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]) -> Sink:
+        from .sink import ParquetSink
+
+        return ParquetSink.from_options(options, plugins)
+
+
+class _Table:
+    """A table whose files trikafka writes."""
+
+    def sink(self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]) -> Sink:
+        if scheme == HDFS:
+            raise ConfigurationError(
+                f"tables are not written to {HDFS}://, which takes exports to plain Parquet files "
+                "only"
+            )
+        from .lake.sink import LakeSink
+
+        return LakeSink.from_options(options, plugins)

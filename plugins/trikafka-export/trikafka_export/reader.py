@@ -1,0 +1,263 @@
+"""A client in the loop of a thread of its own, which reads ranges in sequence for plain code.
+
+To open a client takes longer than to read a small range, so a client is kept from one range to the
+next. After a range that failed the next one gets a new client. A range that was stopped, or that no
+broker responded for, is no such failure.
+"""
+
+# Threads, and what is kept in module state
+# -----------------------------------------
+#
+# A ``Reader`` is used by one thread, the *caller's*, and serves its ranges in another, the
+# *loop's*. ``_lock`` guards the hand-over of the next range: the loop's thread may just be ending
+# because no range came for ``kept_for`` seconds. Both sides decide under the lock, so a range is
+# taken by the old thread, or a new thread is started for it, and never neither. All other calls go
+# into the loop by its token; a loop that has ended ignores them, since its range has ended as well.
+#
+# The thread is a daemon with a copy of the caller's context: a process of Spark's may end without
+# notice, and the clients of one export share its log.
+#
+# Module state: a Python worker of Spark runs one task after the other, and nothing of Spark's is
+# passed from one task to the next. So the client that stays open between tasks, or micro-batches,
+# is kept here (``_kept``), and only here. It is bound to its settings, credentials and all: another
+# query gets another client. A fork has none of the threads, so it forgets the reader instead of
+# closing it (``_after_fork``).
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import math
+import os
+import threading
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+import trikafka
+
+#: The most bytes that one fetch asks for by default; each reader fetches one partition only.
+_FETCH_BYTES = 4 << 20
+#: How long (seconds) a worker of Spark keeps an idle client from one task, or micro-batch, to the
+#: next.
+KEPT_FOR = 30.0
+_log = logging.getLogger("trikafka.spark")
+
+
+class Feed(Protocol):
+    """A range to read. Its methods are called in the loop; ``stopped`` is set by any thread."""
+
+    name: str
+    #: True once the range is not wanted any more; set by any thread.
+    stopped: bool
+
+    async def run(self, consumer: Any) -> bool:
+        """Read the range and call :meth:`end`; return whether the client can read another range.
+
+        Raises nothing of its own.
+        """
+
+    def cut(self) -> None:
+        """End :meth:`run`."""
+
+    def end(self, error: BaseException | None) -> None:
+        """Complete the range; a second call has no effect."""
+
+
+class Reader:
+    """One client at a time, opened for the first range.
+
+    The client is closed by :meth:`close`, and when no range came for ``kept_for`` seconds.
+    ``settings`` are those of a consumer without a group. All methods but :meth:`stop` belong to one
+    thread.
+    """
+
+    def __init__(self, settings: Mapping[str, Any], *, kept_for: float = math.inf) -> None:
+        self.settings = settings
+        #: For each topic the time (``time.monotonic()``) of the last look at its id, and the id.
+        self.seen: dict[str, tuple[float, uuid.UUID | None]] = {}
+        self._kept_for = kept_for
+        #: Guards the next range, and whether a thread will take that range.
+        self._lock = threading.Lock()
+        self._next: Feed | None = None
+        self._serving = self._closed = False
+        self._thread: threading.Thread | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        # --- of the loop ---
+        self._current: Feed | None = None
+        #: The scope in which a client is being opened.
+        self._opening: trio.CancelScope | None = None
+        self._woken = trio.Event()
+
+    def begin(self, feed: Feed) -> None:
+        """Start to read a range; the range before has ended."""
+        with self._lock:
+            self._next = feed
+            if not self._serving:
+                # In a copy of the context: the clients of all threads of an export share its log.
+                work = partial(copy_context().run, self._serve)
+                thread = threading.Thread(target=work, name=f"trikafka {feed.name}", daemon=True)
+                self._token = None
+                thread.start()  # may raise, if the process can have no other thread
+                self._serving = True
+                self._thread = thread
+                return
+        self._soon(self._wake)
+
+    def stop(self, feed: Feed) -> None:
+        """End a range, at any step."""
+        feed.stopped = True
+        self._soon(self._cut, feed)
+
+    def close(self) -> None:
+        """End the thread, and wait for its end."""
+        self._closed = True
+        self._soon(self._wake)
+        if self._thread is not None:
+            self._thread.join()
+
+    def _soon(self, function: Any, *args: Any) -> None:
+        if (token := self._token) is not None:
+            with contextlib.suppress(trio.RunFinishedError):
+                token.run_sync_soon(function, *args)
+
+    # --- the thread of the loop ---
+
+    def _serve(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            with self._lock:
+                left = self._next
+                self._next = None
+                self._serving = False
+            for feed in (self._current, left):
+                if feed is not None:
+                    feed.end(error)
+
+    async def _main(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        while (feed := self._taken(last=True)) is not None:
+            await self._read_from(feed)
+
+    async def _read_from(self, feed: Feed) -> None:
+        """Read this range, and the ones that follow, with one client."""
+        self._current = feed
+        try:
+            with trio.CancelScope() as self._opening:
+                if feed.stopped:
+                    feed.end(None)
+                    return
+                async with trikafka.open_consumer(**_settings_of(self.settings)) as consumer:
+                    self._opening = None
+                    while (
+                        await self._current.run(consumer)
+                        and (following := await self._following(consumer)) is not None
+                    ):
+                        self._current = following
+        except Exception as error:
+            _log.debug("the client that read %s ended", self._current.name, exc_info=True)
+            self._current.end(error)
+        finally:
+            self._opening = None
+        # Only here, after the client has closed: if the loop breaks down, :meth:`_serve` ends the
+        # range with the error.
+        self._current.end(None)
+
+    async def _following(self, consumer: Any) -> Feed | None:
+        consumer.assign([])  # or the consumer would go on fetching
+        with trio.move_on_after(self._kept_for):
+            while not self._closed:
+                self._woken = trio.Event()
+                if (feed := self._taken()) is not None:
+                    return feed
+                await self._woken.wait()
+        return None
+
+    def _taken(self, *, last: bool = False) -> Feed | None:
+        """Take the next range. With ``last`` this thread ends if there is none."""
+        with self._lock:
+            feed = self._next
+            self._next = None
+            self._serving = feed is not None or not last
+            return feed
+
+    def _wake(self) -> None:
+        self._woken.set()
+
+    def _cut(self, feed: Feed) -> None:
+        if feed is self._current:
+            feed.cut()
+            if self._opening is not None:
+                self._opening.cancel()
+
+
+_kept: Reader | None = None
+_keeping = threading.Lock()
+
+
+@contextmanager
+def kept_reader(settings: Mapping[str, Any]) -> Iterator[Reader]:
+    """Yield a reader for one task of a Python worker of Spark.
+
+    The reader of the last task is used again if its settings are the same, credentials and all. A
+    worker keeps one. A reader whose range was left early is closed: a caller that wants no more of
+    a range, such as a ``limit``, seldom wants another one.
+    """
+    global _kept
+    with _keeping:
+        reader, _kept = _kept, None
+    if reader is not None and reader.settings != settings:
+        reader.close()
+        reader = None
+    reader = reader or Reader(settings, kept_for=KEPT_FOR)
+    wanted = True
+    try:
+        yield reader
+    except GeneratorExit:
+        wanted = False
+        raise
+    finally:
+        if wanted:
+            _keep(reader)
+        else:
+            reader.close()
+
+
+def _keep(reader: Reader) -> None:
+    """Keep the reader for the next task, and close the one that was kept before."""
+    global _kept
+    with _keeping:
+        other, _kept = _kept, reader
+    if other is not None:
+        other.close()
+
+
+def close_kept() -> None:
+    """Close the reader that is kept."""
+    global _kept
+    with _keeping:
+        reader, _kept = _kept, None
+    if reader is not None:
+        reader.close()
+
+
+def _after_fork() -> None:
+    """Forget the reader in a fork, which has no threads."""
+    global _kept, _keeping
+    _kept, _keeping = None, threading.Lock()
+
+
+atexit.register(close_kept)
+os.register_at_fork(after_in_child=_after_fork)
+
+
+def _settings_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    given = {"max_partition_fetch_bytes": _FETCH_BYTES, **settings}
+    return {**given, "group_id": None, "enable_auto_commit": False, "auto_offset_reset": "none"}

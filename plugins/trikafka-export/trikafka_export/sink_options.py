@@ -1,0 +1,179 @@
+"""The options of the Parquet sink, checked."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from trikafka import ConfigurationError
+from trikafka.interfaces import ExportState
+
+from .formats.options import OPTIONS, ParseOptions, parse_options
+
+_COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
+_PARTITIONS = ("date", "topic")
+#: Known names of formats, to detect a typo. A format of Spark's with nearly one of these names can
+#: be given by the name of its class.
+_FORMATS = ("parquet", "delta", "iceberg", "orc", "json", "avro", "csv", "text", "xml")
+#: Names that a destination without any published row may hold: an export's own folder, and the
+#: folder that Spark leaves after a write.
+_NOTHING = ("_trikafka", "_temporary")
+_NAMES = (
+    "format",
+    "master",
+    "app_name",
+    "compression",
+    "spark_above",
+    "threads",
+    "max_bytes_per_file",
+    "row_group_rows",
+    "row_group_bytes",
+    "partition_by",
+    *OPTIONS,
+)
+#: Plans with up to so many offsets are written by threads of this process.
+SPARK_ABOVE = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The options of an export to Parquet; docs/export.md describes them.
+
+    ``spark_above`` is ``None`` if Spark is never used.
+    """
+
+    master: str | None = None
+    app_name: str = "trikafka export"
+    compression: str = "zstd"
+    spark_above: int | None = SPARK_ABOVE
+    threads: int = field(default_factory=lambda: max(4, min(32, os.cpu_count() or 1)))
+    max_bytes_per_file: int = 512 << 20
+    row_group_rows: int = 262_144
+    row_group_bytes: int = 32 << 20
+    partition_by: tuple[str, ...] | None = None
+    parsing: ParseOptions = field(default_factory=ParseOptions)
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def sink_option_names() -> tuple[str, ...]:
+    """Return the names of the options of exports to Parquet."""
+    return _NAMES
+
+
+def sink_options(
+    given: Mapping[str, Any], more: Iterable[str] = (), sink: str = "an export to Parquet"
+) -> SinkOptions:
+    """Check the ``sink_options`` of ``trikafka.export()``.
+
+    ``more`` are other names that the caller knows; an error may suggest them.
+
+    Raises:
+        ConfigurationError: An option is unknown or not valid.
+    """
+    conf = {name: text_of(value) for name, value in given.items() if name.startswith("spark.")}
+    rest = {name: value for name, value in given.items() if name not in conf and name != "format"}
+    if (format := str(given.get("format", "parquet")).strip()).lower() != "parquet":
+        refuse_typo(format)
+        raise ConfigurationError(
+            f"format={format} is for folders of a file system: tables elsewhere are not written"
+        )
+    for name in rest:
+        if name not in _NAMES:
+            near = difflib.get_close_matches(name, [*_NAMES, *more], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            if not more and (name in ("catalog", "location") or name.startswith("catalog.")):
+                hint = ": it is one of format=iceberg, so give that, too (--format iceberg)"
+            raise ConfigurationError(f"unknown option {name!r} of {sink}{hint}")
+    for name in ("threads", "max_bytes_per_file", "row_group_rows", "row_group_bytes"):
+        if name in rest:
+            rest[name] = _whole(name, rest[name], 1)
+    if "spark_above" in rest and (above := rest["spark_above"]) is not None:
+        rest["spark_above"] = None if above == "never" else _whole("spark_above", above, 0)
+    if rest.get("compression", "zstd") not in _COMPRESSIONS:
+        raise ConfigurationError(
+            f"compression must be one of {', '.join(_COMPRESSIONS)}, not {rest['compression']!r}"
+        )
+    if "partition_by" in rest:
+        rest["partition_by"] = partition_by(rest["partition_by"])
+    parsing = parse_options(rest)  # takes its own out of the rest
+    return SinkOptions(conf=conf, parsing=parsing, **rest)
+
+
+def text_of(value: Any) -> str:
+    """Return the text of an option's value; a secret stays hidden."""
+    return value if isinstance(value, str) else str(value)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        also = " or 'never'" if name == "spark_above" else ""
+        raise ConfigurationError(
+            f"{name} must be a whole number of at least {least}{also}, not {value!r}"
+        )
+    return value
+
+
+def partition_by(value: Any) -> tuple[str, ...]:
+    """Return the columns to make folders of. Raises :exc:`ConfigurationError`."""
+    names = (
+        [name.strip() for name in value.split(",") if name.strip()]
+        if isinstance(value, str)
+        else list(value)
+    )
+    if len(set(names)) != len(names) or any(name not in _PARTITIONS for name in names):
+        raise ConfigurationError(
+            f"partition_by must name some of {', '.join(_PARTITIONS)}, not {value!r}"
+        )
+    return tuple(sorted(names, reverse=True))  # the order of the folders: topic, then date
+
+
+def refuse_typo(format: str) -> None:
+    """Raise :exc:`ConfigurationError` for an unknown format whose name is nearly a known one.
+
+    A plan would store the name before Spark is asked for the format.
+    """
+    if format.lower() in _FORMATS:
+        return
+    if near := difflib.get_close_matches(format.lower(), _FORMATS, n=1, cutoff=0.7):
+        raise ConfigurationError(f"unknown format {format!r}; did you mean {near[0]!r}?")
+
+
+def refuse_other_format(
+    state: ExportState, format: str, destination: str, root: Path | None = None
+) -> None:
+    """Raise :exc:`ConfigurationError` if the destination was exported to in another format.
+
+    ``root`` is its directory. If nothing was ever published there, the error says how to begin
+    again.
+    """
+    known = (state.format or {}).get("name", "parquet") if state.last_number else format
+    if known == format:
+        return
+    if root is not None and _is_without_rows(root):
+        raise ConfigurationError(
+            f"an export to {destination} was begun with format={known}, and nothing of it was "
+            "ever published: "
+            f"remove {root / '_trikafka'} to begin anew with format={format}, or give "
+            f"format={known} to finish it"
+        )
+    by_name = (
+        ", with the table's name, such as lake.flights, instead of its folder"
+        if known == "iceberg"
+        else ""
+    )
+    raise ConfigurationError(
+        f"{destination} was exported with format={known} and keeps it: give that (--format "
+        f"{known}){by_name}, "
+        f"or choose another destination for {format}"
+    )
+
+
+def _is_without_rows(root: Path) -> bool:
+    """Return whether no reader has ever found any row there."""
+    return all(path.name.startswith(".") or path.name in _NOTHING for path in root.iterdir())

@@ -1,0 +1,79 @@
+"""The lag of a stream behind its topics.
+
+Spark's connector has it as a metric, and Spark takes no metrics from Python sources.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.listener import StreamingQueryProgress
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    from trikafka import TopicPartition
+
+
+def stream_lag(
+    query: StreamingQuery | StreamingQueryProgress | Mapping[str, Any] | str,
+) -> dict[TopicPartition, int]:
+    """Return the lag of each partition of a stream: the offsets that its last batch has not read.
+
+    The lag is ``latestOffset`` less ``endOffset``, at the time when the batch was planned. It
+    counts offsets, so control records and compacted records as well. ``max(lag.values(),
+    default=0)`` is the connector's ``maxOffsetsBehindLatest``. The function asks nothing of Kafka.
+    A query is asked in the JVM, which blocks: call it in a thread then.
+
+    Args:
+        query: A running or ended query, one of its progresses (also from a listener's event), or
+            the JSON or the mapping of one.
+
+    Returns:
+        The lag by partition, at least 0. Sources of other formats are left out. A query without
+        progress has no lag: an empty mapping.
+    """
+    from trikafka import TopicPartition
+
+    found: dict[TopicPartition, int] = {}
+    for source in _progress(query).get("sources") or ():
+        latest, end = _offsets(source.get("latestOffset")), _offsets(source.get("endOffset"))
+        if latest is None or end is None:
+            continue
+        for topic, partitions in latest.items():
+            for number, offset in partitions.items():
+                # A partition that is newer than the batch is read from its beginning, which is
+                # usually 0.
+                read = (end.get(topic) or {}).get(number, 0)
+                found[TopicPartition(topic, int(number))] = max(0, offset - read)
+    return found
+
+
+def _progress(query: Any) -> Mapping[str, Any]:
+    if hasattr(query, "lastProgress"):
+        query = query.lastProgress
+    if query is None:
+        return {}
+    if not isinstance(query, Mapping):
+        query = json.loads(query if isinstance(query, str) else query.json)
+    found: Mapping[str, Any] = query
+    return found
+
+
+def _offsets(value: Any) -> dict[str, dict[str, int]] | None:
+    """Return the offsets of this source or of the connector; ``None`` for another source."""
+    try:
+        offsets = json.loads(value) if isinstance(value, str) else value
+        if all(
+            isinstance(offset, int)
+            for partitions in offsets.values()
+            for offset in partitions.values()
+        ):
+            return {
+                str(topic): {str(number): offset for number, offset in of.items()}
+                for topic, of in offsets.items()
+            }
+    except (ValueError, TypeError, AttributeError):
+        pass
+    return None

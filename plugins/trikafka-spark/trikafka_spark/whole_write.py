@@ -1,0 +1,228 @@
+"""A whole write that may run again, and the parts that an earlier run has committed."""
+
+# Why rows are compared, and not part numbers
+# -------------------------------------------
+#
+# Spark cuts a frame into tasks by the number of cores, adaptive execution and ``minPartitions``. So
+# another run of the same write may have another number of tasks, and other rows in the part of the
+# same number. To skip a part because its number is committed would then lose rows, and to write it
+# would double them.
+#
+# So the evidence decides. Each committed part must have exactly the rows that the task of its
+# number has in this run. Then the other tasks have exactly the rows that are missing. If one
+# differs, the write is complete if all committed parts together have the rows of this run.
+# Otherwise it is refused.
+#
+# A task cannot know the number of tasks: Spark does not pass it to Python workers. The driver knows
+# it. So before its first commit the driver writes the mark of the whole write, with the number of
+# tasks, as an offset's metadata in the group ``<id>-write``. The driver of the next run reads there
+# how many parts may be committed. Without that mark, parts beyond this run's number of tasks would
+# be overlooked.
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark.sql.datasource import WriterCommitMessage
+
+import trikafka
+from trikafka import Admin, OffsetAndMetadata, TopicPartition, TransactionError, TrikafkaError
+
+from .parts import Account, Mark, Part, Written, noting_settings
+from .row_digest import Rows
+from .side_by_side import side_by_side
+from .write_options import WriteOptions
+
+#: The run of all batch writes that have a version.
+BATCH = "version"
+_log = logging.getLogger("trikafka.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteMark:
+    """The mark of a whole write, committed at an offset of the partition ``at``.
+
+    It says that a run of the write had ``tasks`` tasks and was about to commit.
+    """
+
+    number: int
+    tasks: int
+    at: TopicPartition
+
+
+async def is_complete(
+    options: WriteOptions, admin: Admin, messages: Sequence[WriterCommitMessage | None]
+) -> bool:
+    """Return whether an earlier run has committed all rows of this write.
+
+    If so, the caller commits nothing. If not, and transactions are left to commit, the mark of the
+    write is written first.
+
+    Raises:
+        TransactionError: An earlier run has committed parts that do not fit the tasks of this run.
+        TrikafkaError: The coordinators cannot be asked.
+    """
+    accounts = {
+        at: each.account
+        for at, each in enumerate(messages)
+        if isinstance(each, Written) and each.account is not None
+    }
+    if not accounts:
+        return False
+    part = next(iter(accounts.values())).part
+    found = None if part.whole is None else await _find(admin, part)
+    marks = {at: account.mark for at, account in accounts.items() if account.mark is not None}
+    if found is not None and found.number >= part.number:
+        marks |= await _unheard(options, admin, messages, found.tasks, part)
+        if found.number > part.number and any(mark.later for mark in marks.values()):
+            return True  # a later version is committed; this one must not follow it
+    given = {at: account.given for at, account in accounts.items()}
+    unfit = [
+        at
+        for at, mark in marks.items()
+        if mark.rows is not None and mark.rows != given.get(at, Rows())
+    ]
+    left = any(isinstance(each, Written) and each.transaction is not None for each in messages)
+    if unfit:
+        first = min(unfit)
+        total = sum(given.values(), Rows())
+        committed = sum((mark.rows or Rows() for mark in marks.values()), Rows())
+        if committed == total:
+            return True
+        why = _why_unfit(part, messages, found, marks, first, given.get(first, Rows()))
+        # A micro-batch cannot run under another number. So a batch that is complete by its count of
+        # rows must not stop the stream for ever.
+        if part.run == BATCH or left or committed.count != total.count:
+            raise TransactionError(f"nothing of this run of {_name(part)} is committed: {why}")
+        _log.warning(
+            "%s is committed already, with other rows: its plan is not deterministic: %s",
+            _name(part),
+            why,
+        )
+        return True
+    if part.whole is not None and left:
+        await _leave(options, part, len(messages), found, accounts)
+    return False
+
+
+async def _find(admin: Admin, part: Part) -> WriteMark | None:
+    """Return the latest mark of this write, at any partition."""
+    marks = []
+    for tp, at in (await admin.list_group_offsets(_group(part))).items():
+        try:
+            body = json.loads(at.metadata)
+            if body["trikafka"] == part.run:
+                marks.append(WriteMark(int(body["number"]), int(body["tasks"]), tp))
+        except (ValueError, TypeError, KeyError):
+            continue
+    return max(marks, key=lambda mark: (mark.number, mark.tasks), default=None)
+
+
+async def _unheard(
+    options: WriteOptions,
+    admin: Admin,
+    messages: Sequence[WriterCommitMessage | None],
+    tasks: int,
+    part: Part,
+) -> Mapping[int, Mark]:
+    """Return the committed marks of parts whose transactional id no task of this run has opened.
+
+    These are the parts beyond this run's number of tasks, and the parts of tasks without rows. An
+    earlier run of ``tasks`` tasks may have committed them. To open their ids fences the earlier
+    run, if its driver is still alive: it commits none of them after this look.
+    """
+    found: dict[int, Mark] = {}
+    errors: list[TrikafkaError] = []
+
+    async def look(number: int) -> None:
+        its = replace(part, transactional_id=f"{part.whole}-{number}")
+        try:
+            async with trikafka.open_producer(
+                **options.settings, transactional_id=its.transactional_id
+            ):
+                pass
+            if (mark := await its.committed(admin)) is not None:
+                found[number] = mark
+        except TrikafkaError as error:
+            errors.append(error)
+
+    def is_heard(number: int) -> bool:
+        message = messages[number] if number < len(messages) else None
+        return isinstance(message, Written) and (message.again or message.transaction is not None)
+
+    await side_by_side(look, [number for number in range(tasks) if not is_heard(number)])
+    if errors:
+        raise errors[0]
+    return found
+
+
+async def _leave(
+    options: WriteOptions,
+    part: Part,
+    tasks: int,
+    found: WriteMark | None,
+    accounts: Mapping[int, Account],
+) -> None:
+    """Write the mark of the whole write, in the place of the earlier mark.
+
+    So the group has one mark only.
+    """
+    topic = next(account.topic for account in accounts.values() if account.topic is not None)
+    at = TopicPartition(topic, 0) if found is None else found.at
+    note = json.dumps({"trikafka": part.run, "number": part.number, "tasks": tasks})
+    async with trikafka.open_consumer(
+        **noting_settings(options), group_id=_group(part), enable_auto_commit=False
+    ) as committer:
+        await committer.commit({at: OffsetAndMetadata(part.number, metadata=note)})
+
+
+def _group(part: Part) -> str:
+    return f"{part.whole}-write"
+
+
+def _name(part: Part) -> str:
+    if part.run == BATCH:
+        return f"version {part.number} of {part.whole or part.transactional_id!r}"
+    return f"micro-batch {part.number} of {part.whole or part.transactional_id!r}"
+
+
+def _why_unfit(
+    part: Part,
+    messages: Sequence[WriterCommitMessage | None],
+    found: WriteMark | None,
+    marks: Mapping[int, Mark],
+    unfit: int,
+    given: Rows,
+) -> str:
+    """Return the error's text: what both runs have, and what to do."""
+    tasks = len(messages)
+    if found is not None and found.number == part.number and found.tasks != tasks:
+        runs = (
+            f"an earlier run had {found.tasks} tasks and committed {len(marks)} of their parts,"
+            f" and this run has {tasks} tasks"
+        )
+        same = f"with {found.tasks} tasks"
+    else:
+        runs = (
+            f"an earlier run has committed {len(marks)} of its parts,"
+            f" and this run has {tasks} tasks"
+        )
+        same = "with the earlier run's number of tasks"
+    if part.run == BATCH:
+        how = (
+            "repartition() or coalesce() the frame: cores and spark.sql.adaptive.* change the "
+            "number"
+        )
+    else:
+        how = (
+            "with the minPartitions, maxRecordsPerPartition and spark.sql.shuffle.partitions of"
+            " then, until this batch is finished"
+        )
+    return (
+        f"{runs}. The committed part {unfit} has {marks[unfit].rows}, but task {unfit} of this run"
+        f" has {given}: rows would be lost or written twice. Run it again {same} and the same rows"
+        f" in each ({how}): it then writes what is missing"
+    )

@@ -1,0 +1,184 @@
+"""Calls of the command: help, options, exit codes, commands of plugins. No broker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commanding import Command, install, trikafka
+
+import trikafka as package
+
+
+def test_help_names_every_command(command: Command) -> None:
+    ended = command("--help")
+    assert ended.code == 0
+    for name in ("broker", "consume", "export", "groups", "produce", "topics"):
+        assert f"  {name} " in ended.out.decode()
+    assert command().code == 2
+
+
+def test_version_names_the_compiled_part(command: Command) -> None:
+    assert command("--version").out.decode().splitlines() == [
+        f"trikafka {package.__version__}",
+        "compiled part: yes",
+    ]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("consume",),
+        ("produce",),
+        ("export",),
+        ("groups",),
+        ("topics",),
+        ("topics", "create"),
+        ("transactions",),
+        ("transactions", "abort"),
+        ("broker",),
+    ],
+)
+def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None:
+    ended = command(*args, "--help")
+    assert ended.code == 0
+    assert b"Usage: trikafka " + args[0].encode() in ended.out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("toppics",), "did you mean 'topics'"),
+        (("consume",), "which topic?"),
+        (("consume", "t", "--no-such-option"), "No such option"),
+        (("consume", "t", "-X", "group.idd=5"), "did you mean 'group.id'"),
+        (("consume", "t", "-X", "linger.ms=5"), "linger_ms"),
+        (("consume", "t", "-X", "fetch.max.wait.ms=soon"), "must be a number"),
+        (("consume", "t", "-X", "dial=x"), "cannot be given as text"),
+        (("consume", "t", "-X", "hunter2"), "NAME=VALUE"),
+        (("consume", "t", "-b", "localhost"), "has no port"),
+        (("consume", "t", "-b", "localhost:http"), "no valid port"),
+        (("consume", "t", "--from", "soon"), "--from"),
+        (("consume", "t", "-G", "g", "--from", "5"), "the group knows"),
+        (("consume", "t", "-G", "g", "-p", "5"), "the group gives out"),
+        (("consume", "t", "--from", "stored"), "needs a group"),
+        (("consume", "t", "-f", "%q"), "%q"),
+        (("consume", "t", "-c", "0"), "-c"),
+        (("produce", "--format", "raw"), "which topic?"),
+        (("produce", "-t", "t", "--format", "json", "-K", ":"), "-K"),
+        (("produce", "-t", "t", "/no/such/file"), "/no/such/file"),
+        (("topics", "create"), "which topic?"),
+        (("topics", "create", "t", "-p", "0"), "--partitions"),
+        (("topics", "alter", "t"), "--partitions"),
+        (("groups", "--delete"), "which group?"),
+        (("export", "t", "out", "--min-records-per-file", "5"), "are for --every"),
+        (("export", "t", "out", "--min-bytes-per-file", "5"), "are for --every"),
+        (("export", "t", "out", "--max-file-delay", "5m"), "are for --every"),
+        (("groups", "--delete", "--list"), "only one of"),
+        (("transactions", "describe"), "which transactional id?"),
+        (("transactions", "list", "--state", "going"), "'ongoing'"),
+        (("transactions", "abort", "-t", "t", "-p", "0"), "--start-offset"),
+        (("export", "t"), "which topic?"),
+        (("export", "t", "/tmp/x", "--from", "5"), "@TIME"),
+    ],
+)
+def test_wrong_call_is_one_sentence_and_code_2(
+    command: Command, args: tuple[str, ...], says: str
+) -> None:
+    ended = command(*args)
+    assert (ended.code, ended.out) == (2, b"")
+    assert says in ended.err
+    assert ended.err.startswith("Error: ")
+    assert ended.err.count("\n") == 1
+
+
+def test_possible_secret_is_not_repeated(command: Command) -> None:
+    for given in ("sasl.password=hunter2", "hunter2", "=hunter2", "dial=hunter2"):
+        ended = command("topics", "-X", given)
+        assert ended.code == 2
+        assert "hunter2" not in ended.err
+
+
+def test_debug_shows_the_traceback(command: Command) -> None:
+    ended = command("topics", "-b", "nowhere", "--debug")
+    assert ended.code == 2
+    assert "Traceback" in ended.err
+    assert ended.err.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.mark.parametrize("name", ["broker", "export"])
+def test_missing_plugin_of_a_command_is_named(
+    name: str, command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trikafka.cli.app.entry_points", lambda group: ())
+    monkeypatch.setattr("trikafka.hooks._entry_points", lambda: ())
+    assert f"  {name} " in command("--help").out.decode()
+    ended = command(name, "--brokers", "3")
+    assert ended.code == 1
+    assert f"pip install ./plugins/trikafka-{name}" in ended.err
+
+
+COMMANDS = """
+from types import SimpleNamespace
+import click
+from trikafka.hooks import hookimpl
+from trikafka.interfaces import Subcommand
+
+@click.command()
+def hello():
+    click.echo("hello")
+
+@hookimpl
+def trikafka_command():
+    return Subcommand("hello", "Says hello.", lambda: hello)
+
+@hookimpl
+def strange():
+    return Subcommand("strange", "Is no command.", lambda: 5)
+
+strange = SimpleNamespace(trikafka_command=strange)
+wrong = SimpleNamespace(trikafka_command=hookimpl(lambda: "hello"))
+"""
+
+
+@pytest.mark.parametrize("group", ["trikafka", "trikafka.commands"])
+def test_plugin_adds_a_command_by_its_hook(group: str, tmp_path: Path) -> None:
+    points = {"toys": "toy_commands", "strange": "toy_commands:strange"}
+    environment = install(tmp_path, group, points, toy_commands=COMMANDS)
+    assert "Says hello." in trikafka("--help", environment=environment).out.decode()
+    assert trikafka("hello", environment=environment).out == b"hello\n"
+    ended = trikafka("strange", environment=environment)
+    assert (ended.code, "returned int, which is no click command" in ended.err) == (1, True)
+
+
+def test_wrong_command_hook_hides_no_own_command(tmp_path: Path) -> None:
+    points = {"wrong": "toy_commands:wrong"}
+    environment = install(tmp_path, "trikafka.commands", points, toy_commands=COMMANDS)
+    ended = trikafka("--help", environment=environment)
+    assert "topics" in ended.out.decode()
+    assert "trikafka_command returned str, which is no Subcommand" in ended.err
+    assert trikafka("topics", "--help", environment=environment).err == ""
+
+
+def test_plugins_add_commands(tmp_path: Path) -> None:
+    source = (
+        'import click\n@click.command()\ndef hello():\n    "Says hello."\n    click.echo("hello")\n'
+    )
+    points = {"hello": "toy_commands:hello", "lost": "toy_commands:lost"}
+    environment = install(tmp_path, "trikafka.commands", points, toy_commands=source)
+    assert "Says hello." in trikafka("--help", environment=environment).out.decode()
+    assert trikafka("hello", environment=environment).out == b"hello\n"
+    ended = trikafka("lost", environment=environment)
+    assert ended.code == 1
+    assert "command 'lost' (toy_commands:lost) does not load" in ended.err
+
+
+def test_consume_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from trikafka.cli.app import run; run(['consume', 'x', '-b', 'localhost:1']);"
+        "print(sorted({'pyarrow', 'pyspark', 'rich'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert ended.stdout.strip() == b"[]"

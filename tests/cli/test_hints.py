@@ -1,0 +1,227 @@
+"""Hints for likely mistakes of newcomers, in the command and in Python. No broker."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+from commanding import Command
+
+import trikafka
+from trikafka.cli.app import Commands
+from trikafka.cli.topics import command as topics
+from trikafka.config import from_properties
+from trikafka.errors import ConfigurationError, UnknownTopicOrPartitionError
+from trikafka.testing import ScriptedCluster
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (
+            ("topics", "grow", "t"),
+            "there is no command 'grow'; did you mean 'alter'? (see trikafka topics --help)",
+        ),
+        (("topics", "lst"), "did you mean 'list'?"),
+        (("topics", "flights"), "'describe NAME' says more"),
+        (("transactions", "lists"), "did you mean 'list'?"),
+        (("send",), "did you mean 'produce'?"),
+        (("topics", "create", "t", "--partition", "3"), "--partitions"),
+        (
+            ("produce", "-t", "t", "-X", "transactional.id=x"),
+            "'trikafka produce' writes no transactions",
+        ),
+    ],
+)
+def test_mistake_has_a_hint(command: Command, args: tuple[str, ...], says: str) -> None:
+    ended = command(*args)
+    assert (ended.code, ended.out) == (2, b"")
+    assert says in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_every_hinted_word_is_a_command() -> None:
+    for group in (Commands, type(topics)):
+        assert group.words
+    context = click.Context(topics)
+    assert set(type(topics).words.values()) <= set(topics.list_commands(context))  # type: ignore[attr-defined]
+    assert set(Commands.words.values()) <= set(Commands("x").list_commands(context))
+
+
+def test_groups_verb_suggests_its_option(command: Command, broker: str) -> None:
+    assert (
+        command("groups", "list").err
+        == "Error: group 'list' does not exist; did you mean --list?\n"
+    )
+
+
+def test_missing_extra_is_named_by_the_command() -> None:
+    program = (
+        "import sys, importlib.util as u\nreal = u.find_spec\n"
+        "u.find_spec = lambda name, *more: None if name == 'click' else real(name, *more)\n"
+        "from trikafka.cli import main\nmain()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180
+    )
+    assert done.returncode == 1
+    needs = (
+        "Error: the command trikafka needs the packages of the extra 'cli': pip install "
+        "'trikafka[cli]'"
+    )
+    assert done.stderr == f"{needs} (from a clone: pip install '.[cli]')\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ("hunter2", r'such as .*PlainLoginModule required username="\.\.\."'),
+        (
+            'KafkaClient { x.PlainLoginModule required username="a" password="hunter2"; };',
+            "without the '{ }' of a JAAS file",
+        ),
+        (
+            "software.amazon.msk.auth.iam.IAMLoginModule required;",
+            "a plugin's mechanism needs sasl.mechanism alone",
+        ),
+    ],
+)
+def test_unreadable_jaas_entry_is_explained(given: str, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says) as caught:
+        from_properties({"sasl.jaas.config": given})
+    assert "hunter2" not in str(caught.value)
+
+
+async def test_headers_as_a_dict_are_explained(autojump_clock: object) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings: trikafka.ProducerSettings = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
+        async with trikafka.open_producer(**settings) as producer:
+            with pytest.raises(
+                TypeError, match=r"not a dict: write headers=list\(headers\.items\(\)\)"
+            ):
+                await producer.send("t", b"x", headers={"a": b"b"})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (
+            ("consume", "t", "--format", "jsn"),
+            "'jsn' prints the same for each record; did you mean 'json'?",
+        ),
+        (("consume", "t", "--format", "RAW"), "did you mean 'raw'?"),
+        (("consume", "t", "--format", "xyzzy"), r"such as '%k: %s\n'"),
+        (("consume", "t", "--from-beginning"), "it is --from beginning"),
+        (
+            ("produce", "greetings"),
+            "file 'greetings' does not exist; if that is the topic: trikafka produce -t greetings",
+        ),
+        (
+            ("consume", "t", "-X", "auto_offset_reset=earlist"),
+            "auto_offset_reset must be one of 'earliest'",
+        ),
+        (
+            ("consume", "t", "-G", "g", "--from", "end", "-X", "auto_offset_reset=earlist"),
+            "auto_offset_reset must be one of",
+        ),
+    ],
+)
+def test_wrong_word_suggests_the_right_one(
+    command: Command, args: tuple[str, ...], says: str
+) -> None:
+    ended = command(*args)
+    assert (ended.code, ended.out) == (2, b"")
+    assert says in ended.err
+    assert ended.err.count("\n") == 1
+
+
+def test_missing_file_beside_a_topic_is_named(command: Command) -> None:
+    assert "file 'lines' does not exist (see" in command("produce", "lines", "-t", "t").err
+
+
+def test_correct_formats_and_resets_are_silent(command: Command) -> None:
+    for args in (
+        ("-f", "%s"),
+        ("-f", "raw"),
+        ("-X", "auto.offset.reset=earliest"),
+        ("-G", "g", "-X", "auto.offset.reset=latest"),
+    ):
+        ended = command("consume", "t", "-b", "nowhere", *args)
+        assert "nowhere" in ended.err
+        assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (
+            ("-G", "g", "--from", "end"),
+            "--from decides where it begins: auto.offset.reset=none does not count",
+        ),
+        (("--from", "-5"), "--from decides where it begins"),
+        ((), "auto.offset.reset=none does not count without a group"),
+    ],
+)
+def test_ineffective_reset_is_a_warning(command: Command, args: tuple[str, ...], says: str) -> None:
+    ended = command("consume", "t", "-b", "nowhere", "-X", "auto.offset.reset=none", *args)
+    assert ended.err.startswith("Warning: ")
+    assert says in ended.err.splitlines()[0]
+
+
+def test_python_dash_m_runs_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "trikafka", "--version"], capture_output=True, text=True, timeout=180
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"trikafka {trikafka.__version__}\n")
+
+
+def test_missing_package_is_named_with_its_folder(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trikafka.cli.app.entry_points", lambda group: ())
+    folder = command("broker").err.strip().rpartition("pip install ")[2]
+    assert (Path(__file__).parents[2] / folder / "pyproject.toml").exists()
+
+
+@pytest.mark.parametrize("name", ["key_serializer", "value_serializer"])
+async def test_serializer_setting_is_explained(name: str) -> None:
+    with pytest.raises(
+        ConfigurationError,
+        match=f"unknown setting '{name}' .*keys and values are bytes: encode before send",
+    ):
+        async with trikafka.open_producer(**{name: str.encode}):  # type: ignore[arg-type]
+            raise AssertionError("opened")
+
+
+async def test_missing_topic_or_partition_is_explained(autojump_clock: object) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings: trikafka.ProducerSettings = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
+        async with trikafka.open_producer(**settings) as producer:
+            for call in (producer.send, producer.enqueue):
+                with pytest.raises(
+                    UnknownTopicOrPartitionError,
+                    match="make it: trikafka topics create lost, or admin",
+                ):
+                    await call("lost", b"x")
+            with pytest.raises(
+                UnknownTopicOrPartitionError,
+                match=r"topic 't' has 1 partitions, and no partition 7$",
+            ):
+                await producer.send("t", b"x", partition=7)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
+def test_docstring_begins_with_the_call(kind: str) -> None:
+    first = (inspect.getdoc(getattr(trikafka, f"open_{kind}")) or "").partition("\n")[0]
+    assert first == f"async with trikafka.open_{kind}(...) as {kind}:"

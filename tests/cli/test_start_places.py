@@ -1,0 +1,59 @@
+"""Places where reading begins, without I/O."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from trikafka.cli.start import At, Start, parse, place
+
+
+@pytest.mark.parametrize(
+    ("text", "start"),
+    [
+        ("beginning", Start(At.BEGINNING)),
+        ("earliest", Start(At.BEGINNING)),
+        ("end", Start(At.END)),
+        ("latest", Start(At.END)),
+        ("stored", Start(At.STORED)),
+        ("0", Start(At.OFFSET, 0)),
+        ("-5", Start(At.LAST, 5)),
+        ("@1700000000000", Start(At.TIME, 1_700_000_000_000)),
+        ("s@7", Start(At.TIME, 7)),
+        ("@2026-01-31T12:00", Start(At.TIME, 1_769_860_800_000)),
+        ("@2026-01-31T13:00+01:00", Start(At.TIME, 1_769_860_800_000)),
+    ],
+)
+def test_places_are_understood(text: str, start: Start) -> None:
+    assert parse(text) == start
+
+
+@pytest.mark.parametrize(
+    "text", ["", "x", "--5", "5.0", "@", "@yesterday", "@1960-01-01", "9" * 30]
+)
+def test_invalid_place_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("start", "at_time", "offset", "warned"),
+    [
+        (Start(At.BEGINNING), None, 10, False),
+        (Start(At.END), None, 50, False),
+        (Start(At.LAST, 5), None, 45, False),
+        (Start(At.LAST, 500), None, 10, False),
+        (Start(At.TIME, 1), 30, 30, False),
+        (Start(At.TIME, 1), None, 50, False),
+        (Start(At.OFFSET, 20), None, 20, False),
+        (Start(At.OFFSET, 50), None, 50, False),
+        (Start(At.OFFSET, 5), None, 10, True),
+        (Start(At.OFFSET, 99), None, 50, True),
+    ],
+)
+def test_place_is_an_offset_of_the_log(
+    start: Start, at_time: int | None, offset: int, warned: bool
+) -> None:
+    warnings: list[str] = []
+    assert place(start, 10, 50, at_time, warnings.append) == offset
+    assert bool(warnings) is warned

@@ -1,0 +1,66 @@
+"""Options of a sink that are given as settings of an export.
+
+Plugins list the options of their sinks by a hook, so the core knows none.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Collection
+from typing import Any
+
+import pytest
+
+import trikafka
+from trikafka import ConfigurationError, IllegalStateError, hookimpl
+
+
+def writing(scheme: str, *options: str) -> object:
+    """Return a plugin whose sinks for ``scheme`` have these options."""
+
+    @hookimpl
+    def trikafka_sink_options(scheme: str, _own: str = scheme) -> Collection[str] | None:
+        return options if scheme == _own else None
+
+    return types.SimpleNamespace(trikafka_sink_options=trikafka_sink_options)
+
+
+PLUGINS = [writing("walls", "colour"), writing("roofs", "tiles", "colour_of_tiles")]
+
+
+@pytest.mark.parametrize(
+    ("destination", "given", "says"),
+    [
+        (
+            "walls://x",
+            "colour",
+            "colour is an option of what writes: give sink_options={'colour': ...}",
+        ),
+        (
+            "roofs://x",
+            "tiles",
+            "tiles is an option of what writes: give sink_options={'tiles': ...}",
+        ),
+        ("roofs://x", "colour", "unknown setting 'colour' for export()"),
+        (
+            "walls://x",
+            "linger_ms",
+            "unknown setting 'linger_ms' for export(); it is one of open_producer()",
+        ),
+        ("walls://x", "session_timeout_ms", "session_timeout_ms is not a setting of an export"),
+    ],
+)
+async def test_misplaced_option_is_explained(destination: str, given: str, says: str) -> None:
+    """The names of a sink's options come from its plugin."""
+    settings: dict[str, Any] = {given: "red", "bootstrap_servers": "nowhere:1", "plugins": PLUGINS}
+    with pytest.raises(ConfigurationError) as caught:
+        await trikafka.export("t", destination, **settings)
+    assert str(caught.value).startswith(says)
+
+
+async def test_exporter_without_a_block_is_explained() -> None:
+    with pytest.raises(
+        IllegalStateError,
+        match=r"open_exporter\(\) opens with a block, 'async with trikafka\.open_exporter",
+    ):
+        await trikafka.open_exporter("t", "walls://x").run()  # type: ignore[attr-defined]

@@ -1,0 +1,220 @@
+"""Three real brokers, one of them stopped (SIGSTOP).
+
+The partitions and groups that it led work again six seconds after the election.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trikafka_broker.cluster import KafkaCluster
+from trikafka_broker.trio_api import Cluster
+
+import trikafka
+from trikafka import NewTopic, TopicPartition
+
+#: Seconds after the election in which all goes on; the virtual-time tests are exact. Other tests
+#: run at the same time, which slow down all that follows the election; without a look at the other
+#: brokers it would go on after 30 s.
+AIM = 6.0
+SLACK = 8.0
+#: After this time (ms) without a heartbeat a broker is fenced, and others are elected.
+SESSION_MS = 3000
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """Run three brokers for the tests of this file, which freeze them."""
+    version = request.config.getoption("--kafka-version")
+    properties = {
+        "broker.session.timeout.ms": SESSION_MS,
+        "broker.heartbeat.interval.ms": 500,
+        "offsets.topic.num.partitions": 1,
+        "transaction.state.log.num.partitions": 1,
+        "auto.leader.rebalance.enable": "false",
+    }
+    with KafkaCluster(
+        brokers=3, properties=properties, **({"version": version} if version else {})
+    ) as started:
+        started.start()
+        yield Cluster(started)
+
+
+async def leader_of(bootstrap: str, topic: str, *, besides: int | None = None) -> int:
+    """Return the leader of the topic's only partition, once it is not ``besides``."""
+    async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+        while True:
+            for part in (await admin.list_topics(include_internal=True)).get(topic, ()):
+                if part.leader not in (None, besides):
+                    return int(part.leader)
+            await trio.sleep(0.05)
+
+
+def others(cluster: Cluster, frozen: int) -> str:
+    return ",".join(
+        broker.bootstrap_servers for broker in cluster.brokers if broker.node_id != frozen
+    )
+
+
+@asynccontextmanager
+async def frozen(cluster: Cluster, node: int, topic: str) -> AsyncIterator[float]:
+    """Freeze a broker that leads ``topic`` until another one leads it; return the time of that."""
+    broker = next(broker for broker in cluster.brokers if broker.node_id == node)
+    await broker.freeze()
+    try:
+        with trio.fail_after(60):
+            await leader_of(others(cluster, node), topic, besides=node)
+        yield trio.current_time()
+    finally:
+        await broker.thaw()
+        await settled(cluster)
+
+
+async def until(true: Callable[[], object]) -> None:
+    """Wait until a condition holds."""
+    with trio.fail_after(60):
+        while not true():  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+
+async def settled(cluster: Cluster) -> None:
+    """Wait until all brokers are in the cluster again, and in sync."""
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        with trio.fail_after(60):
+            while True:
+                if len((await admin.describe_cluster()).nodes) == 3:
+                    return
+                await trio.sleep(0.1)
+
+
+async def made(cluster: Cluster) -> str:
+    topic = f"t-{uuid.uuid4().hex[:8]}"
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics({topic: NewTopic(1, 3)})
+    return topic
+
+
+async def read_all(cluster: Cluster, topic: str) -> list[bytes | None]:
+    tp = TopicPartition(topic, 0)
+    async with trikafka.open_consumer(
+        bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest"
+    ) as consumer:
+        consumer.assign([tp])
+        end = (await consumer.end_offsets([tp]))[tp]
+        found: list[bytes | None] = []
+        while await consumer.position(tp) < end:
+            found += [record.value for record in await consumer.receive_batch(timeout=1)]
+        return found
+
+
+async def test_clients_follow_the_new_leader(cluster: Cluster) -> None:
+    """A consumer and an idempotent producer follow the leader that replaces a frozen one."""
+    topic = await made(cluster)
+    node = await leader_of(cluster.bootstrap_servers, topic)
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers}
+    got: list[bytes | None] = []
+    delivered: dict[bytes, float] = {}
+    async with (
+        trikafka.open_producer(**settings, linger_ms=0) as producer,
+        trikafka.open_consumer(**settings, auto_offset_reset="earliest") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def read() -> None:
+            async for record in consumer:
+                got.append(record.value)
+
+        async def write(value: bytes) -> None:
+            await producer.send(topic, value)
+            delivered[value] = trio.current_time()
+
+        async def write_on() -> None:
+            for number in range(300):
+                nursery.start_soon(write, b"%d" % number)
+                await trio.sleep(0.05)
+
+        consumer.assign([TopicPartition(topic, 0)])
+        nursery.start_soon(read)
+        nursery.start_soon(write_on)
+        await trio.sleep(2)
+        async with frozen(cluster, node, topic) as elected:
+            before = len(got)
+            await until(lambda: len(got) > before)
+            took = trio.current_time() - elected
+            assert took <= AIM + SLACK, took
+        await until(lambda: len(got) == 300)
+        nursery.cancel_scope.cancel()
+    assert sorted(got, key=lambda value: int(value or b"-1")) == [
+        b"%d" % number for number in range(300)
+    ]
+    assert got == await read_all(cluster, topic)
+
+
+@pytest.mark.parametrize(
+    ("kind", "internal"), [("group", "__consumer_offsets"), ("transaction", "__transaction_state")]
+)
+async def test_work_of_a_frozen_coordinator_continues(
+    cluster: Cluster, kind: str, internal: str
+) -> None:
+    topic = await made(cluster)
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers}
+    place = TopicPartition(topic, 0)
+    ended: list[float] = []
+    async with (
+        trikafka.open_consumer(**settings, group_id=topic, enable_auto_commit=False) as consumer,
+        trikafka.open_producer(**settings, linger_ms=0, transactional_id=topic) as producer,
+    ):
+
+        async def work(number: int) -> None:
+            if kind == "group":
+                await consumer.commit({place: number})
+            else:
+                async with producer.transaction():
+                    await producer.send(topic, b"%d" % number)
+            ended.append(trio.current_time())
+
+        consumer.assign([place])
+        await work(0)
+        node = await leader_of(cluster.bootstrap_servers, internal)
+        async with frozen(cluster, node, internal) as elected, trio.open_nursery() as nursery:
+            nursery.start_soon(work, 1)
+            await until(lambda: len(ended) == 2)
+            took = ended[1] - elected
+        # A transaction may have the new leader of its records to find first, and then its
+        # coordinator.
+        assert took <= (AIM if kind == "group" else 2 * AIM) + SLACK, took
+        if kind == "group":
+            committed = (await consumer.committed([place]))[place]
+            assert committed is not None
+            assert committed.offset == 1
+        else:
+            assert await read_all(cluster, topic) == [b"0", b"1"]
+
+
+async def test_broker_that_thaws_keeps_its_partitions(
+    cluster: Cluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A broker that is frozen for two seconds keeps its partitions.
+
+    No record is lost or doubled.
+    """
+    topic = await made(cluster)
+    node = await leader_of(cluster.bootstrap_servers, topic)
+    broker = next(broker for broker in cluster.brokers if broker.node_id == node)
+    async with trikafka.open_producer(
+        bootstrap_servers=cluster.bootstrap_servers, linger_ms=0
+    ) as producer:
+        await producer.send(topic, b"0")
+        await broker.freeze()
+        acks = [await producer.enqueue(topic, b"%d" % number) for number in range(1, 20)]
+        await trio.sleep(SESSION_MS / 1000 - 1.5)
+        await broker.thaw()
+        with trio.fail_after(60):
+            for ack in acks:
+                await ack.wait()
+    assert await read_all(cluster, topic) == [b"%d" % number for number in range(20)]

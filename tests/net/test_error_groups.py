@@ -1,0 +1,61 @@
+"""Exception groups: judged by their members, and shown with all of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from trikafka import KafkaTimeoutError
+from trikafka._net.interrupts import interrupts_unwrapped
+from trikafka.cli.running import sentence
+from trikafka.errors.groups import every, members, outlined, unwrapped
+from trikafka.tasks.timer import timeout_in
+
+LOST, BAD = ConnectionError("lost"), ValueError("bad")
+NESTED = ExceptionGroup("a", [LOST, ExceptionGroup("b", [ExceptionGroup("c", [BAD])])])
+
+
+def test_members_of_nested_groups_are_found() -> None:
+    assert members(NESTED) == [LOST, BAD]
+    assert members(LOST) == [LOST]
+
+
+def test_every_member_must_be_of_the_kind() -> None:
+    assert every(NESTED, (OSError, ValueError))
+    assert not every(NESTED, OSError)
+    assert every(LOST, OSError)
+
+
+def test_only_a_group_of_one_is_unwrapped() -> None:
+    assert unwrapped(ExceptionGroup("a", [ExceptionGroup("b", [BAD])])) is BAD
+    assert unwrapped(NESTED) is NESTED
+    assert outlined(ExceptionGroup("a", [BAD])) == "bad"
+    assert outlined(NESTED) == "2 errors: ConnectionError: lost; ValueError: bad"
+
+
+def test_group_times_out_if_all_members_do() -> None:
+    late = KafkaTimeoutError("send", 1.0)
+    assert timeout_in(ExceptionGroup("a", [late, ExceptionGroup("b", [late])])) is late
+    assert timeout_in(ExceptionGroup("a", [late, BAD])) is None
+
+
+def test_command_names_all_members() -> None:
+    text, code = sentence(
+        ExceptionGroup("a", [KafkaTimeoutError("send", 1.0), PermissionError(13, "denied", "out")])
+    )
+    assert text == "send did not finish within 1 s (1 attempt); denied: out"
+    assert code == 1
+
+
+def test_errors_beside_an_interrupt_are_its_cause() -> None:
+    with pytest.raises(KeyboardInterrupt) as raised, interrupts_unwrapped():
+        raise BaseExceptionGroup("a", [BaseExceptionGroup("b", [KeyboardInterrupt(), BAD])])
+    assert members(raised.value.__cause__ or AssertionError()) == [BAD]
+
+
+def test_interrupt_keeps_its_own_cause() -> None:
+    interrupt = SystemExit(3)
+    interrupt.__cause__ = BAD
+    with pytest.raises(SystemExit) as raised, interrupts_unwrapped():
+        raise BaseExceptionGroup("a", [interrupt, LOST])
+    assert raised.value is interrupt
+    assert raised.value.__cause__ is BAD

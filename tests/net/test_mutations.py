@@ -1,0 +1,337 @@
+"""Responses with randomly changed bytes: a call ends soon, with its result or an error of ours."""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from kafka.protocol.api_key import ApiKey
+from test_authentication import Broker, connecting
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import NewTopic, OffsetSpec, TopicPartition, TrikafkaError
+from trikafka.testing import ScriptedCluster, encode_batch
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ADMIN = [
+    "ListOffsets",
+    "ListGroups",
+    "DescribeGroups",
+    "CreateTopics",
+    "DescribeConfigs",
+    "OffsetFetch",
+    "FindCoordinator",
+    "CreatePartitions",
+    "DeleteTopics",
+    "DeleteGroups",
+    "GetTelemetrySubscriptions",
+]
+MEMBERS = ["ListGroups", "DescribeGroups", "ConsumerGroupDescribe"]
+GROUP = [
+    "JoinGroup",
+    "SyncGroup",
+    "Heartbeat",
+    "LeaveGroup",
+    "OffsetCommit",
+    "ConsumerGroupHeartbeat",
+    "OffsetFetch",
+    "ListOffsets",
+    "Fetch",
+    "OffsetForLeaderEpoch",
+]
+PRODUCER = ["InitProducerId", "Produce", "DescribeTopicPartitions"]
+TRANSACTIONS = [
+    "InitProducerId",
+    "AddPartitionsToTxn",
+    "AddOffsetsToTxn",
+    "TxnOffsetCommit",
+    "EndTxn",
+    "FindCoordinator",
+    "Produce",
+]
+HANGING = ["ListTransactions", "DescribeTransactions", "DescribeProducers", "WriteTxnMarkers"]
+SASL = ["SaslHandshake", "SaslAuthenticate"]
+ALL = ["Metadata", "ApiVersions"]
+#: There is a message for it, which trikafka does not send.
+UNUSED = {"PushTelemetry"}
+_BYTES = (0x00, 0xFF, 0x7F, 0x80, 0x01)
+
+
+class Steps(trio.abc.Instrument):
+    """The longest step of any task, in seconds of processor time."""
+
+    longest, _began = 0.0, math.inf
+
+    def before_task_step(self, task: trio.lowlevel.Task) -> None:
+        self._began = time.thread_time()
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        self.longest = max(self.longest, time.thread_time() - self._began)
+
+
+def mutation(chosen: random.Random) -> Callable[[bytes], bytes]:
+    """Return a change of one to four neighbouring bytes behind the correlation id."""
+
+    def change(frame: bytes) -> bytes:
+        if len(frame) <= 9:
+            return frame
+        place = chosen.randrange(8, len(frame))
+        width = min(chosen.choice((1, 1, 2, 4)), len(frame) - place)
+        return frame[:place] + bytes([chosen.choice(_BYTES)]) * width + frame[place + width :]
+
+    return change
+
+
+async def admin(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+    cluster.offer("GetTelemetrySubscriptions", (0, 0))
+    async with trikafka.open_admin(**settings) as client:
+        calls: list[Callable[[], Any]] = [
+            lambda: client.list_offsets({T0: OffsetSpec.LATEST, T1: 5}, timeout=20),
+            lambda: client.list_topics(timeout=20),
+            lambda: client.list_groups(timeout=20),
+            lambda: client.describe_groups(["g"], timeout=20),
+            lambda: client.create_topics({"new": NewTopic(1)}, timeout=20),
+            lambda: client.create_partitions({"new": 3}, timeout=20),
+            lambda: client.delete_topics(["new"], timeout=20),
+            lambda: client.topic_configs(["t"], timeout=20),
+            lambda: client.list_group_offsets("g", timeout=20),
+            lambda: client.delete_groups(["g"], timeout=20),
+            lambda: client.describe_cluster(timeout=20),
+            lambda: client.client_instance_id(timeout=20),
+        ]
+        for call in calls:
+            with suppress(TrikafkaError):
+                await call()
+
+
+async def group(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+    async with trikafka.open_consumer(
+        "t", group_id="g", auto_offset_reset="earliest", **settings
+    ) as client:
+        for _ in range(3):
+            await client.receive_batch(timeout=5)
+        cluster.move_leader("t", 0, 1)  # the new leader is asked whether it has what was read
+        await client.receive_batch(timeout=5)
+        await client.commit(timeout=10)
+        await client.committed([T0], timeout=10)
+        await client.end_offsets([T0], timeout=10)
+
+
+async def members(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+    async with (
+        trikafka.open_consumer("t", group_id="g", **settings) as member,
+        trikafka.open_admin(**settings) as client,
+    ):
+        await member.receive_batch(timeout=5)
+        for _ in range(3):
+            with suppress(TrikafkaError):
+                await client.describe_groups(["g"], timeout=20)
+
+
+async def producer(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+    cluster.offer("DescribeTopicPartitions", (0, 0))
+    async with trikafka.open_producer(delivery_timeout_ms=40_000, **settings) as client:
+        with suppress(TrikafkaError):
+            await client.send("missing", b"x")
+        for number in range(3):
+            await client.send("t", b"x", partition=number % 2)
+
+
+async def transactions(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+    given = {"transactional_id": "x", "delivery_timeout_ms": 40_000, "max_block_ms": 30_000}
+    async with trikafka.open_producer(**given, **settings) as client:
+        for number in range(3):
+            with suppress(TrikafkaError):
+                async with client.transaction() as transaction:
+                    await client.send("t", b"x", partition=number % 2)
+                    await transaction.send_offsets(
+                        {T1: number}, trikafka.GroupMetadata("g"), timeout=20
+                    )
+
+
+async def hanging(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+    """Write in a transaction that no coordinator knows, and leave another one open."""
+    identity = cluster.transactions.initialize(
+        "y", 60_000, None, two_phase=False, keep=False
+    ).identity
+    cluster.transactions.add("y", identity, [("t", 1)])
+    cluster.partition("t", 0).store(
+        encode_batch([b"x"], timestamp=0, producer=(5, 3, 0), transactional=True)
+    )
+    async with trikafka.open_admin(**settings) as client:
+        calls: list[Callable[[], Any]] = [
+            lambda: client.list_transactions(timeout=20),
+            lambda: client.describe_transactions(["y"], timeout=20),
+            lambda: client.describe_producers([T0, T1], timeout=20),
+            lambda: client.find_hanging_transactions(["t"], timeout=20),
+            lambda: client.abort_transaction(T0, cluster.partition("t", 0).end - 1, timeout=20),
+        ]
+        for call in calls:
+            with suppress(TrikafkaError):
+                await call()
+
+
+USES = {
+    admin: ADMIN,
+    members: MEMBERS,
+    group: GROUP,
+    producer: PRODUCER,
+    transactions: TRANSACTIONS,
+    hanging: HANGING,
+}
+
+
+def cluster_of(seed: int) -> ScriptedCluster:
+    """Open a cluster; every second one has classic groups and transactions of version 1."""
+    cluster = ScriptedCluster(
+        nodes=2, topics={"t": 2}, strict=False, transaction_version=1 + seed % 2
+    )
+    if seed % 2:
+        cluster.offer("ConsumerGroupHeartbeat", None)
+    cluster.append("t", 0, [b"a", b"b"])
+    return cluster
+
+
+def settings_of(cluster: ScriptedCluster) -> dict[str, Any]:
+    return {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "dial": cluster.dial,
+        "request_timeout_ms": 5_000,
+    }
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("use", USES)
+async def test_damaged_responses_end_in_our_errors(
+    autojump_clock: Clock, use: Any, seed: int
+) -> None:
+    chosen, steps = random.Random(f"{use.__name__} {seed}"), Steps()
+    trio.lowlevel.add_instrument(steps)
+    async with cluster_of(seed) as cluster:
+        for api in chosen.sample([*USES[use], *ALL], 2):
+            cluster.damage(api, times=chosen.choice((1, 3, 10)), change=mutation(chosen))
+        with suppress(TrikafkaError), trio.fail_after(600):
+            await use(cluster, settings_of(cluster))
+    trio.lowlevel.remove_instrument(steps)
+    assert steps.longest < 2
+
+
+@pytest.mark.parametrize("use", USES)
+async def test_each_use_meets_its_responses(autojump_clock: Clock, use: Any) -> None:
+    met: set[str] = set()
+    for seed in (0, 1):
+        async with cluster_of(seed) as cluster:
+            with trio.fail_after(600):
+                await use(cluster, settings_of(cluster))
+            met |= {seen.api_name for seen in cluster.log}
+    assert set(USES[use]) <= met
+
+
+def test_every_api_is_damaged() -> None:
+    """Every request that trikafka makes has its response damaged here."""
+    package = Path(trikafka.__file__).parent
+    named: set[str] = set()
+    for folder in ("_api", "_managers", "_net", "_wire"):
+        for file in (package / folder).rglob("*.py"):
+            named |= set(re.findall(r"\b([A-Z]\w+)Request\b", file.read_text()))
+    spoken = {name for name in named if name in {key.name for key in ApiKey}}
+    assert spoken == {*ALL, *SASL, *(api for apis in USES.values() for api in apis)} | UNUSED
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_damaged_authentication_is_our_error(autojump_clock: Clock, seed: int) -> None:
+    """The peer may be anything before it has authenticated itself."""
+    change = mutation(random.Random(f"sasl {seed}"))
+
+    class Damaging(Broker):
+        @staticmethod
+        def frame(request: Any, **values: Any) -> bytes:
+            frame = Broker.frame(request, **values)
+            return change(frame) if ApiKey.ApiVersions != request.API_KEY else frame
+
+    async with connecting() as (line, broker, authenticator):
+        damaging = Damaging(broker.stream)
+
+        async def serve() -> None:
+            with suppress(EOFError, trio.BrokenResourceError, trio.ClosedResourceError):
+                await damaging.shake_hands()
+
+        line.nursery.start_soon(serve)
+        await line.connection.negotiate("1")
+        with suppress(TrikafkaError), trio.fail_after(600):
+            await line.connection.authenticate(authenticator)
+
+
+async def test_impossible_metadata_fails_the_call(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
+        async with (
+            trikafka.open_admin(**settings) as client,
+            trikafka.open_consumer(**settings) as consumer,
+        ):
+
+            async def absurd(request: Any, default: Any) -> Any:
+                response = await default()
+                response.topics[0].partitions[0].partition_index = number
+                return response
+
+            cluster.on("Metadata", absurd)
+            for number in (20_000_000, -1):
+                for call in (client.list_topics, consumer.list_topics):
+                    with pytest.raises(trikafka.KafkaTimeoutError) as caught:
+                        await call(timeout=1)
+                    assert isinstance(caught.value.__cause__, trikafka.ProtocolError)
+                    assert f"a partition {number} of topic 't'" in str(caught.value)
+
+
+@pytest.mark.parametrize("versions", [(-1, 9), (5, 3), (-3, -1)])
+async def test_impossible_version_range_is_not_offered(
+    autojump_clock: Clock, versions: tuple[int, int]
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
+        cluster.offer("ListGroups", versions)
+        async with trikafka.open_admin(**settings) as client:
+            assert "t" in await client.list_topics()
+            with pytest.raises(
+                trikafka.UnsupportedVersionError, match="does not offer ListGroupsRequest"
+            ):
+                await client.list_groups()
+
+
+async def test_omitted_group_is_requested_again(autojump_clock: Clock) -> None:
+    """A damaged name must be no ``KeyError``."""
+    async with ScriptedCluster() as cluster:
+        settings: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+        }
+
+        async def another(request: Any, default: Any) -> Any:
+            response = await default()
+            response.groups[0].group_id = "h"
+            return response
+
+        async with trikafka.open_admin(**settings) as client:
+            cluster.on("DescribeGroups", another, 1)
+            assert (await client.describe_groups(["g"]))["g"].state == "Dead"
+            cluster.on("DescribeGroups", another)
+            with pytest.raises(
+                trikafka.KafkaTimeoutError, match="leaves out 'g', which was asked for"
+            ):
+                await client.describe_groups(["g"], timeout=5)

@@ -1,0 +1,660 @@
+"""Tokens of OAuth: endpoints that are slow or lie, assertions, and errors at opening."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import logging
+import socket
+import ssl
+import sys
+import threading
+import time
+import urllib.parse
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+import trustme
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
+from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+from netting import config
+from test_authentication import Broker, _negotiate_alone
+from trio.testing import MockClock
+
+import trikafka
+from trikafka._net.oauth import ClientCredentials
+from trikafka._net.session import CredentialsUnavailableError
+from trikafka.config import AdminConfig, from_properties
+from trikafka.errors import (
+    AuthenticationError,
+    ConfigurationError,
+    HandshakeError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+)
+
+SECRET = "s3cr3t-17b0"
+GRANT = "urn:ietf:params:oauth:grant-type:jwt-bearer"
+AUTHORITY = trustme.CA()
+Serve = Callable[[socket.socket, "Server"], None]
+
+
+class Server:
+    """An endpoint in a thread.
+
+    ``serve`` has each connection; ``requests`` are the bodies that came.
+    """
+
+    def __init__(self, serve: Serve, context: ssl.SSLContext | None = None) -> None:
+        self._serve = serve
+        self._context = context
+        self.requests: list[dict[str, str]] = []
+        self.heads: list[str] = []
+        self.connections = 0
+        self.over = threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._run, daemon=True)]
+        self._threads[0].start()
+
+    def url(self, scheme: str = "http") -> str:
+        return f"{scheme}://localhost:{self._listener.getsockname()[1]}/token"
+
+    def _run(self) -> None:
+        while True:
+            try:
+                opened, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            self._threads.append(threading.Thread(target=self._one, args=(opened,), daemon=True))
+            self._threads[-1].start()
+
+    def _one(self, opened: socket.socket) -> None:
+        with opened, contextlib.suppress(OSError):
+            if self._context is None:
+                self._serve(opened, self)
+                return
+            with self._context.wrap_socket(opened, server_side=True) as secured:
+                self._serve(secured, self)
+
+    def read(self, opened: socket.socket) -> None:
+        content = b""
+        while b"\r\n\r\n" not in content:
+            content += opened.recv(65_536)
+        head, _, body = content.partition(b"\r\n\r\n")
+        length = next(
+            int(line.split(b":")[1])
+            for line in head.splitlines()
+            if line.lower().startswith(b"content-length")
+        )
+        while len(body) < length:
+            body += opened.recv(65_536)
+        self.heads.append(head.decode())
+        self.requests.append(dict(urllib.parse.parse_qsl(body.decode())))
+
+    def close(self) -> None:
+        self.over.set()
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        for thread in self._threads:
+            thread.join(30)
+
+
+@contextmanager
+def serving(serve: Serve, context: ssl.SSLContext | None = None) -> Iterator[Server]:
+    server = Server(serve, context)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def says(answer: object, text: str | None = None) -> Serve:
+    """Return a handler that responds with JSON (or ``text``) and closes."""
+
+    def serve(opened: socket.socket, server: Server) -> None:
+        server.read(opened)
+        body = (json.dumps(answer) if text is None else text).encode()
+        opened.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+    return serve
+
+
+def settings(url: str, **more: Any) -> dict[str, Any]:
+    return {
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_endpoint_url": url,
+        "sasl_oauth_client_id": "me",
+        "sasl_oauth_client_secret": SECRET,
+        **more,
+    }
+
+
+# -- what an endpoint says
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "lifetime",
+    [
+        "NaN",
+        "Infinity",
+        "-Infinity",
+        "1e999",
+        '"NaN"',
+        '"inf"',
+        "1" + "0" * 400,
+        "-1",
+        '"soon"',
+        "[1]",
+        "{}1",
+    ],
+)
+async def test_impossible_lifetime_is_refused(lifetime: str) -> None:
+    with serving(says(None, f'{{"access_token": "x", "expires_in": {lifetime}}}')) as server:
+        with pytest.raises(
+            HandshakeError, match=r"an expires_in that is no number of seconds|gave no token"
+        ):
+            await ClientCredentials(config(**settings(server.url()))).token()
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "", "\xff", '{"access_token": 5}'])
+async def test_response_without_a_token_is_refused(text: str) -> None:
+    with serving(says(None, text)) as server:
+        with pytest.raises(HandshakeError, match=r"gave no token|without an access_token"):
+            await ClientCredentials(config(**settings(server.url()))).token()
+
+
+@pytest.mark.parametrize(
+    ("url", "warned"),
+    [
+        ("http://id.test/token", True),
+        ("HTTP://10.0.0.1:80/token", True),
+        ("https://id.test/token", False),
+        ("http://localhost:8080/token", False),
+        ("http://127.0.0.2/token", False),
+        ("http://[::1]:80/token", False),
+    ],
+)
+def test_endpoint_without_tls_is_a_warning(
+    url: str, warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    ClientCredentials(config(**settings(url + f"?key={SECRET}")))
+    assert [
+        f"the token endpoint {url.lower()} is" in record.getMessage() for record in caplog.records
+    ] == [True] * warned
+    assert SECRET not in caplog.text
+
+
+# -- endpoints that are slow
+# --------------------------------------------------------------------------------------------------
+
+
+def drip(first: bytes, piece: bytes) -> Serve:
+    """Send a byte now and then, each well within a limit for one wait."""
+
+    def serve(opened: socket.socket, server: Server) -> None:
+        opened.sendall(first)
+        while not server.over.wait(0.02):
+            opened.sendall(piece)
+
+    return serve
+
+
+SLOW: Mapping[str, Serve] = {
+    "says nothing": lambda opened, server: [server.over.wait(60), None][1],
+    "drips headers": drip(b"HTTP/1.0 200 OK\r\nX-A: ", b"a"),
+    "drips header lines": drip(b"HTTP/1.0 200 OK\r\n", b"X: a\r\n"),
+    "drips the body": drip(b"HTTP/1.0 200 OK\r\n\r\n", b" "),
+    "drips chunks": drip(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"1\r\n \r\n"),
+}
+
+
+@contextmanager
+def no_thread_is_left() -> Iterator[None]:
+    """Check that no thread is in a request. Trio keeps idle threads."""
+    yield
+    ends = time.monotonic() + 30
+    while any(b"_ask" in _stack_of(thread) for thread in threading.enumerate()):
+        assert time.monotonic() < ends, "a thread is still in a request"
+        threading.Event().wait(0.01)
+
+
+def _stack_of(thread: threading.Thread) -> bytes:
+    frame = sys._current_frames().get(thread.ident or 0)
+    names = []
+    while frame is not None:
+        names.append(frame.f_code.co_name)
+        frame = frame.f_back
+    return " ".join(names).encode()
+
+
+@pytest.mark.parametrize("how", SLOW)
+async def test_whole_request_has_one_limit(how: str) -> None:
+    with serving(SLOW[how]) as server, no_thread_is_left():
+        tokens = ClientCredentials(
+            config(**settings(server.url(), socket_connection_setup_timeout_ms=500))
+        )
+        begun = trio.current_time()
+        with pytest.raises(
+            CredentialsUnavailableError,
+            match=r"token endpoint http://.* did not respond within 0\.4 s",
+        ) as caught:
+            await tokens.token()
+        assert trio.current_time() - begun < 5
+    assert caught.value.retriable
+    assert SECRET not in str(caught.value)
+
+
+async def test_slow_tls_handshake_is_limited() -> None:
+    with serving(SLOW["says nothing"]) as server, no_thread_is_left():
+        tokens = ClientCredentials(
+            config(**settings(server.url("https"), socket_connection_setup_timeout_ms=500))
+        )
+        with pytest.raises(CredentialsUnavailableError, match="did not respond within"):
+            await tokens.token()
+
+
+async def test_slow_endpoint_uses_no_trio_thread() -> None:
+    limiter = trio.to_thread.current_default_thread_limiter()
+    with serving(SLOW["says nothing"]) as server, no_thread_is_left():
+        async with trio.open_nursery() as nursery:
+            for _ in range(60):  # each a client of its own
+                tokens = ClientCredentials(config(**settings(server.url())))
+                nursery.start_soon(tokens.token)
+            while server.connections < 60:  # noqa: ASYNC110 - they come in threads
+                await trio.sleep(0.01)
+            assert limiter.borrowed_tokens == 0
+            with trio.fail_after(30):
+                assert await trio.to_thread.run_sync(lambda: 5) == 5
+            nursery.cancel_scope.cancel()
+
+
+async def test_waiting_tasks_share_a_failure() -> None:
+    with serving(SLOW["drips the body"]) as server:
+        tokens = ClientCredentials(
+            config(**settings(server.url(), socket_connection_setup_timeout_ms=500))
+        )
+        failures: list[KafkaConnectionError] = []
+
+        async def ask() -> None:
+            with pytest.raises(CredentialsUnavailableError) as caught:
+                await tokens.token()
+            failures.append(caught.value)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(20):
+                nursery.start_soon(ask)
+        assert server.connections == 1
+        assert len({id(failure) for failure in failures}) == 20
+        await ask()
+        assert server.connections == 2
+
+
+@pytest.mark.parametrize("how", SLOW)
+async def test_cancelled_request_ends_its_thread(how: str) -> None:
+    with serving(SLOW[how]) as server, no_thread_is_left():
+        tokens = ClientCredentials(config(**settings(server.url())))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(tokens.token)
+            while not server.connections:  # noqa: ASYNC110
+                await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+
+
+# -- the endpoint's authority
+# -------------------------------------------------------------------------------------------------
+
+
+async def test_authority_of_the_endpoint_is_checked(tmp_path: Path) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    AUTHORITY.issue_cert("localhost").configure_cert(context)
+    AUTHORITY.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with serving(says({"access_token": "x"}), context) as server:
+        for given in (AUTHORITY.cert_pem.bytes().decode(), str(tmp_path / "ca.pem")):
+            tokens = ClientCredentials(
+                config(**settings(server.url("https"), sasl_oauth_cafile=given))
+            )
+            tokens.check()
+            assert (await tokens.token()).value == "x"
+        with pytest.raises(HandshakeError, match=r"is not accepted: .* \(sasl_oauth_cafile names"):
+            await ClientCredentials(config(**settings(server.url("https")))).token()
+    with pytest.raises(ConfigurationError, match="sasl_oauth_cafile: cannot read '/no/such'"):
+        async with trikafka.open_admin(
+            bootstrap_servers="a:1", **settings("https://id.test", sasl_oauth_cafile="/no/such")
+        ):
+            raise AssertionError("it was opened")
+
+
+# -- assertions
+# ---------------------------------------------------------------------------------------------------------------
+
+
+def pem(key: Any, password: str | None = None) -> str:
+    lock: Any = serialization.NoEncryption()
+    if password is not None:
+        lock = serialization.BestAvailableEncryption(password.encode())
+    return str(
+        key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock
+        ).decode()
+    )
+
+
+RSA_KEY = rsa.generate_private_key(public_exponent=65_537, key_size=2_048)
+EC_KEY = ec.generate_private_key(ec.SECP256R1())
+JWT_BEARER = {
+    "sasl_oauth_client_id": None,
+    "sasl_oauth_client_secret": None,
+    "sasl_oauth_grant_type": "jwt-bearer",
+}
+
+
+def verified(assertion: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header and the claims, as a server reads them."""
+    signed, _, signature = assertion.rpartition(".")
+    raw = base64.urlsafe_b64decode(signature + "==")
+    header, claims = (
+        json.loads(base64.urlsafe_b64decode(part + "==")) for part in signed.split(".")
+    )
+    if header["alg"] == "RS256":
+        RSA_KEY.public_key().verify(raw, signed.encode(), padding.PKCS1v15(), hashes.SHA256())
+    else:
+        assert len(raw) == 64
+        r, s = int.from_bytes(raw[:32], "big"), int.from_bytes(raw[32:], "big")
+        EC_KEY.public_key().verify(
+            encode_dss_signature(r, s), signed.encode(), ec.ECDSA(hashes.SHA256())
+        )
+    return header, claims
+
+
+@pytest.mark.parametrize(("algorithm", "key"), [("RS256", RSA_KEY), ("ES256", EC_KEY)])
+@pytest.mark.parametrize("locked", [True, False])
+async def test_assertion_equals_javas(
+    algorithm: str, key: Any, locked: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "me.key").write_text(pem(key, SECRET if locked else None))
+    (tmp_path / "more.json").write_text(
+        '{"header": {"kid": "k1"}, "payload": {"sub": "old", "role": "r"}}'
+    )
+    with serving(says({"access_token": "x"})) as server:
+        found = from_properties(
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required "
+                ";",
+                "sasl.oauthbearer.jwt.retriever.class": "org.apache.kafka.common.security.oauthbearer.JwtBearerJwtRetriever",
+                "sasl.oauthbearer.token.endpoint.url": server.url(),
+                "sasl.oauthbearer.scope": "kafka",
+                "sasl.oauthbearer.assertion.algorithm": algorithm,
+                "sasl.oauthbearer.assertion.private.key.file": str(tmp_path / "me.key"),
+                "sasl.oauthbearer.assertion.claim.iss": "me",
+                "sasl.oauthbearer.assertion.claim.sub": "me too",
+                "sasl.oauthbearer.assertion.claim.aud": "them",
+                "sasl.oauthbearer.assertion.claim.exp.seconds": "600",
+                "sasl.oauthbearer.assertion.claim.jti.include": "true",
+                "sasl.oauthbearer.assertion.template.file": str(tmp_path / "more.json"),
+                **({"sasl.oauthbearer.assertion.private.key.passphrase": SECRET} if locked else {}),
+            }
+        )
+        before = int(time.time())
+        assert (await ClientCredentials(config(**found)).token()).value == "x"
+    [request] = server.requests
+    assertion = request.pop("assertion")
+    assert request == {"grant_type": GRANT, "scope": "kafka"}
+    assert "authorization" not in server.heads[0].lower()
+    header, claims = verified(assertion)
+    assert header == {"typ": "JWT", "kid": "k1", "alg": algorithm}
+    issued = claims.pop("iat")
+    assert before <= issued <= time.time()
+    assert len(claims.pop("jti")) == 36
+    assert claims == {
+        "sub": "me too",
+        "role": "r",
+        "aud": "them",
+        "iss": "me",
+        "exp": issued + 600,
+        "nbf": issued - 60,
+    }
+    with pytest.raises(InvalidSignature):
+        verified(assertion[:-8] + "AAAAAAAA")
+
+
+async def test_assertion_file_is_read_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "assertion.jwt"
+    with serving(says({"access_token": "x", "expires_in": 1e-9})) as server:
+        tokens = ClientCredentials(
+            config(**settings(server.url(), **JWT_BEARER, sasl_oauth_assertion_file=str(file)))
+        )
+        with pytest.raises(
+            ConfigurationError, match="sasl_oauth_assertion_file: cannot read the file"
+        ):
+            tokens.check()
+        for text in ("a.b.c", "d.e.f"):
+            file.write_text(f"{text}\n")
+            await tokens.token()
+        file.write_text(SECRET)
+        with pytest.raises(
+            HandshakeError, match=r"was not asked: sasl_oauth_assertion_file: .* no JSON web token"
+        ) as caught:
+            await tokens.token()
+    assert [request["assertion"] for request in server.requests] == ["a.b.c", "d.e.f"]
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"sasl_oauth_assertion_private_key_file": pem(EC_KEY)}, "RS256 needs a key of RSA"),
+        (
+            {
+                "sasl_oauth_assertion_private_key_file": pem(RSA_KEY),
+                "sasl_oauth_assertion_algorithm": "ES256",
+            },
+            "ES256 needs a key of the curve P-256",
+        ),
+        (
+            {"sasl_oauth_assertion_private_key_file": pem(RSA_KEY, "other")},
+            "passphrase is wrong, or missing",
+        ),
+        (
+            {
+                "sasl_oauth_assertion_private_key_file": pem(RSA_KEY, "other"),
+                "sasl_oauth_assertion_private_key_passphrase": SECRET,
+            },
+            "passphrase is wrong, or missing",
+        ),
+        (
+            {"sasl_oauth_assertion_private_key_file": f"/no/{SECRET}"},
+            "cannot read the file: No such file",
+        ),
+        (
+            {"sasl_oauth_assertion_private_key_file": f"-----BEGIN X\n{SECRET}"},
+            "no private key in PEM",
+        ),
+        (
+            {
+                "sasl_oauth_assertion_private_key_file": pem(RSA_KEY),
+                "sasl_oauth_assertion_template_file": __file__,
+            },
+            "sasl_oauth_assertion_template_file must be JSON such as",
+        ),
+    ],
+)
+async def test_impossible_assertions_are_explained(more: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message) as caught:
+        async with trikafka.open_admin(
+            bootstrap_servers="a:1", **settings("https://id.test", **JWT_BEARER, **more)
+        ):
+            raise AssertionError("it was opened")
+    assert SECRET not in str(caught.value)
+
+
+def test_missing_package_for_signing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives", None)
+    more = {**JWT_BEARER, "sasl_oauth_assertion_private_key_file": pem(RSA_KEY)}
+    with pytest.raises(
+        ConfigurationError,
+        match=r"needs the package cryptography to sign: pip install 'trikafka\[crypto\]'",
+    ):
+        ClientCredentials(config(**settings("https://id.test", **more))).check()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (
+            {**JWT_BEARER},
+            "needs sasl_oauth_assertion_private_key_file, or sasl_oauth_assertion_file",
+        ),
+        (
+            {"sasl_oauth_assertion_claim_iss": "me"},
+            "sasl_oauth_assertion_claim_iss needs sasl_oauth_grant_type='jwt-bearer'",
+        ),
+        (
+            {
+                **JWT_BEARER,
+                "sasl_oauth_assertion_file": "f",
+                "sasl_oauth_assertion_claim_iss": "me",
+            },
+            "sasl_oauth_assertion_file is sent as it is: sasl_oauth_assertion_claim_iss cannot be "
+            "given beside it",
+        ),
+        (
+            {**JWT_BEARER, "sasl_oauth_assertion_file": "f", "sasl_oauth_token_endpoint_url": None},
+            "needs sasl_oauth_token_endpoint_url",
+        ),
+        (
+            {**JWT_BEARER, "sasl_oauth_assertion_file": "f", "sasl_oauth_client_id": "me"},
+            "need each other",
+        ),
+        (
+            {"sasl_oauth_token_provider": trio.sleep, "sasl_oauth_cafile": "ca.pem"},
+            "a token provider has its own",
+        ),
+    ],
+)
+def test_contradictory_oauth_settings_are_refused(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        AdminConfig.build(settings("https://id.test", **more))
+
+
+def test_names_of_java_and_librdkafka_are_read() -> None:
+    retriever = "org.apache.kafka.common.security.oauthbearer.{}JwtRetriever"
+    name = "sasl.oauthbearer.jwt.retriever.class"
+    assert from_properties({name: retriever.format("Default")}) == {}
+    assert from_properties({name: retriever.format("ClientCredentials")}) == {
+        "sasl_oauth_grant_type": "client_credentials"
+    }
+    assert from_properties(
+        {"sasl.oauthbearer.grant.type": GRANT, "https.ca.location": "ca.pem"}
+    ) == {
+        "sasl_oauth_grant_type": "jwt-bearer",
+        "sasl_oauth_cafile": "ca.pem",
+    }
+    with pytest.raises(
+        ConfigurationError, match=r"must be one of .*; a token from elsewhere comes from a function"
+    ):
+        from_properties({name: retriever.format("File")})
+
+
+# -- opening
+# ------------------------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def brokers() -> AsyncIterator[Callable[[str, int], Any]]:
+    """Run brokers that negotiate and wait for authentication."""
+
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        ours, theirs = trio.testing.memory_stream_pair()
+        nursery.start_soon(_negotiate_alone, Broker(theirs))
+        return ours
+
+    async with trio.open_nursery() as nursery:
+        yield dial
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        RuntimeError("no"),
+        OSError("no"),
+        trio.TooSlowError("no"),
+        KafkaConnectionError("no"),
+        KafkaTimeoutError("get", 1.0),
+        ConfigurationError("no"),
+        HandshakeError("no"),
+        ExceptionGroup("no", [OSError("no")]),
+    ],
+    ids=lambda failure: type(failure).__name__,
+)
+async def test_failing_provider_is_the_cause_at_opening(
+    autojump_clock: MockClock, failure: Exception
+) -> None:
+    async def provider() -> str:
+        await trio.sleep(0.01)
+        raise failure
+
+    given = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": provider,
+    }
+    async with brokers() as dial:
+        with pytest.raises(AuthenticationError, match=r"no|get did not finish") as caught:
+            async with trikafka.open_admin(bootstrap_servers="a:1,b:1", dial=dial, **given):
+                raise AssertionError("it was opened")
+    causes = []
+    error: BaseException | None = caught.value
+    while error is not None:
+        causes.append(error)
+        error = error.__cause__
+    assert (type(failure), str(failure)) in [(type(one), str(one)) for one in causes]
+
+
+async def test_provider_of_a_wrong_type_is_explained(autojump_clock: MockClock) -> None:
+    async def provider() -> int:
+        return 5
+
+    given: dict[str, Any] = {
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": "OAUTHBEARER",
+        "sasl_oauth_token_provider": provider,
+    }
+    async with brokers() as dial:
+        with pytest.raises(
+            AuthenticationError,
+            match="sasl_oauth_token_provider must return text or an OAuthToken, not int",
+        ):
+            async with trikafka.open_admin(bootstrap_servers="a:1", dial=dial, **given):
+                raise AssertionError("it was opened")
+
+
+async def test_missing_endpoint_at_opening_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    with serving(SLOW["says nothing"]) as server:
+        for url in ("http://localhost:1/token", server.url()):
+            given = settings(
+                url, security_protocol="SASL_PLAINTEXT", socket_connection_setup_timeout_ms=500
+            )
+            async with brokers() as dial:
+                with pytest.raises(
+                    AuthenticationError,
+                    match=rf"the token endpoint {url} (cannot be reached|did not respond)",
+                ):
+                    async with trikafka.open_admin(bootstrap_servers="a:1", dial=dial, **given):
+                        raise AssertionError("it was opened")

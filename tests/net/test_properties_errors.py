@@ -1,0 +1,95 @@
+"""Errors of properties: one error names all faults of a file, and Java's own settings are left out."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+from trikafka.config import ConsumerConfig, ProducerConfig, from_properties
+from trikafka.errors import ConfigurationError
+
+SECRET = "s3cr3t-77aa"
+
+
+def test_all_unknown_names_are_in_one_error() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        from_properties(
+            {"lingre.ms": "5", "acks": "all", "bufer.memory": "1", "zzz": "1"}, ProducerConfig
+        )
+    assert str(caught.value) == (
+        "unknown settings for any client: 'lingre.ms' (did you mean 'linger.ms'?), 'bufer.memory' "
+        "(did you mean 'buffer.memory'?),"
+        " 'zzz'"
+    )
+
+
+def test_name_that_is_no_text_is_refused() -> None:
+    given: Any = {"acks": "all", 1: SECRET}
+    with pytest.raises(
+        ConfigurationError, match=r"^the names of properties are texts, such as 'group.id', not 1$"
+    ):
+        from_properties(given, ProducerConfig)
+
+
+def test_unreadable_values_are_in_the_same_error() -> None:
+    given = {
+        "value.serializer": "io.confluent.kafka.serializers.KafkaAvroSerializer",
+        "lingre.ms": "5",
+        "batch.size": "16k",
+        "enable.idempotence": "yes",
+        "client.id": "a",
+        "client_id": "b",
+    }
+    with pytest.raises(ConfigurationError) as caught:
+        from_properties(given, ProducerConfig)
+    assert str(caught.value) == (
+        "unknown setting 'lingre.ms' for any client; did you mean 'linger.ms'?"
+        "; value.serializer='io.confluent.kafka.serializers.KafkaAvroSerializer' is a class of "
+        "Java's: leave it out, for"
+        " records are bytes, or encode before the call"
+        "; batch.size must be a number, not '16k'; enable.idempotence must be true or false, not "
+        "'yes'"
+        "; client_id is given twice, the second time as 'client_id'"
+    )
+
+
+def test_keywords_are_explained_with_their_client() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ConsumerConfig.build({"group": "g", "linger_ms": 5})
+    assert str(caught.value) == (
+        "unknown settings for open_consumer(): 'group' (did you mean 'group_id'?), 'linger_ms' "
+        "(it is one of open_producer()"
+        " (of a file that several clients share: from_properties(file, ConsumerConfig)))"
+    )
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "metric.reporters",
+        "metrics.num.samples",
+        "auto.include.jmx.reporter",
+        "interceptor.classes",
+        "confluent.monitoring.interceptor.topic",
+        "send.buffer.bytes",
+        "receive_buffer_bytes",
+        "schema.registry.url",
+        "basic.auth.user.info",
+    ],
+)
+def test_settings_of_other_clients_are_ignored(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """They stand in many files. The nearest name of trikafka's would not be what they mean."""
+    assert from_properties({"acks": "all", name: SECRET}) == {"acks": "all"}
+    [line] = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert (
+        line == f"these properties were given but are not used: {name} (trikafka has no such thing)"
+    )
+
+
+def test_name_near_an_ignored_one_is_unknown() -> None:
+    with pytest.raises(ConfigurationError, match=r"unknown setting 'metric\.reporter'"):
+        from_properties({"metric.reporter": "x"})
+    with pytest.raises(ConfigurationError, match="unknown setting 'debugging'"):
+        from_properties({"debugging": "x"})

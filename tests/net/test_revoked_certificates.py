@@ -1,0 +1,104 @@
+"""Revoked certificates: ``ssl_crlfile``."""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trustme
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from test_tls import AUTHORITY, OTHER, connect, receive, server_context, serving
+
+from trikafka.errors import ConfigurationError, HandshakeError
+
+NOW = datetime.datetime.now(datetime.UTC)
+DAY = datetime.timedelta(days=1)
+
+
+def revocations(
+    *revoked: trustme.LeafCert | trustme.CA,
+    authority: trustme.CA = AUTHORITY,
+    ends: datetime.datetime = NOW + DAY,
+) -> str:
+    """Return the list of revoked certificates that an authority publishes."""
+    issuer = x509.load_pem_x509_certificate(authority.cert_pem.bytes())
+    key: Any = serialization.load_pem_private_key(authority.private_key_pem.bytes(), None)
+    builder = (
+        x509.CertificateRevocationListBuilder()
+        .issuer_name(issuer.subject)
+        .last_update(NOW - 2 * DAY)
+        .next_update(ends)
+    )
+    for leaf in revoked:
+        pem = leaf.cert_pem if isinstance(leaf, trustme.CA) else leaf.cert_chain_pems[0]
+        number = x509.load_pem_x509_certificate(pem.bytes()).serial_number
+        entry = (
+            x509.RevokedCertificateBuilder()
+            .serial_number(number)
+            .revocation_date(NOW - DAY)
+            .build()
+        )
+        builder = builder.add_revoked_certificate(entry)
+    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM).decode()
+
+
+async def test_revoked_certificate_is_refused(tmp_path: Path) -> None:
+    bad, good = AUTHORITY.issue_cert("localhost"), AUTHORITY.issue_cert("localhost")
+    text, file = revocations(bad), tmp_path / "revoked.pem"
+    file.write_text(text)
+    async with serving(server_context(bad)) as node:
+        for given in (text, str(file)):
+            with pytest.raises(
+                HandshakeError,
+                match=r"the certificate of localhost:\d+ was revoked \(ssl_crlfile\)",
+            ):
+                await connect(node, ssl_crlfile=given)
+        await (await connect(node)).aclose()
+    async with serving(server_context(good)) as node:
+        transport = await connect(node, ssl_crlfile=str(file))
+        transport.send_now([b"hello"])
+        assert await receive(transport, 5) == b"hello"
+        await transport.aclose()
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (revocations(ends=NOW - DAY), "cannot be checked against ssl_crlfile: CRL has expired"),
+        (
+            revocations(authority=OTHER),
+            "cannot be checked against ssl_crlfile: unable to get certificate CRL",
+        ),
+    ],
+    ids=["old", "of another authority"],
+)
+async def test_unusable_revocation_list_is_an_error(text: str, says: str) -> None:
+    async with serving(server_context(AUTHORITY.issue_cert("localhost"))) as node:
+        with pytest.raises(HandshakeError, match=says):
+            await connect(node, ssl_crlfile=text)
+
+
+async def test_revoked_authority_is_refused() -> None:
+    middle = AUTHORITY.create_child_ca()
+    leaf = middle.issue_cert("localhost")
+    of_middle = revocations(authority=middle)
+    async with serving(server_context(leaf)) as node:
+        with pytest.raises(HandshakeError, match=r"the certificate of localhost:\d+ was revoked"):
+            await connect(node, ssl_crlfile=of_middle + revocations(middle))
+        await (await connect(node, ssl_crlfile=of_middle + revocations())).aclose()
+        for without_a_list in (of_middle, revocations()):
+            with pytest.raises(
+                HandshakeError, match=r"needs a list \(CRL\) that is valid of each authority"
+            ):
+                await connect(node, ssl_crlfile=without_a_list)
+
+
+async def test_file_without_a_list_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "revoked.pem"
+    file.write_text("nothing")
+    async with serving(server_context(AUTHORITY.issue_cert("localhost"))) as node:
+        with pytest.raises(ConfigurationError, match="ssl_crlfile"):
+            await connect(node, ssl_crlfile=str(file))

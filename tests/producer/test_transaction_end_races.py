@@ -1,0 +1,98 @@
+"""Ends of transactions that race with other calls."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from transacting import committed, open_at_the_broker, producer_of, transacting, until_closed
+from trio.testing import MockClock as Clock
+
+from trikafka import Producer
+from trikafka.error_codes import ErrorCode
+from trikafka.errors import IllegalStateError, TransactionAbortableError
+from trikafka.testing import ScriptedCluster
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_closing_aborts_a_refused_commit(version: int, autojump_clock: Clock) -> None:
+    """Otherwise readers of committed records would wait until transaction_timeout_ms has passed."""
+    async with ScriptedCluster(nodes=1, topics={"t": 2}, transaction_version=version) as cluster:
+        cluster.move_coordinator(0)
+        with trio.fail_after(30):
+            async with producer_of(cluster) as producer:
+                async with producer.transaction() as txn:
+                    await producer.send("t", b"x")
+                    cluster.delay("EndTxn", 1, times=1)
+                    cluster.fail("EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
+                    with trio.move_on_after(0.5) as scope:
+                        await txn.commit()
+                    assert scope.cancelled_caught
+        assert not open_at_the_broker(cluster)
+
+
+async def cut_off_and_refused(cluster: ScriptedCluster, producer: Producer) -> None:
+    """Leave behind a commit that is cut off.
+
+    The coordinator refuses it four seconds later; the abort takes three.
+    """
+    cluster.delay("EndTxn", 5, times=1)
+    cluster.fail("EndTxn", ErrorCode.TRANSACTION_ABORTABLE)
+    with trio.move_on_after(1):
+        async with producer.transaction():
+            await producer.send("t", b"lost", partition=0)
+    cluster.delay("EndTxn", 3, times=1)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_refusal_outlives_a_cancelled_begin(version: int, autojump_clock: Clock) -> None:
+    """The begin that aborted the transaction was cancelled before it could raise the reason."""
+    async with transacting(version) as (cluster, producer):
+        await cut_off_and_refused(cluster, producer)
+        with trio.move_on_after(5) as scope:
+            async with producer.transaction():
+                raise AssertionError("it began")
+        assert scope.cancelled_caught
+        with pytest.raises(
+            TransactionAbortableError, match="the transaction before was not committed"
+        ):
+            async with producer.transaction():
+                raise AssertionError("it began")
+        async with producer.transaction():
+            await producer.send("t", b"kept", partition=0)
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"kept"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_two_begins_wait_for_the_abort(version: int, autojump_clock: Clock) -> None:
+    """One of them raises the outcome of the transaction before; the other one begins."""
+    ends: list[str] = []
+
+    async def begin(producer: Producer) -> None:
+        try:
+            async with producer.transaction():
+                await producer.send("t", b"kept", partition=0)
+            ends.append("committed")
+        except TransactionAbortableError:
+            ends.append("told")
+
+    async with transacting(version) as (cluster, producer):
+        await cut_off_and_refused(cluster, producer)
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(begin, producer)
+        assert sorted(ends) == ["committed", "told"]
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"kept"]
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_commit_raises_after_a_close_aborted(version: int, autojump_clock: Clock) -> None:
+    async with transacting(version) as (cluster, producer), trio.open_nursery() as nursery:
+        cluster.delay("Produce", 2, times=1)
+        async with producer.transaction() as txn:
+            await producer.enqueue("t", b"x", partition=0)
+            await trio.sleep(1)
+            nursery.start_soon(producer.aclose)
+            with pytest.raises(IllegalStateError, match="aborted"):
+                await txn.commit()

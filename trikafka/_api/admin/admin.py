@@ -1,0 +1,893 @@
+"""The public admin client: topics, groups, offsets, transactions and the cluster.
+
+Each method is one API call under one deadline. Changes of topics go to the controller (in KRaft any
+broker forwards them). Requests about a group go to its coordinator. All brokers are asked for the
+cluster's groups.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from ..._managers.cluster.builtin import Builtin
+from ..._managers.cluster.client_instance_id import ClientInstanceId
+from ..._managers.cluster.metadata import read_metadata
+from ..._managers.commits.commit import Commits
+from ..._net.deadlines import Call, check_timeout, run_call
+from ..._net.gather import all_of
+from ..._state.group.member import MemberIdentity
+from ..._wire.extra_messages import ConsumerGroupDescribeRequest
+from ...config import AdminConfig
+from ...error_codes import ErrorCode
+from ...errors import (
+    AuthenticationError,
+    ConfigurationError,
+    DamagedResponseError,
+    KafkaConnectionError,
+    KafkaTimeoutError,
+    RequestTimedOutError,
+    TransactionNotOpenError,
+    TrikafkaError,
+    from_code,
+)
+from ...interfaces import CoordinatorKind
+from ...types import (
+    DetachedTransaction,
+    GroupDescription,
+    Node,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    PartitionInfo,
+    TopicPartition,
+)
+from ..client.context import Context
+from ..client.option_parsing import names_of
+from ..client.service import Exit, Service
+from . import messages
+from .ending import TransactionEnd
+from .messages import AdminOutcome
+from .places import AskCoordinator, at_coordinators
+from .transactions import Filters, HangingSearch, TransactionLookups, check_seconds
+from .types import (
+    ClusterDescription,
+    GroupListing,
+    HangingTransaction,
+    ListedOffset,
+    NewTopic,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
+
+T = TypeVar("T")
+#: The permission that a call needs, as Kafka's access rules name it.
+_OPERATIONS = {
+    "create_topics": "Create",
+    "delete_topics": "Delete",
+    "create_partitions": "Alter",
+    "delete_groups": "Delete",
+}
+_NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
+#: The code with which a broker refuses a change that was made before, and what an earlier attempt
+#: may have done then.
+_MADE_BEFORE = {
+    "create_topics": (ErrorCode.TOPIC_ALREADY_EXISTS, "created"),
+    "delete_topics": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "deleted"),
+    "create_partitions": (ErrorCode.INVALID_PARTITIONS, "changed"),
+    "delete_groups": (ErrorCode.GROUP_ID_NOT_FOUND, "deleted"),
+}
+_NO_ANSWER = (RequestTimedOutError, KafkaConnectionError, DamagedResponseError)
+#: What is still to be changed, by name, with the error that leaves open whether an earlier attempt
+#: has changed it.
+Left = dict[str, TrikafkaError | None]
+
+
+class Admin:
+    """A Kafka admin client; made by :func:`trikafka.open_admin`. Any number of tasks may use it.
+
+    ``timeout=`` is in seconds and bounds all attempts of one call together (default:
+    ``default_api_timeout_ms``). Past the timeout the call raises
+    :exc:`~trikafka.errors.KafkaTimeoutError`. Calls raise :exc:`trio.ClosedResourceError` once the
+    client is closed.
+
+    A call about several topics or groups does as much as it can. When all are settled, it raises
+    the error of the first that failed; that error names the others. When cancelled while a request
+    is in flight, a change may or may not have happened.
+    """
+
+    def __init__(self, config: AdminConfig, service: Service) -> None:
+        self._config = config
+        self._closed = False  # first: a traceback with locals shows half-made objects
+        self._context = Context(config, service, Builtin())
+        self._brokers = self._context.brokers
+        for kind in ("metadata", "coordinator", "offsets"):
+            self._context.fill(kind)
+        self._metadata = self._context.manager("metadata")
+        self._coordinators = self._context.manager("coordinator")
+        self._offsets = self._context.manager("offsets")
+        self._transactions = TransactionLookups(self._brokers, self._metadata, self._coordinators)
+        self._telemetry = ClientInstanceId(config, self._metadata)
+
+    def __repr__(self) -> str:
+        return (
+            "<trikafka.Admin "
+            f"client_id={self._config.client_id!r}{' closed' if self._closed else ''}>"
+        )
+
+    async def _start(self) -> None:
+        await self._metadata.bootstrap()
+        self._context.start_soon(self._metadata.run)
+        self._context.notify_opened()
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
+        """Return the id by which the cluster's metrics know this client (KIP-714).
+
+        The broker is asked once.
+
+        Raises:
+            TelemetryNotSupportedError: The brokers take no metrics from clients.
+            KafkaTimeoutError: No answer within ``timeout`` seconds.
+
+        When cancelled, nothing has changed.
+        """
+        check_timeout(timeout, 0.0)
+        self._check_open()
+        return await self._telemetry.client_instance_id(timeout)
+
+    # --- topics -----------------------------------------------------------------------------------
+
+    async def create_topics(
+        self, topics: Mapping[str, NewTopic], *, timeout: float | None = None
+    ) -> None:
+        """Create topics.
+
+        Topics that could be created remain if others fail. A broker may need a moment until it
+        knows of a new topic.
+
+        Args:
+            topics: A :class:`NewTopic` for each name.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            TopicAlreadyExistsError: A topic exists; the error names it.
+            InvalidTopicError: A name is invalid.
+            ConfigurationError: ``topics`` is not such a mapping.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        if not isinstance(topics, Mapping):
+            raise ConfigurationError(
+                f"create_topics wants a mapping of names to NewTopic, not {topics!r}"
+            )
+        for name, topic in topics.items():
+            if not isinstance(topic, NewTopic):
+                raise ConfigurationError(
+                    f"create_topics wants a NewTopic for {name!r}, not {topic!r}"
+                )
+        chosen = names_of("topics", topics)
+
+        def request(names: list[str], timeout_ms: int) -> object:
+            return messages.create_topics({name: topics[name] for name in names}, timeout_ms)
+
+        await self._change(
+            "create_topics", chosen, request, lambda response: response.topics, timeout
+        )
+
+    async def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete topics and their records.
+
+        Args:
+            topics: The names.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic does not exist; the error names it.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        chosen = names_of("topics", topics)
+        await self._change(
+            "delete_topics",
+            chosen,
+            messages.delete_topics,
+            lambda response: response.responses,
+            timeout,
+        )
+
+    async def create_partitions(
+        self, totals: Mapping[str, int], *, timeout: float | None = None
+    ) -> None:
+        """Increase the number of partitions of topics; brokers learn of it a moment later.
+
+        Args:
+            totals: For each topic, the number of partitions afterwards.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: A total is not a whole number from 1.
+            BrokerResponseError: The broker refuses a topic; the error names it.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        chosen = names_of("topics", totals)
+        for name, total in totals.items():
+            if isinstance(total, bool) or not isinstance(total, int) or total < 1:
+                raise ConfigurationError(
+                    f"the number of partitions of {name!r} must be a whole number from 1, not "
+                    f"{total!r}"
+                )
+
+        def request(names: list[str], timeout_ms: int) -> object:
+            return messages.create_partitions({name: totals[name] for name in names}, timeout_ms)
+
+        await self._change(
+            "create_partitions", chosen, request, lambda response: response.results, timeout
+        )
+
+    async def list_topics(
+        self, *, include_internal: bool = False, timeout: float | None = None
+    ) -> dict[str, list[PartitionInfo]]:
+        """Return all topics that the cluster shows, with their partitions.
+
+        Args:
+            include_internal: Include internal topics.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+
+        async def attempt(call: Call) -> dict[str, list[PartitionInfo]]:
+            request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
+            response = await call.step("list the topics", lambda: self._metadata.ask_any(request))
+            topics = sorted(
+                (await read_metadata(response)).topics.values(), key=lambda topic: topic.name
+            )
+            return {
+                topic.name: [topic.partitions[number] for number in sorted(topic.partitions)]
+                for topic in topics
+                if include_internal or not topic.internal
+            }
+
+        return await self._call("list_topics", attempt, timeout)
+
+    async def topic_configs(
+        self, topics: Iterable[str], *, include_defaults: bool = False, timeout: float | None = None
+    ) -> dict[str, dict[str, str | None]]:
+        """Return the settings of topics.
+
+        Args:
+            topics: The names.
+            include_defaults: Return all effective settings, not only those that the topic itself
+                has.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The settings by topic. The value of a secret setting is ``None``.
+
+        Raises:
+            UnknownTopicOrPartitionError: A topic does not exist.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = names_of("topics", topics)
+
+        async def attempt(call: Call) -> dict[str, dict[str, str | None]]:
+            if not chosen:
+                await trio.lowlevel.checkpoint()
+                return {}
+            request = partial(messages.describe_topic_configs, chosen)
+            response = await call.step(
+                "read the topics' settings", lambda: self._metadata.ask_any(request)
+            )
+            return messages.read_topic_configs(response, include_defaults=include_defaults)
+
+        return await self._call("topic_configs", attempt, timeout)
+
+    # --- the cluster and its partitions -----------------------------------------------------------
+
+    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """Return the cluster's id, its controller, and the live brokers.
+
+        Raises:
+            KafkaTimeoutError: No answer within ``timeout`` seconds.
+
+        When cancelled, nothing has changed.
+        """
+
+        async def attempt(call: Call) -> ClusterDescription:
+            seen = await call.step("describe the cluster", self._metadata.refresh)
+            nodes = tuple(seen.nodes[number] for number in sorted(seen.nodes))
+            return ClusterDescription(seen.cluster_id, seen.controller_node, nodes)
+
+        return await self._call("describe_cluster", attempt, timeout)
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, ListedOffset | None]:
+        """Return offsets of partitions: the first, the end, or the first since a time.
+
+        Args:
+            wanted: For each partition an :class:`OffsetSpec`, or milliseconds since the epoch.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The offset of each partition; ``None`` where no record is that recent.
+
+        Raises:
+            ConfigurationError: A value is neither of the two.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        todo = messages.wanted_offsets(wanted)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+
+        async def attempt(call: Call) -> dict[TopicPartition, ListedOffset | None]:
+            if not todo:
+                await trio.lowlevel.checkpoint()
+            await self._offsets.look_up(call, todo, found)
+            return {tp: messages.listed_offset(found[tp]) for tp in todo}
+
+        return await self._call("list_offsets", attempt, timeout)
+
+    # --- groups -----------------------------------------------------------------------------------
+
+    async def list_groups(self, *, timeout: float | None = None) -> list[GroupListing]:
+        """Return all groups of every protocol, sorted by name.
+
+        Raises:
+            KafkaTimeoutError: Not all brokers answered within ``timeout`` seconds.
+
+        When cancelled, nothing has changed.
+        """
+        return await self._call("list_groups", self._list_groups, timeout)
+
+    async def describe_groups(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, GroupDescription]:
+        """Return state and members of groups.
+
+        A group that does not exist has the state ``Dead``. Members are known for the classic
+        protocol and for KIP-848's; groups of other protocols have only a state.
+
+        Args:
+            group_ids: The groups.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            AuthorizationError: A group may not be described.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = names_of("group_ids", group_ids)
+        found: dict[str, GroupDescription] = {}
+
+        async def attempt(call: Call) -> dict[str, GroupDescription]:
+            await self._at_coordinators(
+                call,
+                [group for group in chosen if group not in found],
+                partial(self._describe, call, found),
+            )
+            if any(group.state == "Dead" for group in found.values()):
+                await self._name_other_protocols(call, found)
+            if missing := [group for group in chosen if group not in found]:
+                raise DamagedResponseError(
+                    f"the response to DescribeGroups leaves out {missing[0]!r}, which was asked for"
+                )
+            return {group: found[group] for group in chosen}
+
+        return await self._call("describe_groups", attempt, timeout, chosen)
+
+    async def list_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return the offsets that a group has committed.
+
+        The call waits for offsets in open transactions. For a partition's very first offset it does
+        so only if the partition is named.
+
+        Args:
+            group_id: The group.
+            partitions: The partitions; ``None`` means all.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The offsets by partition; empty if the group has none, or does not exist.
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        (group,) = names_of("group_id", [group_id])
+        chosen = None if partitions is None else messages.partitions_of(partitions)
+        self._check_open()
+        commits = Commits(self._config, group, self._brokers, self._coordinators, MemberIdentity)
+        found = await commits.committed(chosen, timeout=timeout, name="list_group_offsets")
+        return {tp: found_at for tp, found_at in sorted(found.items()) if found_at is not None}
+
+    async def delete_groups(
+        self, group_ids: Iterable[str], *, timeout: float | None = None
+    ) -> None:
+        """Delete groups and their offsets.
+
+        Args:
+            group_ids: The groups.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            BrokerResponseError: A group has members, or does not exist; the error names it.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        left: Left = dict.fromkeys(names_of("group_ids", group_ids))
+        failed: dict[str, TrikafkaError] = {}
+
+        async def delete(call: Call, node: Node, groups: list[str]) -> None:
+            request = DeleteGroupsRequest(groups_names=groups)
+            response = await self._ask_to_change(
+                call, f"DeleteGroups to {node}", node, request, left, groups
+            )
+            outcomes = [AdminOutcome(r.group_id, r.error_code, None) for r in response.results]
+            self._settle("group", groups, outcomes, left, failed, call)
+
+        async def attempt(call: Call) -> None:
+            await self._at_coordinators(call, list(left), partial(delete, call))
+
+        await self._call("delete_groups", attempt, timeout, list(left))
+        if failed:
+            raise messages.first_of(failed, "group")
+
+    # --- transactions -----------------------------------------------------------------------------
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than: float | None = None,
+        pattern: str | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """Return transactional ids, sorted by name (KIP-664).
+
+        Every filter that is given must match.
+
+        Args:
+            states: States of transactions, such as ``"Ongoing"``.
+            producer_ids: Ids of producers.
+            longer_than: Only transactions that have run for more seconds (Kafka 3.8, KIP-994).
+            pattern: A pattern in RE2's syntax for the whole name (Kafka 4.1, KIP-1152).
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: A state does not exist, or a value is of the wrong kind.
+            UnsupportedVersionError: The brokers are too old for ``longer_than`` or ``pattern``.
+            KafkaTimeoutError: Not all brokers answered in time.
+
+        When cancelled, nothing has changed.
+        """
+        filters = Filters(
+            tuple(names_of("states", states)), tuple(producer_ids), longer_than, pattern
+        )
+        return await self._call(
+            "list_transactions", lambda call: self._transactions.listed(call, filters), timeout
+        )
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, TransactionDescription]:
+        """Return state, producer, timeout and partitions of transactional ids (KIP-664).
+
+        Args:
+            transactional_ids: The ids.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            BrokerResponseError: An id does not exist; the error names it.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = names_of("transactional_ids", transactional_ids)
+        found: dict[str, TransactionDescription] = {}
+        failed: dict[str, TrikafkaError] = {}
+
+        async def attempt(call: Call) -> None:
+            await self._transactions.described(call, chosen, found, failed)
+
+        await self._call(
+            "describe_transactions", attempt, timeout, chosen, CoordinatorKind.TRANSACTION
+        )
+        if failed:
+            raise messages.first_of(
+                {name: failed[name] for name in chosen if name in failed}, "transactional id"
+            )
+        return {name: found[name] for name in chosen}
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
+        """Return the producers that partitions' leaders remember (KIP-664).
+
+        These are idempotent and transactional producers.
+
+        Args:
+            partitions: The partitions.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            UnknownTopicOrPartitionError: A partition does not exist.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = messages.partitions_of(partitions)
+        found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
+
+        async def attempt(call: Call) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
+            await self._transactions.producers(call, chosen, found)
+            return {tp: found[tp] for tp in chosen}
+
+        return await self._call("describe_producers", attempt, timeout)
+
+    async def find_hanging_transactions(
+        self,
+        topics: Iterable[str] | None = None,
+        *,
+        longer_than: float = 900,
+        timeout: float | None = None,
+    ) -> list[HangingTransaction]:
+        """Return open transactions that no coordinator knows (KIP-664).
+
+        Nothing will end such a transaction, and ``read_committed`` readers stop before it.
+
+        Args:
+            topics: The topics to search; ``None`` means all, internal ones included.
+            longer_than: Seconds since the transaction's last record (by its timestamp); younger
+                ones are left out. Use at least the longest ``transaction_timeout_ms``.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = None if topics is None else names_of("topics", topics)
+        check_seconds(longer_than)
+        before_ms = int((time.time() - longer_than) * 1000)
+
+        async def attempt(call: Call) -> list[HangingTransaction]:
+            response = await call.step(
+                "list the topics",
+                lambda: self._metadata.ask_any(partial(messages.topics_request, chosen)),
+            )
+            topics = (await read_metadata(response)).topics.values()
+            search = HangingSearch(self._transactions, messages.partitions_in(topics), before_ms)
+            return await search.attempt(call)
+
+        return await self._call("find_hanging_transactions", attempt, timeout)
+
+    async def abort_transaction(
+        self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None
+    ) -> None:
+        """Write the abort marker of a hanging transaction into one partition (KIP-664).
+
+        Use it for hanging transactions only: of a transaction that its coordinator knows, this
+        aborts one partition and leaves the others as they are.
+
+        Args:
+            partition: The partition.
+            start_offset: The transaction's first offset in it.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            TransactionNotOpenError: No open transaction begins at that offset.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        (tp,) = messages.partitions_of([partition])
+        messages.check_offset(start_offset)
+        await self._call(
+            "abort_transaction",
+            lambda call: self._transactions.abort(call, tp, start_offset),
+            timeout,
+        )
+
+    async def end_transaction(
+        self, transaction: DetachedTransaction, *, commit: bool, timeout: float | None = None
+    ) -> None:
+        """Commit or abort a transaction that :meth:`Transaction.detach` left open.
+
+        The call may be repeated, with the same outcome.
+
+        Args:
+            transaction: The value that ``detach`` returned.
+            commit: True commits, False aborts.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            TransactionNotOpenError: The transaction is not open any more: its
+                ``transaction_timeout_ms`` is over, another producer has the id, or it was ended the
+                other way.
+            TransactionUndecidedError: No answer within ``timeout`` or ``retries``. Call again.
+            ConfigurationError: ``transaction`` is not such a value.
+
+        When cancelled, the transaction may or may not have ended.
+        """
+        if not isinstance(transaction, DetachedTransaction):
+            raise ConfigurationError(
+                f"end_transaction wants what Transaction.detach() returned, not {transaction!r}"
+            )
+        end = TransactionEnd(self._brokers, self._coordinators, transaction, commit=commit)
+        try:
+            names = [transaction.transactional_id]
+            await self._call(
+                "end_transaction", end.attempt, timeout, names, CoordinatorKind.TRANSACTION
+            )
+        except (TransactionNotOpenError, AuthenticationError):
+            raise
+        except TrikafkaError as error:
+            if not (
+                end.in_doubt
+                or isinstance(
+                    error, KafkaTimeoutError | RequestTimedOutError | KafkaConnectionError
+                )
+            ):
+                raise
+            raise end.undecided(error) from (
+                error.__cause__ if isinstance(error, KafkaTimeoutError) else error
+            )
+
+    # --- leaving ----------------------------------------------------------------------------------
+
+    async def aclose(self, timeout: float | None = None) -> None:
+        """Close the sockets. A second call is a no-op.
+
+        Args:
+            timeout: Seconds; accepted as in the other clients. Closing an admin client waits for no
+                broker.
+
+        When cancelled, the sockets are closed all the same.
+        """
+        check_timeout(timeout, 0.0)
+        await self._finish(Exit.CLEAN)
+
+    async def _finish(self, how: Exit) -> None:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        if not self._closed:
+            self._closed = True
+            self._brokers.close()
+            self._context.notify_closed()
+
+    # --- inside -----------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this admin client is closed")
+
+    async def _call(
+        self,
+        name: str,
+        attempt: Callable[[Call], Awaitable[T]],
+        timeout: float | None,
+        coordinated: Iterable[str] = (),
+        kind: CoordinatorKind = CoordinatorKind.GROUP,
+    ) -> T:
+        def recover(error: TrikafkaError) -> None:
+            if error.refresh_metadata:
+                self._metadata.request_update()
+            if error.refresh_coordinator:
+                for key in coordinated:
+                    self._coordinators.mark_unknown(key, kind)
+
+        check_timeout(timeout, 0.0)
+        self._check_open()
+        return await run_call(name, attempt, config=self._config, timeout=timeout, recover=recover)
+
+    async def _change(
+        self,
+        name: str,
+        topics: list[str],
+        request: Callable[[list[str], int], object],
+        results: Callable[[Any], Iterable[Any]],
+        timeout: float | None,
+    ) -> None:
+        """Let the controller change topics; retry those that failed for a passing reason."""
+        left: Left = dict.fromkeys(topics)
+        failed: dict[str, TrikafkaError] = {}
+
+        async def attempt(call: Call) -> None:
+            if not left:
+                await trio.lowlevel.checkpoint()
+                return
+            node = await self._controller(call)
+            asked = list(left)
+            message: Any = request(asked, int(call.step_limit * 1000))
+            response = await self._ask_to_change(
+                call, f"{name} at {node}", node, message, left, asked
+            )
+            outcomes = [
+                AdminOutcome(r.name, r.error_code, r.error_message) for r in results(response)
+            ]
+            self._settle("topic", asked, outcomes, left, failed, call)
+
+        await self._call(name, attempt, timeout)
+        if failed:
+            raise messages.first_of(failed, "topic")
+
+    async def _ask_to_change(
+        self, call: Call, step: str, node: Node, message: Any, left: Left, names: Iterable[str]
+    ) -> Any:
+        """Send a change of ``names``.
+
+        Without a response, note in ``left`` that the change may have been made.
+        """
+        sent = False
+
+        async def send() -> Any:
+            nonlocal sent
+            connection = await self._brokers.connection(node)
+            sent = True
+            return await connection.request(message)
+
+        try:
+            return await call.step(step, send)
+        except _NO_ANSWER as error:
+            if sent:
+                left.update(dict.fromkeys(names, error))
+            raise
+
+    def _settle(
+        self,
+        kind: str,
+        asked: Iterable[str],
+        outcomes: Iterable[AdminOutcome],
+        left: Left,
+        failed: dict[str, TrikafkaError],
+        call: Call,
+    ) -> None:
+        """Remove from ``left`` what is done or has failed finally.
+
+        Raises an error that may pass, once all outcomes are noted.
+        """
+        # Three kinds of outcome. Done, or failed finally: the thing leaves ``left``, and is not
+        # asked for again. Failed for a passing reason, or missing in the response: the thing stays,
+        # and the attempt raises once all others are noted, so that run_call retries just the rest.
+        # Errors with a patience of their own (an unknown topic) are final here: a topic to delete
+        # or to grow will not appear by waiting.
+        #
+        # TOPIC_ALREADY_EXISTS after an attempt without a response is ambiguous: that attempt may
+        # have created the topic. The error says so rather than claiming success.
+        outcomes = list(outcomes)
+        passing: TrikafkaError | None = None
+        named = {outcome.name for outcome in outcomes}
+        if silent := [name for name in asked if name not in named]:
+            passing = DamagedResponseError(
+                f"the response to {call.name} leaves out {kind} {silent[0]!r}, which was asked for"
+            )
+        for name, code, message in outcomes:
+            needs = _OPERATIONS.get(call.name, "")
+            error = messages.failure(kind, name, code, message, needs) if code else None
+            refusal, done = _MADE_BEFORE[call.name]
+            doubt = left.get(name)
+            if code == refusal and doubt is not None:
+                # As with Java's client the error stays one: the topic may as well be another's.
+                again = f"an attempt before this one got no response and may have {done} it"
+                error = from_code(code, messages.named(kind, name, again))
+                error.retriable = False
+                error.__cause__ = doubt
+            if error is not None and error.retriable and error.patience == float("inf"):
+                passing = error
+                if code == ErrorCode.REQUEST_TIMED_OUT:  # the controller goes on with it
+                    left[name] = error
+                continue
+            left.pop(name, None)
+            if error is not None:
+                failed[name] = error
+        if passing is not None:
+            raise passing
+
+    async def _controller(self, call: Call) -> Node:
+        seen = self._metadata.snapshot
+        if call.attempts > 1 or seen.controller_node is None:
+            seen = await call.step("find the controller", self._metadata.refresh)
+        node = seen.controller_node
+        if node is None:
+            raise from_code(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
+        return node
+
+    async def _list_groups(self, call: Call) -> list[GroupListing]:
+        seen = await call.step("look up the brokers", self._metadata.refresh)
+        found: dict[str, GroupListing] = {}
+
+        async def ask(node: Node) -> None:
+            request = ListGroupsRequest(states_filter=[], types_filter=[])
+            response = await call.step(
+                f"ListGroups to {node}", lambda: self._brokers.request(node, request)
+            )
+            found.update((group.group_id, group) for group in messages.read_listed(response))
+
+        await all_of([partial(ask, node) for node in seen.nodes.values()])
+        return sorted(found.values(), key=lambda group: group.group_id)
+
+    async def _at_coordinators(self, call: Call, groups: list[str], ask: AskCoordinator) -> None:
+        await at_coordinators(call, self._coordinators, CoordinatorKind.GROUP, groups, ask)
+
+    async def _describe(
+        self, call: Call, found: dict[str, GroupDescription], node: Node, groups: list[str]
+    ) -> None:
+        request = DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
+        response = await call.step(
+            f"DescribeGroups to {node}", lambda: self._brokers.request(node, request)
+        )
+        failure: TrikafkaError | None = None
+        for group in response.groups:
+            if group.error_code == _NO_GROUP:
+                found[group.group_id] = GroupDescription(group.group_id, "Dead", "", ())
+            elif group.error_code:
+                failure = from_code(
+                    group.error_code, f"group {group.group_id!r}", operation="Describe"
+                )
+            else:
+                found[group.group_id] = messages.read_group(group)
+        if failure is not None:
+            raise failure
+
+    async def _name_other_protocols(self, call: Call, found: dict[str, GroupDescription]) -> None:
+        """Correct groups of other protocols, which DescribeGroups reports as dead.
+
+        The list of groups has their real state.
+        """
+        modern: list[str] = []
+        for listed in await self._list_groups(call):
+            known = found.get(listed.group_id)
+            if known is not None and known.state == "Dead" and listed.state:
+                found[listed.group_id] = GroupDescription(
+                    listed.group_id, listed.state, listed.type or "", ()
+                )
+                if (listed.type or "").lower() == "consumer":
+                    modern.append(listed.group_id)
+        if modern:
+            await self._at_coordinators(call, modern, partial(self._describe_modern, call, found))
+
+    async def _describe_modern(
+        self, call: Call, found: dict[str, GroupDescription], node: Node, groups: list[str]
+    ) -> None:
+        """Describe groups of the consumer protocol (KIP-848)."""
+        request = ConsumerGroupDescribeRequest(
+            group_ids=groups, include_authorized_operations=False
+        )
+        response = await call.step(
+            f"ConsumerGroupDescribe to {node}", lambda: self._brokers.request(node, request)
+        )
+        for group in response.groups:
+            if not group.error_code:
+                found[group.group_id] = messages.read_consumer_group(group)
+            elif (
+                group.error_code != _NO_GROUP
+            ):  # deleted meanwhile, or of the classic protocol again
+                raise from_code(group.error_code, f"group {group.group_id!r}", operation="Describe")

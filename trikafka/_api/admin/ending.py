@@ -1,0 +1,116 @@
+"""The end of a detached transaction: EndTxn until the coordinator has decided.
+
+Repeating the request is safe. The coordinator accepts the epoch that the transaction had until
+another producer has the transactional id: in version 1 because an end does not change the epoch, in
+version 2 (KIP-890) because it knows the epoch before its own.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from ..._managers.producer import transaction_messages as messages
+from ..._net.deadlines import Call
+from ..._state.producer.sequences import ProducerIdentity
+from ..._state.producer.transaction_proofs import Proof, proof_of
+from ...error_codes import ErrorCode
+from ...errors import (
+    KafkaTimeoutError,
+    TransactionNotOpenError,
+    TransactionUndecidedError,
+    TrikafkaError,
+    from_code,
+)
+from ...interfaces import BrokerAccess, CoordinatorKind, CoordinatorManager
+from ...types import DetachedTransaction, Node
+from .places import at_coordinators
+
+#: The coordinator's errors for a transaction that is no longer open as it was detached.
+_GONE = (
+    ErrorCode.INVALID_TXN_STATE,
+    ErrorCode.PRODUCER_FENCED,
+    ErrorCode.INVALID_PRODUCER_EPOCH,
+    ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+)
+
+
+class TransactionEnd:
+    """The end of one transaction, over all attempts of a call."""
+
+    def __init__(
+        self,
+        brokers: BrokerAccess,
+        coordinators: CoordinatorManager,
+        transaction: DetachedTransaction,
+        *,
+        commit: bool,
+    ) -> None:
+        self._brokers = brokers
+        self._coordinators = coordinators
+        self._transaction = transaction
+        self._commit = commit
+        # An attempt may have been carried out, though no response said so.
+        self.in_doubt = False
+
+    async def attempt(self, call: Call) -> None:
+        """Ask the coordinator once."""
+        names = [self._transaction.transactional_id]
+        await at_coordinators(
+            call,
+            self._coordinators,
+            CoordinatorKind.TRANSACTION,
+            names,
+            lambda node, _: self._ask(call, node),
+        )
+
+    async def _ask(self, call: Call, node: Node) -> None:
+        transaction = self._transaction
+        identity = ProducerIdentity(transaction.producer_id, transaction.epoch)
+        request = messages.end(
+            transaction.transactional_id, identity, transaction.version, commit=self._commit
+        )
+        try:
+            response = await call.step(
+                f"EndTxn to {node}", lambda: self._brokers.request(node, request)
+            )
+        except TrikafkaError as error:
+            self.in_doubt = self.in_doubt or proof_of(error, "EndTxn") is Proof.NOTHING
+            raise
+        if response.error_code:
+            self._refuse(response.error_code)
+
+    def _refuse(self, code: int) -> NoReturn:
+        what = f"{'committing' if self._commit else 'aborting'} the transaction {self._transaction}"
+        error = from_code(code, what, operation="Write")
+        if proof_of(error, "EndTxn") is Proof.NOTHING:
+            self.in_doubt = error.retriable = True  # repeating is safe, and finds out
+        if code not in _GONE:
+            raise error
+        why = (
+            "it was open for longer than its transaction_timeout_ms, another producer was opened "
+            "with its transactional id,"
+        )
+        why += (
+            " this cluster never had it," if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING else ""
+        )
+        why += " or it has been ended"
+        why += (
+            ", perhaps by an earlier attempt of this call, which got no response that says so"
+            if self.in_doubt
+            else ""
+        )
+        raise TransactionNotOpenError(
+            f"{what}: it is not open any more; {why} ({error.name})"
+        ) from error
+
+    def undecided(self, error: TrikafkaError) -> TransactionUndecidedError:
+        """Return the error for a call whose time is up, or which may not repeat the request."""
+        text = (
+            f"{error}; whether the transaction {self._transaction} has ended is not known: "
+            "end_transaction may be called again"
+        )
+        if isinstance(error, KafkaTimeoutError):
+            return TransactionUndecidedError(
+                text, error.limit, error.attempts, error.last_error, error.call
+            )
+        return TransactionUndecidedError(text, last_error=error)

@@ -1,0 +1,267 @@
+"""The requests and responses of the admin client.
+
+Pure functions; the admin client does the I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
+from kafka.protocol.metadata import MetadataRequest
+
+from ..._managers.group.group_messages import PROTOCOL_TYPE, decode_assignment
+from ...errors import (
+    BrokerResponseError,
+    ConfigurationError,
+    ErrorCode,
+    ProtocolError,
+    TrikafkaError,
+    from_code,
+    topic_error,
+)
+from ...errors.peer_text import peer_text
+from ...interfaces.cluster import TopicInfo
+from ...types import (
+    GroupDescription,
+    MemberDescription,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    TopicPartition,
+)
+from ..client.option_parsing import config_text
+from .types import GroupListing, ListedOffset, NewTopic
+
+_TOPIC_RESOURCE = 2
+#: The source of a setting that the topic itself has.
+_TOPIC_SOURCE = 1
+
+
+class AdminOutcome(NamedTuple):
+    """The broker's answer about one of several things to change."""
+
+    name: str
+    code: int
+    message: str | None
+
+
+def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Return the checked partitions, each once. Raises :exc:`ConfigurationError`."""
+    if isinstance(partitions, str | bytes | TopicPartition):
+        raise ConfigurationError(
+            f"partitions must be a collection of TopicPartition, not {partitions!r}"
+        )
+    found = []
+    for tp in partitions:
+        topic, number = tp if isinstance(tp, tuple) and len(tp) == 2 else (tp, None)
+        if (
+            not isinstance(topic, str)
+            or not topic
+            or isinstance(number, bool)
+            or not isinstance(number, int)
+            or number < 0
+        ):
+            raise ConfigurationError(f"a partition is a TopicPartition, not {tp!r}")
+        found.append(TopicPartition(topic, number))
+    return list(dict.fromkeys(found))
+
+
+def check_offset(offset: int) -> None:
+    """Raise :exc:`ConfigurationError` unless the value is an offset."""
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise ConfigurationError(f"an offset is a whole number from 0, not {offset!r}")
+
+
+def topics_request(names: Iterable[str] | None) -> MetadataRequest:
+    """Return a Metadata request for these topics; ``None`` means all."""
+    topics = (
+        None
+        if names is None
+        else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    )
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+
+def partitions_in(topics: Iterable[TopicInfo]) -> list[TopicPartition]:
+    """Return the partitions of topics. Raises the error of a topic."""
+    found: list[TopicPartition] = []
+    for topic in topics:
+        if topic.error_code:
+            raise topic_error(topic.error_code, topic.name, operation="Describe", make=False)
+        found += (TopicPartition(topic.name, number) for number in topic.partitions)
+    return sorted(found)
+
+
+def create_topics(topics: Mapping[str, NewTopic], timeout_ms: int) -> CreateTopicsRequest:
+    """Return a CreateTopics request."""
+    config = CreateTopicsRequest.CreatableTopic.CreatableTopicConfig
+    todo = [
+        CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            assignments=[],
+            configs=[
+                config(name=key, value=config_text(value)) for key, value in topic.config.items()
+            ],
+        )
+        for name, topic in topics.items()
+    ]
+    return CreateTopicsRequest(topics=todo, timeout_ms=timeout_ms, validate_only=False)
+
+
+def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:
+    """Return a DeleteTopics request."""
+    topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
+    return DeleteTopicsRequest(topics=topics, timeout_ms=timeout_ms)
+
+
+def create_partitions(totals: Mapping[str, int], timeout_ms: int) -> CreatePartitionsRequest:
+    """Return a CreatePartitions request; the broker chooses the replicas of new partitions."""
+    topics = [
+        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        for name, count in totals.items()
+    ]
+    return CreatePartitionsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=False)
+
+
+def describe_topic_configs(names: Iterable[str]) -> DescribeConfigsRequest:
+    """Return a DescribeConfigs request for topics."""
+    resources = [
+        DescribeConfigsRequest.DescribeConfigsResource(
+            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
+        )
+        for name in names
+    ]
+    return DescribeConfigsRequest(
+        resources=resources, include_synonyms=False, include_documentation=False
+    )
+
+
+def read_topic_configs(
+    response: Any, *, include_defaults: bool = False
+) -> dict[str, dict[str, str | None]]:
+    """Return the settings that each topic itself has, or all effective ones."""
+    found: dict[str, dict[str, str | None]] = {}
+    for result in response.results:
+        if result.error_code:
+            what = named("topic", result.resource_name, result.error_message)
+            raise from_code(result.error_code, what, operation="DescribeConfigs")
+        found[result.resource_name] = {
+            entry.name: entry.value
+            for entry in result.configs
+            if include_defaults or entry.config_source == _TOPIC_SOURCE
+        }
+    return found
+
+
+def read_listed(response: Any) -> Iterator[GroupListing]:
+    """Yield the groups of one broker. Raises the broker's error."""
+    if response.error_code:
+        raise from_code(response.error_code, "listing the groups", operation="Describe")
+    for group in response.groups:
+        yield GroupListing(
+            group.group_id,
+            group.protocol_type,
+            group.group_state or None,
+            (group.group_type or "").lower() or None,
+        )
+
+
+def read_group(group: Any) -> GroupDescription:
+    """Return a described group; its response has no error."""
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            member.client_id,
+            member.client_host.lstrip("/"),
+            _assignment(group, member.member_assignment),
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, group.protocol_data, members)
+
+
+def read_consumer_group(group: Any) -> GroupDescription:
+    """Return a described group of the consumer protocol (KIP-848)."""
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            member.client_id,
+            member.client_host.lstrip("/"),
+            _named(member.assignment.topic_partitions),
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, "consumer", members)
+
+
+def _named(topics: Any) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, number)
+            for topic in topics
+            for number in topic.partitions
+        )
+    )
+
+
+def _assignment(group: Any, data: bytes) -> tuple[TopicPartition, ...]:
+    """Return the assignment of a member; empty if the group is not one of consumers."""
+    if group.protocol_type != PROTOCOL_TYPE:
+        return ()
+    try:
+        return tuple(sorted(decode_assignment(bytes(data))))
+    except ProtocolError:
+        return ()
+
+
+def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[TopicPartition, int]:
+    """Return the checked argument of ``list_offsets``. Raises :exc:`ConfigurationError`."""
+    for tp, what in wanted.items():
+        known = isinstance(what, OffsetSpec) or (
+            isinstance(what, int) and not isinstance(what, bool) and what >= 0
+        )
+        if not known:
+            raise ConfigurationError(
+                f"for {tp}: {what!r} is neither an OffsetSpec nor milliseconds since the epoch"
+            )
+    return {TopicPartition(*tp): int(what) for tp, what in wanted.items()}
+
+
+def listed_offset(at: OffsetAndTimestamp | None) -> ListedOffset | None:
+    """Return the result of ``list_offsets`` for a partition."""
+    return (
+        None
+        if at is None
+        else ListedOffset(at.offset, at.timestamp if at.timestamp >= 0 else None, at.leader_epoch)
+    )
+
+
+def named(kind: str, name: str, message: str | None) -> str:
+    """Return the subject of an error, with the broker's own words."""
+    return f"{kind} {name!r}" + (f" ({peer_text(message.strip().rstrip('.'))})" if message else "")
+
+
+def failure(
+    kind: str, name: str, code: int, message: str | None, needs: str
+) -> BrokerResponseError:
+    """Return the error of one of several things to change."""
+    if kind == "topic" and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return topic_error(code, name, make=False)
+    return from_code(code, named(kind, name, message), operation=needs)
+
+
+def first_of(errors: Mapping[str, TrikafkaError], kind: str) -> TrikafkaError:
+    """Return the first error; its text also names the others."""
+    first, *others = errors.values()
+    if others:
+        also = ", ".join(f"{name!r}" for name in list(errors)[1:])
+        first.args = (f"{first.args[0]}; also failed: {kind} {also}", *first.args[1:])
+    return first

@@ -1,0 +1,81 @@
+"""The brokers for the admin client's requests: coordinators and partition leaders."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
+from typing import TypeAlias
+
+import trio
+
+from ..._net.deadlines import Call
+from ..._net.gather import all_of
+from ...errors import TrikafkaError
+from ...interfaces import CoordinatorKind, CoordinatorManager, MetadataManager
+from ...types import Node, TopicPartition
+
+AskCoordinator: TypeAlias = Callable[[Node, list[str]], Awaitable[None]]
+AskLeader: TypeAlias = Callable[[Node, list[TopicPartition]], Awaitable[None]]
+
+
+async def at_coordinators(
+    call: Call,
+    coordinators: CoordinatorManager,
+    kind: CoordinatorKind,
+    keys: list[str],
+    ask: AskCoordinator,
+) -> None:
+    """Find the coordinators of ``keys``, and ask each about its own keys."""
+    places: dict[Node, list[str]] = defaultdict(list)
+
+    async def find(key: str) -> None:
+        places[
+            await call.step("find the coordinator", lambda: coordinators.find(key, kind))
+        ].append(key)
+
+    if not keys:
+        await trio.lowlevel.checkpoint()
+        return
+    await all_of([partial(find, key) for key in keys])
+    await all_of([partial(ask, node, names) for node, names in places.items()])
+
+
+async def at_leaders(
+    call: Call, metadata: MetadataManager, partitions: Iterable[TopicPartition], ask: AskLeader
+) -> None:
+    """Find the leaders of partitions, and ask each about its own partitions.
+
+    Raises afterwards if a partition has no leader.
+    """
+    wanted = list(partitions)
+    places, leaderless = _by_leader(metadata, wanted)
+    if leaderless:
+        await call.step(
+            "look up the leaders", lambda: metadata.refresh({tp.topic for tp in leaderless})
+        )
+        places, leaderless = _by_leader(metadata, wanted)
+    for tp, error in leaderless.items():
+        if metadata.snapshot.lacks(tp):  # the metadata are fresh: waiting would not help
+            error.retriable = False
+    if not places:
+        await trio.lowlevel.checkpoint()
+    await all_of([partial(ask, node, parts) for node, parts in places.items()])
+    if leaderless:
+        raise next(
+            (error for error in leaderless.values() if not error.retriable),
+            next(iter(leaderless.values())),
+        )
+
+
+def _by_leader(
+    metadata: MetadataManager, wanted: list[TopicPartition]
+) -> tuple[dict[Node, list[TopicPartition]], dict[TopicPartition, TrikafkaError]]:
+    places: dict[Node, list[TopicPartition]] = defaultdict(list)
+    leaderless: dict[TopicPartition, TrikafkaError] = {}
+    for tp in wanted:
+        try:
+            places[metadata.snapshot.leader(tp)].append(tp)
+        except TrikafkaError as error:
+            leaderless[tp] = error
+    return places, leaderless

@@ -1,0 +1,179 @@
+"""The admin client's values. All are immutable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ...errors import ConfigurationError
+from ...types import Node, TopicPartition
+
+#: The states of a transaction, as brokers name them.
+TRANSACTION_STATES = (
+    "Empty",
+    "Ongoing",
+    "PrepareCommit",
+    "PrepareAbort",
+    "CompleteCommit",
+    "CompleteAbort",
+    "PrepareEpochFence",
+    "Dead",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create.
+
+    Attributes:
+        partitions: The number of partitions; -1 means the broker's default.
+        replication_factor: The number of replicas; -1 means the broker's default.
+        config: The topic's own settings, by Kafka's names.
+    """
+
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (
+            ("partitions", self.partitions),
+            ("replication_factor", self.replication_factor),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+                raise ConfigurationError(
+                    f"{name} must be a whole number from 1, or -1 for the broker's default, not "
+                    f"{value!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The cluster and its live brokers.
+
+    Attributes:
+        cluster_id: The cluster's id.
+        controller: The broker for the controller's requests; in KRaft any broker takes them.
+        nodes: The live brokers.
+    """
+
+    cluster_id: str | None
+    controller: Node | None
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group as ``list_groups`` shows it.
+
+    Attributes:
+        group_id: The group.
+        protocol_type: ``consumer`` for consumers; empty for a group that has only offsets.
+        state: The group's state; ``None`` if the broker is too old to report one.
+        type: ``classic``, ``consumer`` (KIP-848), ``share`` or ``streams``; ``None`` if the broker
+            is too old.
+    """
+
+    group_id: str
+    protocol_type: str
+    state: str | None
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """An offset that ``list_offsets`` found.
+
+    Attributes:
+        offset: The offset.
+        timestamp: Of its record, in ms since the epoch; only for a look-up by time.
+        leader_epoch: The leader epoch of that offset, if known.
+    """
+
+    offset: int
+    timestamp: int | None
+    leader_epoch: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """A transactional id as ``list_transactions`` shows it (KIP-664).
+
+    Attributes:
+        transactional_id: The id.
+        producer_id: Its producer.
+        state: ``Empty``, ``Ongoing``, ``PrepareCommit``, ``PrepareAbort``, ``CompleteCommit`` or
+            ``CompleteAbort``, as the coordinator names it.
+    """
+
+    transactional_id: str
+    producer_id: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """The coordinator's knowledge of a transactional id.
+
+    Attributes:
+        transactional_id: The id.
+        state: The state, as the coordinator names it.
+        producer_id: Its producer.
+        producer_epoch: The producer's epoch.
+        timeout: The transaction's timeout, in seconds.
+        started: The start of the transaction, in ms since the epoch; ``None`` if there was none.
+        partitions: Partitions that the open or ending transaction wrote to and that still wait for
+            their marker. ``__consumer_offsets`` is among them for offsets of groups.
+    """
+
+    transactional_id: str
+    state: str
+    producer_id: int
+    producer_epoch: int
+    timeout: float
+    started: int | None
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerDescription:
+    """A partition leader's knowledge of a producer; ``None`` where it knows nothing.
+
+    Attributes:
+        producer_id: The producer.
+        producer_epoch: Its epoch.
+        last_sequence: The last sequence number.
+        last_timestamp: Of its last record, in ms since the epoch.
+        coordinator_epoch: The epoch of the coordinator that wrote the last marker.
+        transaction_start: The first offset of its open transaction in this partition.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_sequence: int | None
+    last_timestamp: int | None
+    coordinator_epoch: int | None
+    transaction_start: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """A transaction that a partition waits for and that no coordinator will end.
+
+    ``abort_transaction(partition, start_offset)`` ends it.
+
+    Attributes:
+        partition: The partition.
+        start_offset: The transaction's first offset in it.
+        producer_id: The producer.
+        producer_epoch: Its epoch.
+        last_timestamp: Of its last record, in ms since the epoch.
+        transactional_id: The producer's transactional id, if known.
+    """
+
+    partition: TopicPartition
+    start_offset: int
+    producer_id: int
+    producer_epoch: int
+    last_timestamp: int | None
+    transactional_id: str | None

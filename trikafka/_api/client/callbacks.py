@@ -1,0 +1,93 @@
+"""Checks of the async functions that a program passes, before a call and at the first one."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from ...errors import ConfigurationError
+
+_log = logging.getLogger("trikafka.tasks")
+
+
+class NotAsyncError(ConfigurationError):
+    """A function that should be async did its work without an awaitable.
+
+    No record is the reason, and no record should be handled again.
+    """
+
+
+def check_async(what: str, function: object, *arguments: str) -> None:
+    """Raise :exc:`ConfigurationError` if the result of ``function`` surely cannot be awaited.
+
+    Also checks that it takes these ``arguments``. A plain function may return an awaitable (a
+    ``partial``, a ``lambda``): only the call shows that, see :func:`awaitable`.
+    """
+    called_with = ", ".join(arguments)
+    if inspect.iscoroutine(function):
+        name = function.__qualname__
+        function.close()  # or Python warns that it was never awaited
+        raise ConfigurationError(
+            f"{what} must be an async function, not what its call returns: give {name} and not "
+            f"{name}(...)"
+        )
+    if not callable(function):
+        raise ConfigurationError(
+            f"{what} must be an async function, called with ({called_with}), not {function!r}"
+        )
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return  # written in C, for example: the call will show
+    try:
+        signature.bind(*(object() for _ in arguments))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"{what} is called with ({called_with}), which {_name(function)}{signature} does not "
+            f"take: {error}"
+        ) from None
+
+
+def awaitable(what: str, function: object, result: Any) -> Awaitable[object]:
+    """Return the result of a call of ``function``, for the caller to await.
+
+    Raises :exc:`NotAsyncError` if it cannot be awaited.
+    """
+    if inspect.isawaitable(result):
+        return result
+    raise NotAsyncError(
+        f"{what} must be an async function (async def), and {_name(function)} is none: it "
+        f"returned {result!r:.100}"
+    )
+
+
+async def seen_through(what: str, call: Callable[[], Awaitable[object]]) -> None:
+    """Await a call of the user's function; if it was cut off, raise the cancellation alone.
+
+    A function that is cut off may still fail in its clean-up. Its exception then replaces
+    ``Cancelled``, or is in one group with it. Such an error says nothing of the record, which will
+    be handled again. So it is logged, and leads to no retry, no dead letter and no end of the run.
+    An interrupt in the group is raised with the group.
+    """
+    try:
+        await call()
+    except Exception as error:
+        if trio.current_effective_deadline() == -math.inf:
+            _log.warning("%s was cut off, and failed in that: %r", what, error)
+            await trio.lowlevel.checkpoint_if_cancelled()
+        raise
+    except BaseExceptionGroup as group:
+        cancelled, beside = group.split(trio.Cancelled)
+        if cancelled is None or not isinstance(beside, Exception):
+            raise
+        _log.warning("%s was cut off, and failed in that: %r", what, beside)
+        raise cancelled from None
+
+
+def _name(function: object) -> str:
+    return getattr(function, "__qualname__", None) or repr(function)

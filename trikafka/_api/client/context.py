@@ -1,0 +1,266 @@
+"""The base of every client: settings, brokers, plugins, and the managers in their slots."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import cache, partial
+from operator import attrgetter
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, overload
+
+from ... import interfaces
+from ..._net.brokers import Brokers
+from ..._net.security import Security
+from ...config import ClientConfig, ConsumerConfig, ProducerConfig
+from ...config.security import SASL_BUILTIN
+from ...errors import ConfigurationError, IllegalStateError, PluginError
+from ...hooks import BUILTIN, SharedContext, answers, first_answer, load_plugins, members_of
+from ...interfaces import ClientContext, ManagerKind, Observer
+from ...types import Node
+from .plugin_proxy import PluginSlot, guarded
+from .service import Service
+
+Config = TypeVar("Config", bound=ClientConfig)
+_log = logging.getLogger("trikafka.plugins")
+
+_SHAPES: dict[ManagerKind, type] = {
+    "metadata": interfaces.MetadataManager,
+    "coordinator": interfaces.CoordinatorManager,
+    "offsets": interfaces.OffsetsManager,
+    "commit": interfaces.CommitManager,
+    "positions": interfaces.PositionsManager,
+    "fetch": interfaces.FetchManager,
+    "heartbeat": interfaces.HeartbeatManager,
+    "membership": interfaces.MembershipManager,
+    "produce": interfaces.ProduceManager,
+    "transactions": interfaces.TransactionManager,
+}
+
+
+class BuiltinPlugin(Protocol):
+    """The built-in plugin of a kind of client."""
+
+    def trikafka_request_manager(self, kind: str, context: object) -> object | None:
+        """Return trikafka's own manager for ``kind``; ``None`` if this client has no such seat."""
+
+
+class Observers:
+    """The observers of one client.
+
+    An error of an observer is logged once for each method, and has no other effect.
+    """
+
+    def __init__(self, observers: list[tuple[str, Any]]) -> None:
+        self._observers = observers
+        self._failed: set[tuple[str, str]] = set()
+
+    def has(self, method: str) -> bool:
+        """Return whether an observer has this method."""
+        return any(callable(getattr(observer, method, None)) for _, observer in self._observers)
+
+    def call(self, method: str, *args: object) -> None:
+        """Call a method of each observer that has it."""
+        self._call(method, lambda plugin: args)
+
+    def call_each(self, method: str, argument: Callable[[str], object]) -> None:
+        """Call a method of each observer that has it, with the argument for its plugin."""
+        self._call(method, lambda plugin: (argument(plugin),))
+
+    def _call(self, method: str, args: Callable[[str], tuple[object, ...]]) -> None:
+        for plugin, observer in self._observers:
+            if (told := getattr(observer, method, None)) is None:
+                continue
+            try:
+                told(*args(plugin))
+            except Exception as error:
+                if (plugin, method) not in self._failed:
+                    self._failed.add((plugin, method))
+                    _log.error(
+                        "plugin %s: observer.%s failed: %r", plugin, method, error, exc_info=error
+                    )
+
+
+class _PluginContext:
+    """A client's context for one plugin; only the tasks that it starts differ."""
+
+    def __init__(self, shared: SharedContext, service: Service, plugin: str) -> None:
+        self._shared = shared
+        self._service = service
+        self._plugin = plugin
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._shared, name)
+
+    def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task that ends with the client.
+
+        Its failure ends the client with an error that names the plugin.
+        """
+        self._service.start_soon(async_fn, *args, blame=self._blame(async_fn))
+
+    def _blame(self, async_fn: Callable[..., object]) -> Callable[[Exception], Exception]:
+        while isinstance(async_fn, partial):
+            async_fn = async_fn.func
+        task = getattr(async_fn, "__qualname__", type(async_fn).__qualname__)
+
+        def blamed(error: Exception) -> Exception:
+            if isinstance(error, PluginError):
+                return error
+            named = PluginError(
+                f"plugin {self._plugin}: its background task {task} failed: {error!r}"
+            )
+            named.__cause__ = error
+            return named
+
+        return blamed
+
+
+#: The Protocol of the client's context, by its settings.
+_CONTRACTS: dict[type[ClientConfig], type] = {
+    ConsumerConfig: interfaces.ConsumerContext,
+    ProducerConfig: interfaces.ProducerContext,
+}
+
+
+@cache
+def _view_of(contract: type) -> type[_PluginContext]:
+    """Return the class of contexts with the members of ``contract``.
+
+    They are properties of the class, not left to ``__getattr__``: ``isinstance`` with a Protocol
+    looks for them there.
+    """
+    names = members_of(contract) - vars(_PluginContext).keys()
+    return type(
+        "PluginContext",
+        (_PluginContext,),
+        {name: property(attrgetter(f"_shared.{name}")) for name in names},
+    )
+
+
+class Context(SharedContext, Generic[Config]):
+    """A client's :class:`~trikafka.interfaces.ClientContext`.
+
+    Plugins are loaded and checked in the constructor. ``builtin`` makes the managers for which no
+    plugin has one.
+    """
+
+    def __init__(self, config: Config, service: Service, builtin: BuiltinPlugin) -> None:
+        self.config = config
+        self.plugins = load_plugins(config.plugins, builtin)
+        self._builtin = builtin
+        self._service = service
+        security = Security(config, self._sasl_mechanism())
+        security.check()
+        self.brokers = Brokers(config, service.start_soon, security)
+        self._given: dict[str, _PluginContext] = {}
+        self._managers_by_kind: dict[ManagerKind, Any] = {}
+        self.plugins_in: dict[ManagerKind, str] = {}  # the slots that a plugin fills, and its name
+        self._closed = False
+        self.observers = Observers(
+            answers(self.plugins, "trikafka_observer", Observer, context=self)
+        )
+        if self.observers.has("connection_changed"):
+            self.brokers.when_changed(
+                lambda event: self.observers.call("connection_changed", event)
+            )
+        service.when_failed(lambda error: self.observers.call("failed", error))
+
+    def _sasl_mechanism(self) -> Callable[[Node], Any] | None:
+        """Return a plugin's factory for ``sasl_mechanism``, if one offers it.
+
+        Raises :exc:`ConfigurationError` if the mechanism is unknown.
+        """
+        name = self.config.sasl_mechanism
+        if name is None or not self.config.uses_sasl:
+            return None
+        offered = first_answer(self.plugins, "trikafka_sasl", mechanism=name, config=self.config)
+        if offered is None:
+            if name not in SASL_BUILTIN:
+                known = ", ".join(SASL_BUILTIN)
+                raise ConfigurationError(
+                    f"sasl_mechanism: no plugin offers {name!r}; without plugins there are {known}"
+                )
+            return None
+        plugin, factory = offered
+        if not callable(factory):
+            raise PluginError(
+                f"plugin {plugin}: trikafka_sasl returned {factory!r}, which cannot be called"
+            )
+        made: Callable[[Node], Any] = factory
+        return made
+
+    def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task that ends with the client; its failure ends the client."""
+        self._service.start_soon(async_fn, *args)
+
+    def for_plugin(self, plugin: str) -> ClientContext:
+        """Return this context for a plugin, whose failing tasks raise :exc:`PluginError`."""
+        if plugin not in self._given:
+            self._given[plugin] = _view_of(_CONTRACTS.get(type(self.config), ClientContext))(
+                self, self._service, plugin
+            )
+        return cast("ClientContext", self._given[plugin])
+
+    def fill(self, kind: ManagerKind) -> None:
+        """Let the plugins make the manager of ``kind``.
+
+        Raises :exc:`PluginError` if the result is not such a manager.
+        """
+        shape = _SHAPES[kind]
+        made = first_answer(
+            self.plugins, "trikafka_request_manager", shape, kind=kind, context=self
+        )
+        if made is None:
+            raise PluginError(f"no plugin makes a request manager for {kind!r}")
+        plugin, manager = made
+        if plugin != BUILTIN:
+            self.plugins_in[kind] = plugin
+            manager = guarded(manager, shape, self.slot(plugin, kind))
+        self._managers_by_kind[kind] = manager
+
+    def slot(self, plugin: str, kind: str) -> PluginSlot:
+        """Return the slot of a plugin's object, for errors that name it."""
+        return PluginSlot(plugin, kind, self.config.default_api_timeout, lambda: self._closed)
+
+    @overload
+    def manager(self, kind: Literal["metadata"]) -> interfaces.MetadataManager: ...
+    @overload
+    def manager(self, kind: Literal["coordinator"]) -> interfaces.CoordinatorManager: ...
+    @overload
+    def manager(self, kind: Literal["offsets"]) -> interfaces.OffsetsManager: ...
+    @overload
+    def manager(self, kind: Literal["commit"]) -> interfaces.CommitManager: ...
+    @overload
+    def manager(self, kind: Literal["positions"]) -> interfaces.PositionsManager: ...
+    @overload
+    def manager(self, kind: Literal["fetch"]) -> interfaces.FetchManager: ...
+    @overload
+    def manager(self, kind: Literal["heartbeat"]) -> interfaces.HeartbeatManager: ...
+    @overload
+    def manager(self, kind: Literal["membership"]) -> interfaces.MembershipManager: ...
+    @overload
+    def manager(self, kind: Literal["produce"]) -> interfaces.ProduceManager: ...
+    @overload
+    def manager(self, kind: Literal["transactions"]) -> interfaces.TransactionManager: ...
+
+    def manager(self, kind: ManagerKind) -> object:
+        """Return the manager in a slot.
+
+        Raises :exc:`IllegalStateError` if the slot is empty.
+        """
+        if kind not in self._managers_by_kind:
+            raise IllegalStateError(f"this client has no manager for {kind!r} (yet)")
+        return self._managers_by_kind[kind]
+
+    def builtin(self, kind: ManagerKind) -> Any:
+        """Return a new manager for ``kind`` of trikafka's own."""
+        return self._builtin.trikafka_request_manager(kind, self)
+
+    def notify_opened(self) -> None:
+        """Notify the observers that the client is open."""
+        self.observers.call_each("opened", self.for_plugin)
+
+    def notify_closed(self) -> None:
+        """Notify the observers that the client is closed."""
+        self._closed = True
+        self.observers.call("closed")

@@ -1,0 +1,112 @@
+"""The ``async with`` around a client, with errors that show the right line.
+
+They are for programs that forget the block, or pass settings without names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import wraps
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
+
+import trio
+
+from ...config.secrets import holds_secret
+from ...errors import ConfigurationError, IllegalStateError, NotOpenError
+
+P = ParamSpec("P")
+Client = TypeVar("Client")
+
+
+class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
+    """A client that ``async with`` will open; before that there is none."""
+
+    __slots__ = ("_block", "_call")
+
+    def __init__(self, call: str, block: AbstractAsyncContextManager[Client]) -> None:
+        self._call = call
+        self._block = block
+
+    @property
+    def opens(self) -> str:
+        """The name of the function that made this object."""
+        return self._call
+
+    # Both return the coroutine rather than await it, so that tracebacks and stacks have no further
+    # step. A Ctrl-C in such a step would leave the client open for ever.
+
+    @trio.lowlevel.enable_ki_protection
+    def __aenter__(self) -> Coroutine[Any, Any, Client]:
+        return self._block.__aenter__()
+
+    @trio.lowlevel.enable_ki_protection
+    def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> Coroutine[Any, Any, bool | None]:
+        return self._block.__aexit__(kind, error, trace)
+
+    if not TYPE_CHECKING:  # type checkers know of these mistakes by themselves
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if name.startswith(
+                "_"
+            ):  # Python itself asks for these, and takes any answer but this for a yes
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+            raise NotOpenError(
+                f"{_advice(self._call)}: before that there is no {_name(self._call)}, and no "
+                f"{name!r} of it"
+            )
+
+        def __aiter__(self) -> NoReturn:
+            raise IllegalStateError(
+                f"{_advice(self._call)}: inside of it 'async for' goes over the {_name(self._call)}"
+            )
+
+        def __await__(self) -> NoReturn:
+            raise IllegalStateError(f"{_advice(self._call)}, not by 'await {self._call}(...)'")
+
+        def __enter__(self) -> NoReturn:
+            raise IllegalStateError(f"{_advice(self._call)}, not by 'with'")
+
+        def __exit__(self, *_: object) -> None:
+            """No-op: the block was never entered."""
+
+
+def opens(function: Callable[P, AsyncIterator[Client]]) -> Callable[P, Opening[Client]]:
+    """Turn a generator that yields one open client into a function for ``async with``."""
+    block = asynccontextmanager(function)
+    by_name = all(
+        one.kind is inspect.Parameter.VAR_KEYWORD
+        for one in inspect.signature(function).parameters.values()
+    )
+
+    @wraps(function)
+    def call(*args: P.args, **settings: P.kwargs) -> Opening[Client]:
+        if by_name and args:
+            raise ConfigurationError(_without_names(function.__name__, args))
+        return Opening(function.__name__, block(*args, **settings))
+
+    return call
+
+
+def _name(call: str) -> str:
+    return call.removeprefix("open_")
+
+
+def _advice(call: str) -> str:
+    return f"{call}() opens with a block, 'async with trikafka.{call}(...) as {_name(call)}:'"
+
+
+def _without_names(call: str, args: tuple[Any, ...]) -> str:
+    shown = repr(args[0]) if isinstance(args[0], str) and not holds_secret(args[0]) else "..."
+    return (
+        f"{call}() takes settings by their names, such as "
+        f"trikafka.{call}(bootstrap_servers={shown})"
+    )

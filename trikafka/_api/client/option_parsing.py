@@ -1,0 +1,73 @@
+"""Checks of the clients and options that a program passes to a call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ...config.secrets import holds_secret
+from ...errors import ConfigurationError
+from .opens import Opening
+
+
+def check_client(call: str, given: object, kind: type, rest: str) -> None:
+    """Raise :exc:`ConfigurationError`, with the right line, unless ``given`` is an open client.
+
+    ``rest``: the arguments of the call as an example, with ``{}`` for the client.
+    """
+    if isinstance(given, kind):
+        return
+    name = kind.__name__.lower()
+    what = (
+        "one that is not open yet"
+        if isinstance(given, Opening) and given.opens == f"open_{name}"
+        else shown(given)
+    )
+    line = (
+        f"async with trikafka.open_{name}(...) as {name}: await "
+        f"trikafka.{call}({rest.format(name)})"
+    )
+    raise ConfigurationError(f"{call}() takes an open {name}, not {what}; write: {line}")
+
+
+def check_options(given: object) -> None:
+    """Raise :exc:`ConfigurationError` unless these can be options of a sink."""
+    example = 'a mapping of names to values, such as sink_options={"name": "value"}'
+    if given is not None and not isinstance(given, Mapping):
+        what = "a text" if isinstance(given, str) else shown(given)  # a text may hold a secret
+        raise ConfigurationError(f"sink_options must be {example}, not {what}")
+    for name in given or ():
+        if not isinstance(name, str):
+            raise ConfigurationError(f"sink_options must be {example}: {shown(name)} is no name")
+
+
+def names_of(what: str, names: Iterable[str]) -> list[str]:
+    """Return the checked names, each once. Raises :exc:`ConfigurationError`."""
+    if isinstance(names, str | bytes):
+        raise ConfigurationError(
+            f"{what} must be a collection of names, not the text {names!r}; write [{names!r}]"
+        )
+    found = list(dict.fromkeys(names))
+    for name in found:
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"{what} must be names, not {name!r}")
+    return found
+
+
+def config_text(value: str | int | float | bool) -> str:
+    """Return a topic's setting in the broker's notation."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def shown(given: Any) -> str:
+    """Return a value as an error shows it: its kind, if it is long or may be secret."""
+    if isinstance(given, Opening):
+        return f"trikafka.{given.opens}(...)"
+    if isinstance(given, int | float | None) or (
+        isinstance(given, str) and len(given) < 50 and not holds_secret(given)
+    ):
+        return repr(given)
+    if callable(given):
+        return f"the function {getattr(given, '__name__', type(given).__name__)}"
+    name = type(given).__name__
+    return f"{'an' if name[:1] in 'AEIOUaeiou' else 'a'} {name}"

@@ -1,0 +1,397 @@
+"""The guard around a plugin's object: its failures name it, and it keeps a call's limit.
+
+Only objects of plugins are guarded; trikafka's own managers are called directly. A
+:class:`PluginProxy` shows only the members of the contract, so that no
+other member can be relied upon.
+
+* An error that is not trikafka's becomes a :exc:`PluginError` with plugin, slot and method; the
+  cause is chained.
+* A result of the wrong type is such an error, too.
+* A ``run`` that returns, or raises, ends the client with such an error.
+* ``commit``, ``committed``, the calls of transactions and ``bootstrap`` are whole API calls: they
+  are cut a moment after their limit. ``look_up`` and ``fetch_once`` receive a call, and are a step
+  of it. All other methods run inside a step: when its limit passes, the error names what it waited
+  for.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn, TypeVar, get_type_hints
+
+import trio
+
+from ..._net import reasons
+from ..._net.deadlines import GRACE
+from ..._state.assignors import Assignment, Assignor, MemberSubscription
+from ...errors import KafkaTimeoutError, PluginError, RequestTimedOutError, TrikafkaError
+from ...errors.groups import unwrapped
+from ...hooks import members_of
+from ...interfaces import Call, Partitioner, RebalanceListener
+from ...types import TopicPartition
+from .matching import describe, matches
+
+_log = logging.getLogger("trikafka.plugins")
+Shape = TypeVar("Shape")
+#: A manager that keeps its own limit has this many seconds beyond it to raise its own error.
+_PATIENCE = 2 * GRACE
+#: The methods that are whole API calls, with the call's name where it differs.
+_CALLS: dict[tuple[str, str], str] = {
+    ("commit", "commit"): "",
+    ("commit", "committed"): "",
+    ("metadata", "bootstrap"): "open",
+    ("transactions", "initialize"): "open",
+    ("transactions", "begin"): "transaction",
+    ("transactions", "send_offsets"): "",
+    ("transactions", "prepare"): "",
+    ("transactions", "commit"): "",
+    ("transactions", "abort"): "",
+}
+#: What is unknown after one of the last calls of a client's life was cut off.
+_LAST = {
+    "leave": "the group may not have been notified",
+    "finish": "a transaction may be open until it times out",
+}
+#: What tasks inside a plugin may raise at the client's end.
+_ENDS = (trio.ClosedResourceError, trio.WouldBlock)
+
+
+class PluginSlot:
+    """A plugin in its slot; makes the errors that name both."""
+
+    def __init__(
+        self, plugin: str, kind: str, default_limit: float, closing: Callable[[], bool]
+    ) -> None:
+        self.kind = kind
+        self.default_limit = default_limit  # seconds, of an API call without a timeout
+        self.closing = closing
+        self._plugin = plugin
+
+    def name(self, method: str) -> str:
+        """Return the name of a method, with the plugin."""
+        return f"plugin {self._plugin}: {self.kind}.{method}"
+
+    def failed(self, method: str, error: BaseException) -> NoReturn:
+        """Raise the :exc:`PluginError` for an error of a method."""
+        raise PluginError(f"{self.name(method)} failed: {unwrapped(error)!r}") from error
+
+    def checked(self, method: str, result: Any, hint: Any) -> Any:
+        """Return ``result`` if it fits the contract. Raises :exc:`PluginError` otherwise."""
+        if inspect.iscoroutine(result):
+            result.close()
+            raise PluginError(f"{self.name(method)} is async, and has to be a plain function")
+        try:
+            fits = matches(result, hint)
+        except Exception as error:  # a member of the result was asked for, and failed
+            self.failed(method, error)
+        if not fits:
+            raise PluginError(
+                f"{self.name(method)} returned {_short(result)}, which is no {describe(hint)}"
+            )
+        return result
+
+
+class PluginProxy:
+    """The stand-in for a plugin's object; see the module."""
+
+    def __init__(self, thing: object, shape: type, slot: PluginSlot) -> None:
+        self._thing = thing
+        self._slot = slot
+        self._shape = shape
+        self._last: dict[
+            str, object
+        ] = {}  # attributes that were found right, to check only new values
+        for name in members_of(shape):
+            promised = inspect.getattr_static(shape, name, None)
+            if inspect.iscoroutinefunction(promised):
+                setattr(self, name, _async_method(thing, name, promised, slot))
+            elif inspect.isfunction(promised):
+                setattr(self, name, _plain_method(thing, name, promised, slot))
+
+    def __repr__(self) -> str:
+        return f"<{self._slot.name('')[:-1]}, {self._thing!r}>"
+
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute or property of the contract."""
+        if name.startswith("_") or name not in members_of(self._shape):
+            raise AttributeError(f"{name!r} is not part of the contract {self._shape.__name__}")
+        try:
+            value = getattr(self._thing, name)
+        except TrikafkaError:
+            raise
+        except Exception as error:
+            self._slot.failed(name, error)
+        if value is not self._last.get(name, self):
+            self._last[name] = self._slot.checked(name, value, _attribute_hint(self._shape, name))
+        # The error of an overdue position is taken from here.
+        if value is None and (self._slot.kind, name) == (
+            "positions",
+            "last_error",
+        ):
+            return RequestTimedOutError(
+                f"{self._slot.name('run')} has not located the partition so far"
+            )
+        return value
+
+
+def guarded(thing: object, shape: type[Shape], slot: PluginSlot) -> Shape:
+    """Return ``thing`` guarded: with the members of ``shape`` and no others."""
+    guard: Any = PluginProxy(thing, shape, slot)
+    return guard  # type: ignore[no-any-return]
+
+
+def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
+    """Return an assignor whose failures name it; its other members remain visible."""
+
+    class Guarded:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(thing, name)
+
+        def assign(
+            self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
+        ) -> Assignment:
+            return _checked_assignment(assign(members, partitions), members, partitions, slot)
+
+    assign = _plain_method(thing, "assign", None, slot)
+    made: Any = Guarded()
+    return made  # type: ignore[no-any-return]
+
+
+def _checked_assignment(
+    answer: Any,
+    members: Mapping[str, MemberSubscription],
+    partitions: Mapping[str, Sequence[int]],
+    slot: PluginSlot,
+) -> Assignment:
+    """Return the assignment of a plugin's assignor, as lists.
+
+    Raises :exc:`PluginError` if members cannot adopt it. A member without an entry would wait in
+    the group with nothing, and unnoticed. A member with a partition of a topic that it does not
+    subscribe to joins again, and so the whole group, for ever. Partitions may be left out.
+    """
+
+    def wrong(text: str) -> PluginError:
+        return PluginError(f"{slot.name('assign')} returned {text}")
+
+    if not isinstance(answer, Mapping):
+        raise wrong(f"{_short(answer)}, which is no mapping of member ids to partitions")
+    if unknown := [member for member in answer if member not in members]:
+        raise wrong(f"partitions for {_short(unknown[0])}, which is no member of the group")
+    if missing := [member for member in members if member not in answer]:
+        raise wrong(
+            f"nothing for the member {missing[0]!r}; one that gets no partitions has an empty list"
+        )
+    owners: dict[TopicPartition, str] = {}
+    made: Assignment = {}
+    for member, mine in answer.items():
+        if isinstance(mine, str | bytes) or not isinstance(mine, Iterable):
+            raise wrong(f"{_short(mine)} for the member {member!r}, which is no list of partitions")
+        made[member] = [_checked_partition(tp, member, wrong) for tp in mine]
+        for tp in made[member]:
+            if tp.partition not in partitions.get(tp.topic, ()):
+                raise wrong(f"{tp} for the member {member!r}: there is no such partition to assign")
+            if tp.topic not in members[member].topics:
+                raise wrong(
+                    f"{tp} for the member {member!r}, which does not subscribe to {tp.topic!r}"
+                )
+            if tp in owners:
+                twice = "twice" if owners[tp] == member else f"and for {owners[tp]!r}, too"
+                raise wrong(f"{tp} for the member {member!r} {twice}")
+            owners[tp] = member
+    return made
+
+
+def _checked_partition(
+    tp: object, member: str, wrong: Callable[[str], PluginError]
+) -> TopicPartition:
+    if isinstance(tp, tuple) and len(tp) == 2 and isinstance(tp[0], str) and type(tp[1]) is int:
+        return TopicPartition(*tp)
+    raise wrong(f"{_short(tp)} for the member {member!r}, which is no TopicPartition")
+
+
+def guarded_partitioner(choose: Partitioner, name: str) -> Partitioner:
+    """Return a partitioner whose failures name it.
+
+    Called for every record, so it does as little as possible.
+    """
+
+    def partitioner(topic: str, key: bytes | None, numbers: Sequence[int]) -> int:
+        try:
+            number = choose(topic, key, numbers)
+        except TrikafkaError:
+            raise
+        except Exception as error:
+            raise PluginError(f"{name} failed: {error!r}") from error
+        if type(number) is int and number in numbers:
+            return number
+        raise PluginError(
+            f"{name} chose {_short(number)} of {len(numbers)} partitions of {topic!r}"
+        )
+
+    return partitioner
+
+
+class GuardedListener(RebalanceListener):
+    """A plugin's rebalance listener whose failures name it."""
+
+    def __init__(self, listener: RebalanceListener, slot: PluginSlot) -> None:
+        self._assigned = _async_method(listener, "on_partitions_assigned", None, slot)
+        self._revoked = _async_method(listener, "on_partitions_revoked", None, slot)
+        self._lost = _async_method(listener, "on_partitions_lost", None, slot)
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._assigned(partitions)
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._revoked(partitions)
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._lost(partitions)
+
+
+def _plain_method(thing: object, name: str, promised: Any, slot: PluginSlot) -> Callable[..., Any]:
+    hint = _return_hint(promised)
+
+    def method(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = getattr(thing, name)(*args, **kwargs)
+        except (TrikafkaError, *_ENDS):
+            raise
+        except Exception as error:
+            slot.failed(name, error)
+        return slot.checked(name, result, hint)
+
+    return method
+
+
+def _async_method(
+    thing: object, name: str, promised: Any, slot: PluginSlot
+) -> Callable[..., Awaitable[Any]]:
+    hint = _return_hint(promised)
+
+    async def step(*args: Any, **kwargs: Any) -> Any:
+        try:
+            result = await _awaited(getattr(thing, name)(*args, **kwargs), name, slot)
+        except (TrikafkaError, *_ENDS):
+            raise
+        except Exception as error:
+            single = unwrapped(error)  # of a nursery with one failed task
+            if isinstance(single, TrikafkaError | trio.ClosedResourceError | trio.WouldBlock):
+                raise single from single.__cause__
+            slot.failed(name, error)
+        # The group of a nursery that was cancelled while something else failed in it.
+        except BaseExceptionGroup as group:
+            failed = group.subgroup(Exception)
+            if failed is None or group.subgroup((KeyboardInterrupt, SystemExit)) is not None:
+                raise
+            slot.failed(name, failed)
+        return slot.checked(name, result, hint)
+
+    if name == "run":
+        return functools.partial(_run, step, slot)
+    if name in ("look_up", "fetch_once"):
+        return functools.partial(_attempt, step, slot, name)
+    if (slot.kind, name) in _CALLS:
+        return functools.partial(_call, step, slot, name)
+    return functools.partial(_noted, step, slot, name)
+
+
+async def _awaited(result: Any, name: str, slot: PluginSlot) -> Any:
+    if not inspect.isawaitable(result):
+        raise PluginError(f"{slot.name(name)} is a plain function, and has to be async")
+    return await result
+
+
+async def _noted(
+    step: Callable[..., Awaitable[Any]], slot: PluginSlot, name: str, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Run a step of a call or of the background work; note what it waits for."""
+    with reasons.reasoning():
+        reasons.waiting_for(slot.name(name))
+        try:
+            return await step(*args, **kwargs)
+        except trio.Cancelled:
+            if name in _LAST:
+                _log.warning("%s was cut off: %s", slot.name(name), _LAST[name])
+            raise
+
+
+async def _attempt(
+    step: Callable[..., Awaitable[Any]],
+    slot: PluginSlot,
+    name: str,
+    call: Call,
+    /,
+    *args: Any,
+    **kwargs: Any,
+) -> Any:
+    """Run a whole attempt as a step of its call, even if the plugin makes none of it."""
+    return await call.step(slot.name(name), lambda: step(call, *args, **kwargs))
+
+
+async def _call(
+    step: Callable[..., Awaitable[Any]], slot: PluginSlot, name: str, /, *args: Any, **kwargs: Any
+) -> Any:
+    """Run a whole API call: within its limit, and a moment more to raise its own error."""
+    given = kwargs.get("timeout")
+    limit = slot.default_limit if given is None else given
+    with trio.move_on_after(limit + _PATIENCE):
+        return await step(*args, **kwargs)
+    stuck = RequestTimedOutError(f"{slot.name(name)} did not return")
+    call = _CALLS[slot.kind, name] or kwargs.get("name", name)
+    raise KafkaTimeoutError(call, limit, 1, stuck) from stuck
+
+
+async def _run(
+    step: Callable[..., Awaitable[Any]], slot: PluginSlot, /, *args: Any, **kwargs: Any
+) -> None:
+    """Run the background work until it is cancelled, or the client closes.
+
+    A heartbeat's work may also end when the member is fenced.
+    """
+    over = False
+    if slot.kind == "heartbeat":
+        rejoin, fenced = args
+
+        def fenced_once(error: TrikafkaError) -> None:
+            nonlocal over
+            over = True
+            fenced(error)
+
+        args = (rejoin, fenced_once)
+    try:
+        await step(*args, **kwargs)
+    except PluginError:
+        raise
+    except TrikafkaError as error:
+        slot.failed("run", error)
+    except _ENDS as error:
+        if slot.closing():
+            raise
+        slot.failed("run", error)
+    if not over and not slot.closing():
+        raise PluginError(f"{slot.name('run')} returned, and has to go on until it is cancelled")
+
+
+@functools.cache
+def _return_hint(promised: Any) -> Any:
+    try:
+        return get_type_hints(promised).get("return", Any) if promised is not None else Any
+    except NameError:  # a name for type checkers only
+        return Any
+
+
+@functools.cache
+def _attribute_hint(shape: type, name: str) -> Any:
+    promised = inspect.getattr_static(shape, name, None)
+    if isinstance(promised, property):
+        return _return_hint(promised.fget)
+    return get_type_hints(shape).get(name, Any)
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,166 @@
+"""The watchdog's core: what a client owes its user, and since when that makes no progress.
+
+It yields one log line for each stall, and a part of ``health()``.
+"""
+# A client owes a partition's records, its place in a group, a commit, a batch's delivery, the end
+# of a transaction, the result of a call. Each of these has one source, which knows when it last
+# made progress, and why it makes none now. A source reports all that is owed, healthy things
+# included: a thing that is missing from a report is forgotten.
+#
+# The hard part is to distinguish a stall from a rest. A partition at the end of its log makes no
+# progress, and neither does one whose leader is silent. So a source has to prove a rest
+# (``well_at``): a fetch that succeeded at the end of the log is such a proof, the absence of an
+# error is not. A source that cannot prove anything says NEVER, and the thing is late once the limit
+# has passed without a step forward.
+#
+# The watch looks at intervals and compares, rather than having each step forward write a time: a
+# step must cost nothing where millions of records pass.
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import trio
+
+#: There has been no proof of rest.
+NEVER = -math.inf
+#: The watchdog's interval, as a share of the time after which it warns: a stall is reported within
+#: 1.22 times that time.
+_INTERVAL = 0.22
+#: The log names this many of the things that stall for the same cause; health() has all of them.
+_MOST_NAMED = 10
+#: Other tasks run after so many things, which take about 10 ms.
+_PORTION = 512
+
+
+class Owed(NamedTuple):
+    """A thing that a client owes.
+
+    ``progress`` changes with each step forward. ``well_at`` is the last time with proof that
+    nothing was owed (Trio's clock): ``now`` for what rests or works, :data:`NEVER` where only steps
+    forward count. A source is a generator that may be suspended between two things, while its
+    subject changes.
+    """
+
+    key: Hashable
+    name: object  # as the log names it
+    progress: object
+    well_at: float
+    reason: Callable[[], str]
+
+
+class Stalled(NamedTuple):
+    """A thing without progress for too long: since when (Trio's clock), and why."""
+
+    key: Hashable
+    name: object  # as the log names it
+    since: float
+    reason: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A thing at the watchdog's last look."""
+
+    progress: object
+    since: float
+    logged: bool = False
+
+
+class StallWatch:
+    """The watch over what one client owes.
+
+    Each of ``sources`` reports at a given time; ``limit`` is how long (seconds) a thing may make no
+    progress.
+    """
+
+    def __init__(
+        self,
+        log: logging.Logger,
+        limit: float,
+        sources: Iterable[Callable[[float], Iterable[Owed]]],
+    ) -> None:
+        self._log = log
+        self._limit = limit
+        self._sources = tuple(sources)
+        self._seen: dict[Hashable, _Seen] = {}
+        self._scope = trio.CancelScope()
+
+    async def run(self) -> None:
+        """Look at intervals, until :meth:`stop`."""
+        with self._scope:
+            while True:
+                await trio.sleep(self._limit * _INTERVAL)
+                await self._look(trio.current_time())
+
+    def stop(self) -> None:
+        """Stop looking: the client closes, and the close reports its own delays."""
+        self._scope.cancel()
+
+    async def _look(self, now: float) -> None:
+        """Note the progress since the last look; log new stalls and the end of old ones."""
+        # A consumer of ten thousand partitions takes 0.2 s of CPU for a look, so other tasks run
+        # between two portions. Until all portions are done, health() uses the previous look. A
+        # reason is computed in the step that found the stall.
+        found: dict[Hashable, _Seen] = {}
+        late: dict[str, list[tuple[Owed, float]]] = defaultdict(list)
+        resumed: list[tuple[Owed, float]] = []
+        for source in self._sources:
+            for number, owed in enumerate(source(now), 1):
+                if number % _PORTION == 0:
+                    await trio.lowlevel.checkpoint()
+                seen = self._seen.get(owed.key)
+                since = _since(owed, seen, now)
+                if seen is not None and seen.logged:
+                    if since <= seen.since:
+                        found[owed.key] = seen
+                        continue
+                    resumed.append((owed, seen.since))
+                is_late = now - since >= self._limit
+                if is_late:
+                    late[owed.reason()].append((owed, since))
+                found[owed.key] = _Seen(owed.progress, since, is_late)
+        self._seen = found
+        self._log_resumed(resumed, now)
+        self._log_late(late, now)
+
+    def _log_late(self, by_reason: Mapping[str, list[tuple[Owed, float]]], now: float) -> None:
+        """Log each stall; of many with one cause, only some by name.
+
+        The partitions of an unreachable broker, for example.
+        """
+        for reason, items in by_reason.items():
+            for owed, since in items[:_MOST_NAMED]:
+                self._log.warning("%s: no progress for %.0f s: %s", owed.name, now - since, reason)
+            if len(items) > _MOST_NAMED:
+                self._log.warning("%d more make no progress: %s", len(items) - _MOST_NAMED, reason)
+
+    def _log_resumed(self, resumed: list[tuple[Owed, float]], now: float) -> None:
+        for owed, since in resumed[:_MOST_NAMED]:
+            self._log.info("%s: goes on, after %.0f s without progress", owed.name, now - since)
+        if len(resumed) > _MOST_NAMED:
+            self._log.info("%d more go on", len(resumed) - _MOST_NAMED)
+
+    def stalled(self, now: float) -> list[Stalled]:
+        """Return what has made no progress for too long."""
+        found = []
+        for source in self._sources:
+            for owed in source(now):
+                since = _since(owed, self._seen.get(owed.key), now)
+                if now - since >= self._limit:
+                    found.append(Stalled(owed.key, owed.name, since, owed.reason()))
+        return found
+
+
+def _since(owed: Owed, seen: _Seen | None, now: float) -> float:
+    """Return the time since when no progress was seen."""
+    if seen is None and owed.well_at > NEVER:
+        return owed.well_at
+    if seen is None or seen.progress != owed.progress:
+        return now
+    return max(seen.since, owed.well_at)

@@ -1,0 +1,1 @@
+"""The public consumer, its streams, and the composition of its managers."""

@@ -1,0 +1,37 @@
+"""The tasks in which handlers of ``run_tasks`` run.
+
+Calls that wait for the handlers refuse to run inside one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+#: The tasks that run handlers, and the consumer whose records these handle.
+_TASKS: dict[trio.lowlevel.Task, object] = {}
+
+
+@contextmanager
+def running_handlers(consumer: object) -> Iterator[None]:
+    """Mark this task, and all tasks below it, as handlers of ``consumer``'s records.
+
+    The task must not have a nursery yet.
+    """
+    task = trio.lowlevel.current_task()
+    _TASKS[task] = consumer
+    try:
+        yield
+    finally:
+        del _TASKS[task]
+
+
+def inside_handler(consumer: object) -> bool:
+    """Return whether this task runs such a handler, or was started inside one to end with it."""
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task() if _TASKS else None
+    while task is not None and _TASKS.get(task) is not consumer:
+        nursery = task.parent_nursery
+        task = None if nursery is None else nursery.parent_task
+    return task is not None

@@ -1,0 +1,186 @@
+"""The health of a consumer, for a liveness probe: plain functions over its parts."""
+
+# The rule behind ``ok``: false when more waiting may not help, and never for what passes alone.
+#
+# One unreachable broker of several is no reason, since its partitions may move to another. Neither
+# is a rebalance, nor a quota. Reasons are a stall of stall_warning_ms (of a partition, a commit or
+# the place in the group; the watchdog knows that), a refusal by the group, and a fatal error. So
+# are a member that left because nothing was received, and a cluster without a reachable broker. A
+# cause has one sentence: a probe's log should not repeat one outage for each partition.
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import trio
+
+from ..._managers.consumer.fetch import Fetcher
+from ..._state.consumer.assignment import AssignedPartition
+from ..._state.group.member import MemberState
+from ...error_codes import ErrorCode
+from ...errors import topic_missing
+from ...types import Node, TopicPartition
+from .parts import ConsumerParts
+from .watchdog import GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHealth:
+    """The health of a consumer.
+
+    Attributes:
+        ok: False when something is wrong that more waiting may not mend.
+        reasons: What is wrong, one sentence each.
+        state: The member's state; ``"unjoined"`` without a group.
+        stalled: Partitions without progress, with the reason.
+        connected: Brokers with a connection.
+        unreachable: Brokers that cannot be reached, with the cause. One of several is not yet a
+            reason.
+        error: The error that stopped the group's work, or that delays it until the next attempt.
+        last_heartbeat: Seconds since the last heartbeat that the coordinator answered was sent.
+            ``None`` before the first one, and without a subscription.
+        last_fetch: Seconds since the last response with an answer for a partition, by partition.
+            Partitions that were never fetched are missing; a paused partition, or one with enough
+            in the buffer, is not fetched. Empty for a plugin's fetch manager.
+        last_error: The last error of something that has not worked since: connecting, heartbeats,
+            fetching, looking up positions, auto commit. ``None`` while all of it works.
+        throttled: Brokers whose quota makes the consumer wait now (KIP-219), with details. Not a
+            reason: the consumer works, but slowly.
+    """
+
+    ok: bool
+    reasons: tuple[str, ...]
+    state: str
+    stalled: Mapping[TopicPartition, str]
+    connected: tuple[Node, ...]
+    unreachable: Mapping[Node, str]
+    error: Exception | None
+    last_heartbeat: float | None
+    last_fetch: Mapping[TopicPartition, float]
+    last_error: Exception | None
+    throttled: Mapping[Node, str]
+
+
+def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
+    """Return the health of a consumer, for :meth:`trikafka.Consumer.health`."""
+    member, outages, now = parts.core.member, parts.brokers.outages, trio.current_time()
+    standing = parts.watchdog.stalled(now)
+    stalled = {
+        each.key.tp: each.reason for each in standing if isinstance(each.key, AssignedPartition)
+    }
+    held = parts.streams.held(now)
+    unreachable = {
+        node: f"since {now - outage.since:.0f} s: {outage.error}"
+        for node, outage in outages.unreachable().items()
+    }
+    fatal = None if parts.group.membership is None else parts.group.membership.fatal
+    stopped_by = fatal or (member.hindrance if member.next_attempt > -math.inf else None)
+    reasons = list(_reasons(parts, unreachable, fatal, closed=closed))
+    # A cause with a sentence of its own is not repeated.
+    for each in standing:
+        if isinstance(each.key, AssignedPartition) and each.key.tp in held:
+            continue
+        if each.key == GROUP and fatal is not None:
+            continue
+        reasons.append(f"{each.name}: no progress: {each.reason}")
+    reasons += [f"{tp}: no progress: {why}" for tp, why in held.items()]
+    return ConsumerHealth(
+        not reasons,
+        tuple(reasons),
+        member.state.value,
+        MappingProxyType(stalled | held),
+        parts.brokers.connected(),
+        MappingProxyType(unreachable),
+        stopped_by,
+        None
+        if member.last_heartbeat is None or not parts.core.subscription.grouped
+        else now - member.last_heartbeat,
+        MappingProxyType(_last_fetches(parts, now)),
+        next(_errors(parts, fatal), None),
+        MappingProxyType(parts.brokers.throttles.now()),
+    )
+
+
+def _reasons(
+    parts: ConsumerParts, unreachable: Mapping[Node, str], fatal: Exception | None, *, closed: bool
+) -> Iterator[str]:
+    grouped, state = parts.core.subscription.grouped, parts.core.member.state
+    if closed:
+        yield "the consumer is closed"
+    if fatal is not None:
+        yield f"the group's work has stopped: {fatal}"
+    elif grouped and (hindrance := parts.core.member.hindrance) is not None:
+        left = parts.core.member.next_attempt - trio.current_time()
+        then = f"; the next attempt is in {left:.0f} s" if left > 0 else ""
+        what = (
+            "the member's heartbeats fail"
+            if state is MemberState.STABLE
+            else "the member is not in its group"
+        )
+        yield f"{what}: {hindrance}{then}"
+    if grouped and (left_out := parts.core.member.left_out):
+        yield (
+            f"this member leads the group and assigns nothing to {', '.join(left_out[:3])}, whose "
+            "subscriptions cannot be read"
+        )
+    if grouped and state is MemberState.STALE:
+        if stuck := parts.core.poll_timer.stuck:
+            held = (
+                f"the handlers of all streams in use ({stuck}) have held their records for "
+                "max_poll_interval_ms"
+            )
+            yield f"{held}, so the member left the group; it joins again when one of them returns"
+        else:
+            yield (
+                "nothing was received for max_poll_interval_ms, so the member left the group; the "
+                "next receive joins again"
+            )
+    if grouped and state is MemberState.FENCED and fatal is None:
+        yield "the group has fenced the member; the next receive joins again"
+    if grouped:
+        known = parts.metadata.snapshot.topics
+        for topic in sorted(parts.core.subscription.topics):
+            if (
+                info := known.get(topic)
+            ) is not None and info.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                yield (
+                    f"{topic_missing(topic, parts.metadata.snapshot.existing())} (it is "
+                    "subscribed to)"
+                )
+    if parts.brokers.outages.all_away:
+        yield "no broker of the cluster can be reached: " + "; ".join(unreachable.values())
+
+
+def _last_fetches(parts: ConsumerParts, now: float) -> dict[TopicPartition, float]:
+    fetcher = parts.manager("fetch")
+    if not isinstance(fetcher, Fetcher):
+        return {}
+    fetched = {
+        partition.tp: fetcher.last_fetch(partition)[0] for partition in parts.core.assignment
+    }
+    return {tp: now - at for tp, at in fetched.items() if at is not None}
+
+
+def _errors(parts: ConsumerParts, fatal: Exception | None) -> Iterator[Exception]:
+    """Yield the errors of what has not worked since; the likeliest root cause comes first."""
+    assignment, fetcher = parts.core.assignment, parts.manager("fetch")
+    found = [
+        fatal,
+        parts.core.member.hindrance,
+        *(partition.error for partition in assignment.failed),
+        parts.brokers.outages.cause,
+    ]
+    found.append(parts.core.member.heartbeat_error if parts.core.subscription.grouped else None)
+    if isinstance(fetcher, Fetcher):
+        found += [
+            fetcher.last_error,
+            *(fetcher.last_fetch(partition)[1] for partition in assignment),
+        ]
+    found += [
+        parts.positions.last_error,
+        None if parts.group.auto_commit is None else parts.group.auto_commit.last_error,
+    ]
+    return (error for error in found if error is not None)

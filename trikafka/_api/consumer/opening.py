@@ -1,0 +1,66 @@
+"""The function that opens a consumer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Unpack
+
+from ...config import ConsumerConfig, check_topics_given
+from ...config.describe import documented
+from ...config.typed import ConsumerSettings
+from ...errors import ConfigurationError
+from ..client import loading
+from ..client.loading import load
+from ..client.opens import opens
+from ..client.service import Service, run_client
+from ..client.trio_check import check_runs_under_trio
+
+if TYPE_CHECKING:
+    from .consumer import Consumer
+
+
+@documented(ConsumerConfig)
+@opens
+async def open_consumer(
+    *topics: str, **settings: Unpack[ConsumerSettings]
+) -> AsyncIterator[Consumer]:
+    """Open a consumer; subscribe it to ``topics`` if any are given.
+
+    On the way out of the block, within ``close_timeout_ms``: the last auto commit, the revoke
+    hooks, LeaveGroup, then the sockets are closed. When cancelled, the consumer still leaves its
+    group (best effort, 1 s).
+
+    Args:
+        topics: Names of topics; they need a ``group_id``.
+        settings: Those of :class:`ConsumerConfig`.
+
+    Raises:
+        ConfigurationError: A setting or a topic is wrong. Raised before any I/O.
+        IllegalStateError: No Trio runs.
+        BootstrapError: No bootstrap address answers.
+        ClientFailedError: A background task failed; raised by the end of the block.
+    """
+    check_runs_under_trio("open_consumer")
+    names = check_topics_given("open_consumer", topics)
+    config = ConsumerConfig.take(settings)
+    if names and config.group_id is None:
+        raise ConfigurationError(
+            "subscribing to topics needs a group_id; to read without a group use assign()"
+        )
+
+    await load(loading.CONSUMER, config)
+    from .consumer import Consumer
+    from .parts import ConsumerParts
+
+    async def start(service: Service) -> Consumer:
+        parts = ConsumerParts(config, service)
+        parts.metadata.want(names)
+        await parts.start()
+        consumer = Consumer(parts)
+        service.when_hurried(consumer._leaving.shorten)
+        if names:
+            consumer.subscribe(names)
+        return consumer
+
+    async with run_client(config, start) as consumer:
+        yield consumer

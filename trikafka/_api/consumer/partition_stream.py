@@ -1,0 +1,569 @@
+"""A stream of one partition's records, in order, for a task of the user's. See ``streams.py``."""
+
+# When the records in a handler's hand count as processed
+# -------------------------------------------------------
+#
+# A handler is a loop: it takes records, works, and asks for more. So asking for more shows that the
+# records before are done (unless enable_auto_offset_store=False: then the handler marks them).
+#
+# 1. The task asks and is cancelled in that call. The work was finished before the call, so the
+#    records count (``_came_back`` in ``_record``). Otherwise a cancelled program would repeat them.
+# 2. The task is cancelled, or raises, while it works. It never asks, so the records do not count:
+#    the partition's next reader receives them.
+# 3. The block of ``async with stream`` ends without an exception. The handler has said that it is
+#    done, so the records count. With an exception they do not.
+#
+# The same proof is a sign of life: it resets the warning about a stuck handler, and lets a member
+# that left because of that handler join again (``Streams.came_back``).
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Self
+
+import trio
+
+from ..._state.consumer.assignment import AssignedPartition
+from ..._state.consumer.partition_state import PartitionState
+from ..._state.consumer.progress import Cursor
+from ..._wire.columns import RecordBatch
+from ...types import OffsetAndMetadata, Record, TopicPartition
+from .batches import ArrowBatches
+from .reader import PartitionReader
+from .turns import TURN, TURN_BYTES, record_iterator
+
+if TYPE_CHECKING:
+    from .streams import Streams
+
+_log = logging.getLogger("trikafka.streams")
+_WARN_AGAIN = 300.0  #: seconds between two warnings about one handler
+
+
+class PartitionStream:
+    """The records of one assigned partition, in order; made by ``Consumer.partitions``.
+
+    One task at a time receives from it; iterate over it for records. The stream ends when the
+    partition is revoked or lost, and when the consumer unsubscribes or closes: the iteration stops,
+    and :meth:`receive` raises :exc:`trio.EndOfChannel`. A partition that is assigned again has a
+    new stream.
+
+    Asking for more marks the records delivered before as processed, for this partition alone.
+
+    ``async with stream:`` is optional. A revocation waits until that block ends, and leaving the
+    block without an exception marks all delivered records as processed.
+    """
+
+    __slots__ = (
+        "_assigned",
+        "_behind",
+        "_busy",
+        "_cursor",
+        "_entered",
+        "_last_seen",
+        "_left",
+        "_patient",
+        "_reader",
+        "_records",
+        "_resting",
+        "_streams",
+        "_task",
+        "_warned_at",
+    )
+
+    def __init__(
+        self, streams: Streams, assigned: AssignedPartition, reader: PartitionReader
+    ) -> None:
+        self._streams = streams
+        self._assigned = assigned
+        self._reader = reader
+        self._cursor: Cursor | None = None
+        # When the handler last asked for more, or let other tasks run.
+        self._last_seen = trio.current_time()
+        self._task: trio.lowlevel.Task | None = None  # the task that received last
+        self._busy = self._entered = self._left = False
+        self._behind = False  # an earlier task still handles records of the partition
+        self._warned_at: float | None = None
+        self._resting = 0  # attempts that run_tasks will make later
+        self._patient = False  # its handler may take any time
+        self._records = record_iterator(self._record)
+
+    def __repr__(self) -> str:
+        return f"<trikafka.PartitionStream {self.partition}{' ended' if self.ended else ''}>"
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition of this stream."""
+        return self._assigned.tp
+
+    @property
+    def position(self) -> int | None:
+        """The offset of the next record to deliver; ``None`` while it is looked up."""
+        return self._assigned.position
+
+    @property
+    def ended(self) -> bool:
+        """True once the stream delivers nothing more.
+
+        The partition was revoked or lost, or the stream was closed.
+        """
+        return self._left or not self._assigned.owned
+
+    # --- record by record ---
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self._records
+
+    async def __anext__(self) -> Record:
+        return await self._records.__anext__()
+
+    async def _record(self) -> Record:
+        """Return the next record the whole way; ``_records`` shortens it where possible."""
+        cursor = self._cursor
+        if cursor is not None and cursor.live:
+            now = trio.current_time()
+            try:
+                if now - self._last_seen >= TURN:
+                    self._last_seen = now
+                    self._warned_at = None
+                    self._streams.check_session(now)
+                    await trio.lowlevel.checkpoint()
+                    self._records.turn_begun()
+                else:
+                    await trio.lowlevel.checkpoint_if_cancelled()
+            except trio.Cancelled:
+                # Otherwise another task has gone on from the records in hand. That task's error
+                # must not hide the cancellation.
+                if not self._busy:
+                    self._came_back()
+                raise
+            if cursor.live:
+                self._records.follow(cursor)
+                return cursor.take()
+        batch = await self._next()
+        if batch is None:
+            raise StopAsyncIteration
+        return self._begin_records(batch)
+
+    async def receive(self) -> Record:
+        """Return the next record; wait until there is one.
+
+        Raises:
+            trio.EndOfChannel: The stream has ended.
+            trio.BusyResourceError: Another task receives from this stream.
+            CorruptRecordError: The records at the position are damaged; seek past them to go on.
+            TrikafkaError: The partition (no valid offset) or the whole consumer (no authorization)
+                cannot go on.
+
+        When cancelled, no record is lost.
+        """
+        try:
+            return await self._records.__anext__()
+        except StopAsyncIteration:
+            raise trio.EndOfChannel from None
+
+    def receive_nowait(self) -> Record:
+        """Return the next record if one is buffered.
+
+        Raises:
+            trio.WouldBlock: Nothing is buffered.
+            TrikafkaError: As :meth:`receive`.
+        """
+        cursor = self._cursor
+        if cursor is not None and cursor.live:
+            self._last_seen = trio.current_time()
+            self._streams.check_session(self._last_seen)
+            if cursor.live:
+                return cursor.take()
+        self._came_back()
+        self._task = trio.lowlevel.current_task()
+        self._streams.check()
+        if self.ended:
+            raise trio.EndOfChannel
+        self._claim()
+        if (error := self._assigned.pop_error()) is not None:
+            raise error
+        while self._streams.has_records(self._assigned):
+            if (batch := self._reader.next_batch_nowait()) is not None:
+                return self._begin_records(batch)
+        self._streams.found_nothing(self._assigned, waits=False)
+        raise trio.WouldBlock
+
+    def _begin_records(self, batch: RecordBatch) -> Record:
+        self._cursor = cursor = self._reader.begin_records(batch)
+        self._records.follow(cursor)
+        return cursor.take()
+
+    # --- batch by batch ---
+
+    def batches(self) -> StreamBatches:
+        """Iterate over the records by batch, each of at most ``max_poll_records``."""
+        return StreamBatches(self)
+
+    def arrow_batches(
+        self, *, max_rows: int = 131_072, max_bytes: int = 16_777_216
+    ) -> ArrowBatches:
+        """Iterate over :class:`pyarrow.Table` s, as ``Consumer.arrow_batches`` does.
+
+        Args:
+            max_rows: A table grows until it has this many rows.
+            max_bytes: A table grows until it has this many bytes. The last batch may exceed either
+                bound.
+
+        Raises:
+            ImportError: pyarrow is missing.
+            ConfigurationError: ``max_rows`` or ``max_bytes`` is less than 1.
+        """
+        return ArrowBatches(self.batches(), max_rows, max_bytes)
+
+    async def _gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+        """Return the next batch and what else is buffered; an empty list at the end."""
+        batch = await self._next()
+        if batch is None:
+            return []
+        batches = [self._reader.deliver(batch, self._streams.max_poll_records)]
+        rows, size, last_yield = len(batches[0]), batches[0].nbytes, trio.current_time()
+        since = size  # the last turn of others, in bytes
+        self._busy = True
+        try:
+            with trio.CancelScope(shield=True):  # what has been delivered must not be lost
+                while (
+                    rows < max_rows
+                    and size < max_bytes
+                    and self._streams.has_records(self._assigned)
+                ):
+                    further = await self._reader.further_batch()
+                    # Another task left the stream: the partition's next reader gets all of this.
+                    if self._left:
+                        return []
+                    if further is not None:
+                        batches.append(
+                            self._reader.deliver(further, self._streams.max_poll_records)
+                        )
+                        rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
+                        since += batches[-1].nbytes
+                    if since >= TURN_BYTES or trio.current_time() - last_yield >= TURN:
+                        await trio.lowlevel.checkpoint()
+                        last_yield = trio.current_time()
+                        since = 0
+                        if self._left:
+                            return []
+        finally:
+            self._busy = False
+        return batches
+
+    # --- leaving, commits ---
+
+    async def commit(
+        self, offset: int | OffsetAndMetadata | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Commit an offset of this partition, by default after all that the stream delivered.
+
+        With ``enable_auto_offset_store=False`` the default is what is marked. The call still works
+        while the partition is being revoked.
+
+        Args:
+            offset: The offset of the next record to process.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            CommitFailedError: The partition was taken away, or the group has removed the member.
+            TrikafkaError: As ``Consumer.commit``.
+
+        When cancelled while the request is in flight, the commit may or may not have happened.
+        """
+        await self._streams.commit(self._assigned, offset, timeout)
+
+    async def aclose(self) -> None:
+        """Leave the stream.
+
+        The next iteration over ``partitions()`` yields a new stream for the partition. Records
+        delivered last do not count as processed if the handler has not asked for more since.
+
+        When cancelled, the stream has ended all the same.
+        """
+        self._leave()
+        await trio.lowlevel.checkpoint()
+
+    async def __aenter__(self) -> Self:
+        self._entered = True
+        self._task = trio.lowlevel.current_task()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: object
+    ) -> None:
+        if kind is None:
+            self._came_back()
+        self._leave()
+
+    # --- for the tasks of run_tasks ---
+
+    @property
+    def _owned(self) -> bool:
+        """True while the consumer owns the partition, even if another stream reads it."""
+        return self._assigned.owned
+
+    @property
+    def _gone(self) -> bool:
+        """True once the consumer has lost or released the partition.
+
+        During a revocation it is not gone yet: the consumer waits for the handler.
+        """
+        return self._assigned.state in (PartitionState.LOST, PartitionState.GONE)
+
+    def _alive(self) -> None:
+        """Note that an attempt at a record has ended: the handler is not stuck."""
+        self._last_seen = trio.current_time()
+        self._warned_at = None
+        self._streams.came_back(self)
+
+    @contextmanager
+    def _rest(self) -> Iterator[None]:
+        """Mark a wait for the next attempt at a record: the handler is not stuck meanwhile."""
+        self._resting += 1
+        try:
+            yield
+        finally:
+            self._resting -= 1
+            self._alive()
+
+    @contextmanager
+    def _behind_another(self) -> Iterator[None]:
+        """Mark a wait for an earlier task of the same partition."""
+        self._behind = True
+        try:
+            yield
+        finally:
+            self._behind = False
+
+    def _allow_any_time(self) -> None:
+        """Permit the handler any time: it never is a reason to leave the group."""
+        self._patient = True
+
+    async def _until_ended(self) -> None:
+        """Wait until the stream has ended."""
+        signal = self._streams.signal(self._assigned)
+        while not self.ended:
+            await signal.wait()
+
+    # --- for Streams ---
+
+    @property
+    def _attended(self) -> bool:
+        """True while a task that received from the stream lives."""
+        if self._task is None:
+            return False
+        nursery = self._task.parent_nursery
+        return nursery is None or self._task in nursery.child_tasks
+
+    @property
+    def _attended_elsewhere(self) -> bool:
+        """True while a task other than this one uses the stream."""
+        return self._attended and self._task is not trio.lowlevel.current_task()
+
+    @property
+    def _in_use(self) -> bool:
+        """True while a handler in another task holds records, or the stream's block is open."""
+        return (
+            self._attended_elsewhere
+            and not self._left
+            and (self._entered or self._assigned.progress.in_hand)
+        )
+
+    def _do_not_await_me(self) -> None:
+        """Exclude this task as the stream's handler, until it asks for more."""
+        if self._task is trio.lowlevel.current_task():
+            self._task = None
+
+    @property
+    def _held_since(self) -> float | None:
+        """The time at which the handler last asked for more, or at which a pause ended.
+
+        ``None`` while the handler waits for records, or has none to work on. With several records
+        in hand (``concurrency=`` of run_tasks), a record that is finished, or will be retried,
+        shows that the handler is not stuck: see :meth:`_alive`.
+        """
+        if self._busy or self._resting or self._assigned.paused or not self._attended:
+            return None
+        if not self._assigned.progress.in_hand and not self._streams.has_records(self._assigned):
+            return None
+        return self._last_seen
+
+    @property
+    def _stuck_since(self) -> float | None:
+        """The time of ``_held_since``, as a vote on whether the member is stuck.
+
+        Infinity where this stream shows that the member is not stuck. ``None`` where the stream
+        shows neither: no task reads it, it has no records, or it is paused and holds none.
+        """
+        if self._assigned.paused and not self._assigned.progress.in_hand:
+            return None
+        if (
+            self._busy
+            or self._resting
+            or (self._attended and (self._patient or self._assigned.paused))
+        ):
+            return math.inf
+        return self._held_since
+
+    @property
+    def _holds(self) -> str | None:
+        """A sentence about the records in the handler's hand; ``None`` if it holds none."""
+        if not self._attended or not self._assigned.progress.in_hand:
+            return None
+        if self._resting:
+            return (
+                f"an attempt at what begins at offset {self._assigned.processed} failed, and the "
+                "next one follows later"
+            )
+        return f"its handler holds what begins at offset {self._assigned.processed}"
+
+    def _resumed(self) -> None:
+        """Restart the handler's time: a pause does not count."""
+        self._last_seen = trio.current_time()
+        self._warned_at = None
+
+    def _due_for_warning(self, limit: float) -> float | None:
+        """Return when to warn about the handler; ``None`` while it is not stuck."""
+        since = self._held_since
+        if since is None:
+            return None
+        return since + limit if self._warned_at is None else self._warned_at + _WARN_AGAIN
+
+    def _warn(self, now: float, limit: float) -> None:
+        """Log that the handler is stuck."""
+        self._warned_at = now
+        _log.warning(
+            "the handler of %s has not returned for max_poll_interval_ms (%g ms) from what "
+            "begins at offset %s, since %.0f s;"
+            " nothing more of this partition is processed until it does",
+            self.partition,
+            limit * 1000,
+            self._assigned.processed,
+            now - self._last_seen,
+        )
+
+    def _end_for_other_reader(self) -> None:
+        """End the stream: the partition is read in another way from now on.
+
+        If this task was the stream's handler, its records count as processed.
+        """
+        if self._task is trio.lowlevel.current_task():
+            self._came_back()
+        self._end()
+
+    def _end(self) -> None:
+        """Deliver nothing more; the next reader receives what was not processed."""
+        if not self._left:
+            self._left = True
+            self._entered = False
+            self._release()
+            if self._assigned.owned:
+                # Another task may wait for what is being decoded; no reader would get that.
+                if self._busy and self.position is not None:
+                    self._assigned.refetch(self.position)
+                self._assigned.hand_out_again()
+
+    # --- inside ---
+
+    def _leave(self) -> None:
+        self._entered = False
+        self._streams.came_back(self)
+        if not self._left:
+            self._end()
+            self._streams.left(self)
+
+    def _claim(self) -> None:
+        if self._busy:
+            raise trio.BusyResourceError(
+                f"another task is receiving from the stream of {self.partition} already"
+            )
+
+    def _release(self) -> None:
+        if self._cursor is not None:
+            self._cursor = None
+            self._records.follow(None)
+            self._reader.release()
+
+    def _came_back(self) -> None:
+        """Mark the records delivered before as processed: the handler asks for more."""
+        self._streams.came_back(self)
+        if self._left:
+            return
+        self._claim()
+        self._last_seen = trio.current_time()
+        self._warned_at = None
+        self._streams.check_session(self._last_seen)
+        self._release()
+        self._assigned.came_back()
+
+    async def _next(self) -> RecordBatch | None:
+        """Return the next batch that holds a record; ``None`` when the stream has ended.
+
+        The caller delivers it in the same step.
+        """
+        self._came_back()
+        self._task = trio.lowlevel.current_task()
+        streams, assigned = self._streams, self._assigned
+        if streams.has_records(assigned) or self.ended:
+            await trio.lowlevel.checkpoint()
+        else:  # a wait lets other tasks run
+            await trio.lowlevel.checkpoint_if_cancelled()
+        self._records.turn_begun()
+        if self.ended:
+            streams.check()
+            return None
+        self._claim()
+        self._busy = True
+        streams.receive_begun()
+        signal = streams.signal(assigned)
+        try:
+            while True:
+                streams.check()
+                if self.ended:
+                    return None
+                if (error := assigned.pop_error()) is not None:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
+                    raise error
+                if not streams.has_records(assigned):
+                    streams.found_nothing(assigned, waits=True)
+                    await signal.wait()
+                    self._records.turn_begun()
+                elif (batch := await self._reader.next_batch()) is not None:
+                    return batch
+                # Fetches may hold much without a record.
+                elif trio.current_time() - self._last_seen >= TURN:
+                    self._last_seen = trio.current_time()
+                    await trio.lowlevel.checkpoint()
+        finally:
+            self._busy = False
+            self._last_seen = trio.current_time()
+            streams.stopped_waiting(assigned)
+            streams.receive_ended()
+
+
+class StreamBatches:
+    """An async iterator of the :class:`RecordBatch` es of one stream.
+
+    A loop may leave it at any time; no record is lost.
+    """
+
+    def __init__(self, stream: PartitionStream) -> None:
+        self._stream = stream
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        """Return the next batch; end with the stream."""
+        return (await self.gather(1, 1))[0]
+
+    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+        """Return the next batch and what else is buffered, up to the given size."""
+        batches = await self._stream._gather(max_rows, max_bytes)
+        if not batches:
+            raise StopAsyncIteration
+        return batches

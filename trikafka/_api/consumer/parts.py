@@ -1,0 +1,230 @@
+"""The composition of a consumer: its managers, their signals, its background tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import trio
+from kafka.protocol.metadata import MetadataRequest
+
+from ..._managers.cluster.client_instance_id import ClientInstanceId
+from ..._managers.cluster.metadata import read_metadata
+from ..._managers.group.listener_invoker import RebalanceListenerInvoker
+from ..._managers.group.membership_events import MembershipEvents
+from ..._managers.group.reconciler import Reconciler
+from ..._net.deadlines import Call, check_timeout, run_call
+from ..._state.arguments import checked_partition
+from ..._state.assignors import Assignor
+from ..._state.consumer.assignment import Assignment
+from ...config import ConsumerConfig
+from ...errors import ErrorCode, TrikafkaError, from_code
+from ...hooks import answers
+from ...interfaces import ConsumerContext, Found, RebalanceListener
+from ...types import PartitionInfo, TopicPartition
+from ..client.codecs import codecs_of
+from ..client.context import Context
+from ..client.plugin_proxy import GuardedListener
+from ..client.service import Service
+from .builtin import ConsumerBuiltin, ConsumerClient
+from .core import ConsumerCore
+from .group import ConsumerGroup
+from .receiving import Readers
+from .streams import Streams
+from .watchdog import Watchdog
+
+T = TypeVar("T")
+
+
+class ConsumerParts(Context[ConsumerConfig]):
+    """The parts of one consumer, which calls them directly.
+
+    Nothing here outlives the consumer's ``async with``.
+    """
+
+    def __init__(self, config: ConsumerConfig, service: Service) -> None:
+        super().__init__(config, service, ConsumerBuiltin())
+        self.core = ConsumerCore(config)
+        limit = lambda: self.core.poll_timer.limit  # noqa: E731
+        self.invoker = RebalanceListenerInvoker(
+            self.before_revoke, self.core.news, limit, self.start_soon
+        )
+        self.reconciler = Reconciler(config.group_id, self.core.assignment, self.invoker)
+        self.readers = Readers(config, self.core.buffer, codecs_of(self.plugins))
+        self.streams = Streams(config, self.core, self.readers, self.invoker)
+        self.group = ConsumerGroup(config, self, self.core)
+        for kind in ("metadata", "coordinator", "offsets"):
+            self.fill(kind)
+        self.metadata = self.manager("metadata")
+        self.coordinators = self.manager("coordinator")
+        self.offsets = self.manager("offsets")
+        self.telemetry = ClientInstanceId(config, self.metadata)
+        self.group.fill_commits()
+        self.fill("positions")
+        self.positions = self.manager("positions")
+        self.fill("fetch")
+        self.group.fill_membership()
+        self.watchdog = Watchdog(
+            config,
+            self.core,
+            self.brokers.outages,
+            self.metadata,
+            self.positions,
+            self.manager("fetch"),
+            self.invoker,
+            membership=self.group.membership,
+            auto_commit=self.group.auto_commit,
+            fetched_by=self.plugins_in.get("fetch"),
+            held=self.streams.holds,
+        )
+        self.core.on_assigned(self._assigned)
+        offered = answers(
+            self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self
+        )
+        self._plugin_listeners = [
+            GuardedListener(listener, self.slot(plugin, "listener")) for plugin, listener in offered
+        ]
+        self.use_listener(None)
+
+    @property
+    def assignors(self) -> list[Assignor]:
+        """The assignors; see :class:`~trikafka.interfaces.ConsumerContext`."""
+        return self.group.assignors
+
+    @property
+    def membership_events(self) -> MembershipEvents | None:
+        """The events; see :class:`~trikafka.interfaces.ConsumerContext`."""
+        return self.group.events
+
+    async def start(self) -> None:
+        """Make the first contact and start the tasks."""
+        await self.metadata.bootstrap()
+        start_soon = self.start_soon
+        start_soon(self.metadata.run)
+        start_soon(self.positions.run)
+        start_soon(self.manager("fetch").run)
+        start_soon(self.watchdog.run)
+        self.group.start()
+        if self.config.memory_budget is not None:
+            self.config.memory_budget._join()
+        self.notify_opened()
+
+    def _assigned(self, assignment: Assignment) -> None:
+        """Adapt to partitions that were added or removed."""
+        self.group.forget_others(assignment)
+        self.readers.forget_others(assignment)
+
+    # --- the group ---
+
+    def start_over(self) -> None:
+        """Reset after an unsubscribe, however that ended: no subscription, no membership.
+
+        The consumer is ready for the next subscription.
+        """
+        self.group.reset()
+        self.invoker.forget()
+        self.core.subscription.clear()
+        self.group.go_on()
+
+    def use_listener(self, listener: RebalanceListener | None) -> None:
+        """Call the plugins' listeners and then the user's in rebalances."""
+        self.invoker.use([*self._plugin_listeners, *([listener] if listener is not None else [])])
+
+    async def before_revoke(
+        self, partitions: Sequence[TopicPartition], since: float, deadline: float
+    ) -> bool:
+        """Wait for the records in streams' hands, and commit.
+
+        Returns False if only this receive was too short for that.
+        """
+        deadline = min(deadline, since + self.core.poll_timer.limit)
+        # The other half of the time is for the commit and the listeners.
+        await self.streams.drained(partitions, since + (deadline - since) / 2)
+        patience = since + min(self.config.default_api_timeout, self.core.poll_timer.limit)
+        return (
+            await self.group.auto_commit_now(partitions, deadline)
+            or trio.current_time() >= patience
+        )
+
+    # --- requests to the cluster ---
+
+    async def ask(
+        self,
+        name: str,
+        attempt: Callable[[Call], Awaitable[T]],
+        timeout: float | None,
+        check_open: Callable[[], None],
+    ) -> T:
+        """Run one API call under its deadline."""
+        check_timeout(timeout, 0.0)
+        check_open()
+        return await run_call(
+            name, attempt, config=self.config, timeout=timeout, recover=self._recover
+        )
+
+    def look_up(self, wanted: Mapping[TopicPartition, int]) -> Callable[[Call], Awaitable[Found]]:
+        """Return the attempt of a look-up of offsets."""
+        todo = {checked_partition(tp): int(what) for tp, what in wanted.items()}
+        found: Found = {}
+
+        async def attempt(call: Call) -> Found:
+            if not todo:
+                await trio.lowlevel.checkpoint()
+            return await self.offsets.look_up(call, todo, found)
+
+        return attempt
+
+    async def partitions_of(self, call: Call, topic: str) -> list[PartitionInfo]:
+        """Return the partitions of a topic; empty if it is unknown."""
+        info = await call.step(f"look up topic {topic!r}", lambda: self.metadata.topic(topic))
+        return (
+            [] if info is None else [info.partitions[number] for number in sorted(info.partitions)]
+        )
+
+    async def ids_of(self, call: Call, topics: list[str]) -> dict[str, UUID | None]:
+        """Look up the current ids of the topics that exist."""
+        snapshot = await call.step(
+            f"look up the ids of {', '.join(topics)}", lambda: self.metadata.refresh(topics)
+        )
+        found = {name: info for name in topics if (info := snapshot.topics.get(name)) is not None}
+        ids: dict[str, UUID | None] = {}
+        for name, info in found.items():
+            if info.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if info.error_code:
+                    raise from_code(info.error_code, f"topic {name!r}", operation="Describe")
+                topic_id = None if info.topic_id is None else UUID(info.topic_id)
+                ids[name] = topic_id if topic_id is not None and topic_id.int else None
+        return ids
+
+    async def all_topics(self, call: Call) -> dict[str, list[PartitionInfo]]:
+        """Return all topics that are not internal."""
+        request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
+        response: Any = await call.step("list the topics", lambda: self.metadata.ask_any(request))
+        topics = (await read_metadata(response)).topics.values()
+        return {
+            t.name: list(t.partitions.values())
+            for t in sorted(topics, key=lambda t: t.name)
+            if not t.internal
+        }
+
+    def _recover(self, error: TrikafkaError) -> None:
+        if error.refresh_metadata:
+            self.metadata.request_update()
+        if error.refresh_coordinator and self.config.group_id is not None:
+            self.coordinators.mark_unknown(self.config.group_id)
+
+    def shut_down(self) -> None:
+        """Close the sockets; the tasks end with the service."""
+        self.core.subscription.clear()
+        if self.config.memory_budget is not None:
+            self.config.memory_budget._leave()
+        self.brokers.close()
+        self.notify_closed()
+
+
+if TYPE_CHECKING:
+
+    def _fits(consumer: ConsumerParts) -> tuple[ConsumerContext, ConsumerClient]:
+        """Return a consumer as the contexts of plugins and of our factories, for type checkers."""
+        return consumer, consumer

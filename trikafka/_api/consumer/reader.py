@@ -1,0 +1,271 @@
+"""The readers: each decodes what was fetched of one partition, and delivers it in order.
+
+Owned by the consumer. The receiver (all partitions, in turns) and the streams (one partition each)
+decide which task reads when.
+"""
+
+# Why a cancelled receive loses nothing
+# -------------------------------------
+#
+# A record leaves the buffer, and the position moves, only in the synchronous step after the last
+# checkpoint. Until then a fetch is taken out of the buffer for decoding at most, and any exception
+# (a cancellation above all) puts it back as the first one.
+#
+# Decoding is the await in between. Little is decoded in the event loop, in about 5 ms at most. More
+# goes to a thread: else heartbeats and other tasks would wait for a batch that is decompressed.
+# There is one thread at a time. A thread cannot be cancelled. So a cancelled receive abandons the
+# thread, and the fetch keeps the ``_Work``. The next receive of the same fetch takes its result
+# instead of decoding a second time.
+#
+# Meanwhile a seek or a rebalance may have overtaken the fetch. Its ticket shows that: a fetch with
+# an old ticket is neither put back nor delivered.
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from ..._state.consumer.assignment import AssignedPartition
+from ..._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
+from ..._state.consumer.progress import Cursor
+from ..._wire.columns import RecordBatch
+from ..._wire.compression import Codecs
+from ..._wire.records import IMPLEMENTATION, decode_some, first_batch
+from ...config import ConsumerConfig
+from ...errors import CorruptRecordError, PluginError
+from .deserializing import DeserializedBatch, Deserializers
+
+#: The bytes that are decoded in about 5 ms, and so in the event loop.
+_QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000
+#: Twice this many bytes are decompressed and decoded in about 5 ms. Only a single batch may come to
+#: more.
+_ENOUGH = 2**20 if IMPLEMENTATION == "native" else 50_000
+
+
+#: The longest wait (seconds) for further batches of a table: this wait cannot be cancelled.
+_MORE = 0.1
+
+
+class _Work:
+    """The decoding of one fetch in a thread.
+
+    It continues when the waiting task is cancelled; the next call finds the result.
+    """
+
+    __slots__ = ("_decoder", "_fetch", "result")
+
+    def __init__(self, decoder: BatchDecoder, fetch: CompletedFetch) -> None:
+        self._decoder = decoder
+        self._fetch = fetch
+        self.result: RecordBatch | CorruptRecordError | None = None
+
+    def decode(self) -> RecordBatch | CorruptRecordError:
+        """Return the decoded batch, or the error. One thread at a time calls this."""
+        if self.result is None:
+            self.result = self._decoder.decode_now(self._fetch)
+        return self.result
+
+
+class BatchDecoder:
+    """The decoder of all readers of one consumer: in the event loop, or in a thread for more."""
+
+    def __init__(self, config: ConsumerConfig, codecs: Codecs) -> None:
+        self._codecs = codecs
+        self._most = config.receive_message_max_bytes
+        self._check_crcs = config.check_crcs
+        # Of the thread that decodes what would block the event loop.
+        self._limiter = trio.CapacityLimiter(1)
+        self._deserializers = Deserializers.of(config)
+        # The bytes of records that a compressed byte yields: the most of late.
+        self._expansion = 4.0
+
+    async def decode(self, fetch: CompletedFetch) -> RecordBatch | CorruptRecordError:
+        """Return the next batch of a fetch; the undecoded rest is in ``fetch.rest`` then.
+
+        When cancelled, the thread goes on alone, and the next call for this fetch returns its
+        result.
+        """
+        work = fetch.work
+        if work is None and (fetch.batch is not None or self._is_quick(fetch.records)):
+            batch = self.decode_now(fetch, most=4 * _ENOUGH)
+            if not isinstance(batch, CorruptRecordError) or not first_batch(fetch.records)[2]:
+                # Otherwise the batch may only have expanded more than expected: a thread decodes
+                # it.
+                return batch
+        if not isinstance(work, _Work):
+            work = _Work(self, fetch)
+            fetch.decoded_by(work)
+        return await trio.to_thread.run_sync(
+            work.decode, limiter=self._limiter, abandon_on_cancel=True
+        )
+
+    def decode_now(
+        self, fetch: CompletedFetch, most: int | None = None
+    ) -> RecordBatch | CorruptRecordError:
+        """Return the next batch of a fetch as :meth:`decode`, in this step."""
+        if fetch.batch is not None:
+            return fetch.batch
+        partition = fetch.partition
+        try:
+            decoded = decode_some(
+                fetch.records,
+                topic=partition.tp.topic,
+                partition=partition.tp.partition,
+                fetch_offset=partition.position or 0,
+                aborted=fetch.aborted,
+                check_crcs=self._check_crcs,
+                max_bytes=min(most or self._most, self._most),
+                enough=_ENOUGH,
+                codecs=self._codecs,
+            )
+            self._expansion = max(decoded.expansion, self._expansion * 0.9, 1.0)
+            if decoded.rest:
+                fetch.decoded_before(
+                    CompletedFetch(
+                        partition, fetch.ticket, decoded.rest, decoded.aborted, fetch.end
+                    )
+                )
+            return (
+                decoded.batch
+                if self._deserializers is None
+                else DeserializedBatch(decoded.batch, self._deserializers)
+            )
+        except CorruptRecordError as error:
+            return error
+
+    def _is_quick(self, records: memoryview) -> bool:
+        """Return whether the next :meth:`decode_now` will take less than 5 ms."""
+        size, magic, compressed = first_batch(records)
+        if magic < 2:
+            return (
+                len(records) <= _QUICK // 80 and not compressed
+            )  # kafka-python's code decodes these
+        return size * self._expansion <= 2 * _ENOUGH if compressed else len(records) <= _QUICK
+
+
+class PartitionReader:
+    """Delivery of one partition's records, by batch or one by one; one task at a time."""
+
+    __slots__ = ("_buffer", "_cursor", "_decoder", "_rest_ticket", "partition")
+
+    def __init__(
+        self, partition: AssignedPartition, buffer: FetchBuffer, decoder: BatchDecoder
+    ) -> None:
+        self.partition = partition
+        self._buffer = buffer
+        self._decoder = decoder
+        self._cursor: Cursor | None = None
+        self._rest_ticket = 0
+
+    # --- batch by batch ---
+
+    async def next_batch(self) -> RecordBatch | None:
+        """Return the next buffered batch, decoded; ``None`` if nothing may be delivered of it.
+
+        The caller delivers it in the same step. When cancelled, the batch is still in the buffer.
+        """
+        fetch = self._buffer.pop(self.partition)
+        if fetch is None:
+            return None
+        try:
+            batch = await self._decoder.decode(fetch)
+        except BaseException:
+            if self.partition.accepts(fetch.ticket):
+                self._buffer.put_first(fetch)
+            raise
+        return self._accept(fetch, batch)
+
+    def next_batch_nowait(self) -> RecordBatch | None:
+        """Return the next batch as :meth:`next_batch`, in this step."""
+        fetch = self._buffer.pop(self.partition)
+        return None if fetch is None else self._accept(fetch, self._decoder.decode_now(fetch))
+
+    async def further_batch(self) -> RecordBatch | None:
+        """Return another batch for the ones just delivered, or ``None``.
+
+        The wait cannot be cancelled, since there is something to deliver. So corrupt records, the
+        failure of a plugin's codec, and batches that take long to decode are left to the next
+        receive.
+        """
+        with trio.move_on_after(_MORE), suppress(CorruptRecordError, PluginError):
+            return await self.next_batch()
+        return None
+
+    def deliver(self, batch: RecordBatch, most: int | None) -> RecordBatch:
+        """Deliver a batch, or its first ``most`` records; the rest returns to the buffer."""
+        if most is not None and len(batch) > most:
+            self._buffer.put_back(self.partition, batch[most:])
+            batch = batch[:most]
+        self.partition.delivered(batch)
+        if isinstance(batch, DeserializedBatch):
+            batch = batch.delivered_by(partial(self._stands_at, self.partition.ticket))
+        return batch
+
+    def _stands_at(self, ticket: int, offset: int) -> None:
+        """Return to a record that could not be deserialized, unless the batch is overtaken."""
+        if self.partition.accepts(ticket):
+            self.partition.step_back(offset)
+
+    # --- record by record ---
+
+    def begin_records(self, batch: RecordBatch) -> Cursor:
+        """Deliver a batch record by record, through the returned cursor while it is live.
+
+        :meth:`release` returns the rest to the buffer.
+        """
+        self._cursor, self._rest_ticket = self.partition.begin_records(batch), self.partition.ticket
+        return self._cursor
+
+    def release(self) -> None:
+        """Return the rest of a batch that is delivered record by record to the buffer."""
+        cursor = self._cursor
+        self._cursor = None
+        if cursor is not None:
+            rest: RecordBatch = cursor.rest
+            self.partition.end_records()
+            if rest and self.partition.accepts(self._rest_ticket):
+                self._buffer.put_back(self.partition, rest)
+
+    def _accept(
+        self, fetch: CompletedFetch, batch: RecordBatch | CorruptRecordError
+    ) -> RecordBatch | None:
+        """Account for a decoded batch; return the part to deliver now.
+
+        The rest returns to the buffer. Raises the error of a corrupt batch.
+        """
+        partition = self.partition
+        if not partition.accepts(fetch.ticket):
+            return None
+        if isinstance(batch, CorruptRecordError):
+            partition.refetch(
+                partition.position or 0
+            )  # so it is never skipped; the user may seek past it
+            raise batch
+        if fetch.rest is not None:
+            self._buffer.put_first(fetch.rest)
+        elif partition.fetch_offset < 0 and fetch.batch is None:
+            partition.decoded_to(batch.next_offset)
+        elif fetch.end is not None and batch.next_offset < fetch.end:
+            partition.refetch(
+                batch.next_offset
+            )  # something corrupt follows, and the next fetch begins with it
+        if not batch:
+            partition.passed_over(max(partition.position or 0, batch.next_offset))
+            return None
+        if not partition.deliverable:  # paused, or being revoked, since the decoding began
+            self._buffer.put_back(partition, batch)
+            return None
+        return self._within_limit(batch)
+
+    def _within_limit(self, batch: RecordBatch) -> RecordBatch | None:
+        partition, limit = self.partition, self.partition.limit
+        if limit is None or batch.next_offset <= limit:
+            return batch
+        head = batch.head(limit)
+        if rest := batch[len(head) :]:
+            self._buffer.put_back(partition, rest)
+        if not head:
+            partition.passed_over(limit)
+        return head or None

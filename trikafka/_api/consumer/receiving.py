@@ -1,0 +1,401 @@
+"""Delivery from all partitions together: a fair merge over their readers.
+
+Owned by the consumer. Every receive counts as a poll (``max_poll_interval_ms``), marks the records
+of the receive before it as processed, and runs the rebalance listeners. A cancelled receive never
+loses a record (see :mod:`trikafka._api.consumer.reader`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import trio
+
+from ..._managers.group.listener_invoker import RebalanceListenerInvoker
+from ..._managers.group.poll_timer import PollTimer
+from ..._net.signal import Signal
+from ..._state.consumer.assignment import AssignedPartition, Assignment
+from ..._state.consumer.fetch_buffer import FetchBuffer
+from ..._state.consumer.progress import Cursor
+from ..._wire.columns import RecordBatch
+from ..._wire.compression import Codecs
+from ...config import ConsumerConfig
+from ...types import Record, TopicPartition
+from .reader import BatchDecoder, PartitionReader
+from .turns import TURN, TURN_BYTES, record_iterator
+
+_BUSY = (
+    "this consumer is receiving already, in another task or in the receive that runs "
+    "this rebalance listener"
+)
+Until = Mapping[TopicPartition, int]
+Ready = tuple[PartitionReader, RecordBatch]
+
+
+class Readers:
+    """The readers of the assigned partitions, made on first use."""
+
+    def __init__(self, config: ConsumerConfig, buffer: FetchBuffer, codecs: Codecs) -> None:
+        self._buffer = buffer
+        self._decoder = BatchDecoder(config, codecs)
+        self._readers: dict[AssignedPartition, PartitionReader] = {}
+
+    def of(self, partition: AssignedPartition) -> PartitionReader:
+        """Return the reader of a partition."""
+        reader = self._readers.get(partition)
+        if reader is None:
+            reader = self._readers[partition] = PartitionReader(
+                partition, self._buffer, self._decoder
+            )
+        return reader
+
+    def forget_others(self, assignment: Assignment) -> None:
+        """Drop the readers of partitions that are no longer assigned."""
+        mine = set(assignment)
+        self._readers = {
+            partition: reader for partition, reader in self._readers.items() if partition in mine
+        }
+
+
+class ReceiveTurn:
+    """The permission to receive: for one task at a time.
+
+    No receive may begin while the consumer unsubscribes, or while other tasks use streams.
+    """
+
+    def __init__(self, claim: Callable[[], None]) -> None:
+        self._claim_records = claim
+        self._taken = False
+        self._closed_to: str | None = None
+
+    def close(self, why: str | None) -> None:
+        """Let no receive begin, because of ``why``; ``None`` permits them again."""
+        self._closed_to = why
+
+    def check(self) -> None:
+        """Raise :exc:`trio.BusyResourceError` if no receive may begin now."""
+        if self._taken:
+            raise trio.BusyResourceError(_BUSY)
+        if self._closed_to is not None:
+            raise trio.BusyResourceError(self._closed_to)
+
+    def claim(self) -> None:
+        """Raise as :meth:`check`, and if streams read the partitions now."""
+        self.check()
+        self._claim_records()
+
+    def __enter__(self) -> None:
+        self._taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._taken = False
+
+
+class Receiver:
+    """Delivery of the assigned partitions' records, in turns; one task at a time.
+
+    ``check`` raises the errors that the user must see before a delivery. ``claim`` raises if
+    streams read the partitions now.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        assignment: Assignment,
+        buffer: FetchBuffer,
+        readers: Readers,
+        invoker: RebalanceListenerInvoker,
+        poll_timer: PollTimer,
+        arrived: Signal,
+        check: Callable[[], None],
+        claim: Callable[[], None],
+    ) -> None:
+        self._max_poll_records = config.max_poll_records
+        self._assignment = assignment
+        self._buffer = buffer
+        self._readers = readers
+        self._invoker = invoker
+        self._poll_timer = poll_timer
+        self._check = check
+        self._arrived = arrived  # there may be something to receive
+        self._turn = ReceiveTurn(claim)
+        # The partitions of the records that were delivered last.
+        self._in_hand: list[AssignedPartition] = []
+        # The reader of the batch that is delivered record by record.
+        self._reader: PartitionReader | None = None
+        self._cursor: Cursor | None = None
+        self._last_yield = 0.0
+        self.records = record_iterator(self.record)
+
+    def stop(self, why: str | None) -> None:
+        """Let no receive begin, because of ``why``; ``None`` permits them again."""
+        self._turn.close(why)
+
+    # --- record by record ---
+
+    async def record(self) -> Record:
+        """Return the next record; wait for it. Raises as :meth:`batch`.
+
+        This is the whole way; ``records`` shortens it where possible.
+        """
+        # While a cursor is live, the next record is in memory, decoded and owned: no error,
+        # listener or fetch has to be looked at, because each of these ends the cursor or posts news
+        # (``Receiver.news``). So this branch does what a receive must do for every record, and no
+        # more: the check for cancellation, a turn for the other tasks and a poll at most once a
+        # millisecond.
+        #
+        # The cursor and ``pending`` are looked at again after the checkpoint: meanwhile another
+        # task may have sought, or the membership may have posted a rebalance. A record that was
+        # delivered after that would belong to a partition that is being revoked.
+        cursor = self._cursor
+        if cursor is not None:
+            now = trio.current_time()
+            if now - self._last_yield >= TURN:
+                self._poll_timer.polled(now)
+                await trio.lowlevel.checkpoint()
+                self._turn_begun()
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            if cursor.live and not self._invoker.pending:
+                self.records.follow(cursor)
+                return cursor.take()
+        while True:
+            ready = await self._next(float("inf"), None)
+            if ready is not None:
+                return self._begin_records(*ready)
+
+    def record_nowait(self) -> Record:
+        """Return the next record if one is buffered.
+
+        Raises :exc:`trio.WouldBlock` if not, or if a rebalance has to be served first.
+        """
+        self._turn.claim()
+        cursor, now = self._cursor, trio.current_time()
+        if cursor is not None:
+            self._poll_timer.polled(now)
+            if cursor.live and not self._invoker.pending:
+                return cursor.take()
+        self._begin(now)
+        self._release()
+        self._assignment.limit(None)
+        if not self._invoker.pending and (ready := self._next_nowait()) is not None:
+            return self._begin_records(*ready)
+        raise trio.WouldBlock
+
+    def _begin_records(self, reader: PartitionReader, batch: RecordBatch) -> Record:
+        self._reader = reader
+        self._cursor = reader.begin_records(batch)
+        self._in_hand.append(reader.partition)
+        self._buffer.count_delivered(batch.nbytes)
+        self.records.follow(self._cursor)
+        return self._cursor.take()
+
+    def _turn_begun(self) -> float:
+        """Note that other tasks have just run; return the current time."""
+        self._last_yield = trio.current_time()
+        self.records.turn_begun()
+        return self._last_yield
+
+    def news(self) -> None:
+        """Send the next record the whole way: something concerns the whole consumer.
+
+        A rebalance that was posted, for example.
+        """
+        self.records.follow(None)
+
+    def _release(self) -> None:
+        """Return the rest of a batch that is delivered record by record to the buffer."""
+        reader = self._reader
+        self._reader = None
+        self._cursor = None
+        self.records.follow(None)
+        if reader is not None:
+            reader.release()
+
+    # --- batch by batch ---
+
+    async def batch(
+        self,
+        timeout: float | None,
+        until: Until | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> RecordBatch | None:
+        """Return the next batch; ``None`` past ``timeout`` seconds, or once ``stop()`` is true.
+
+        ``timeout=None`` waits without a limit. With ``until``, only its partitions deliver, and
+        only records before its offsets.
+        """
+        deadline = float("inf") if timeout is None else trio.current_time() + timeout
+        ready = await self._next(deadline, until, stop)
+        return None if ready is None else self._deliver(*ready)
+
+    async def gather(
+        self, until: Until | None, stop: Callable[[], bool] | None, max_rows: int, max_bytes: int
+    ) -> list[RecordBatch]:
+        """Return the next batch and what else is buffered; an empty list once ``stop()`` is true.
+
+        Only the wait can be cancelled: later, batches have been delivered that must not be lost.
+        """
+        batch = await self.batch(None, until, stop)
+        if batch is None:
+            return []
+        batches = [batch]
+        rows, size, last_yield = len(batch), batch.nbytes, trio.current_time()
+        since = size  # the last turn of others, in bytes
+        with self._turn, trio.CancelScope(shield=True):
+            while (
+                rows < max_rows
+                and size < max_bytes
+                and (further := await self._further()) is not None
+            ):
+                batches.append(further)
+                rows, size, since = (
+                    rows + len(further),
+                    size + further.nbytes,
+                    since + further.nbytes,
+                )
+                if since >= TURN_BYTES or trio.current_time() - last_yield >= TURN:
+                    await trio.lowlevel.checkpoint()
+                    last_yield = trio.current_time()
+                    since = 0
+        return batches
+
+    async def _further(self) -> RecordBatch | None:
+        """Return another buffered batch for the batches just delivered, if there is one.
+
+        Those do not count as processed by this.
+        """
+        while (
+            not self._invoker.pending and (partition := self._buffer.next_partition()) is not None
+        ):
+            reader = self._readers.of(partition)
+            before = partition.ticket
+            if (batch := await reader.further_batch()) is not None:
+                return self._deliver(reader, batch)
+            if partition.ticket != before:  # something corrupt, which the next receive raises
+                return None
+        return None
+
+    def batch_nowait(self) -> RecordBatch:
+        """Return the next batch if one is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
+        self._turn.claim()
+        self._begin(trio.current_time())
+        self._release()
+        self._assignment.limit(None)
+        if not self._invoker.pending and (ready := self._next_nowait()) is not None:
+            return self._deliver(*ready)
+        raise trio.WouldBlock
+
+    def _deliver(self, reader: PartitionReader, batch: RecordBatch) -> RecordBatch:
+        self._in_hand.append(reader.partition)
+        batch = reader.deliver(batch, self._max_poll_records)
+        self._buffer.count_delivered(batch.nbytes)
+        return batch
+
+    # --- the way that all receives share ---
+
+    async def _next(
+        self, deadline: float, until: Until | None, stop: Callable[[], bool] | None = None
+    ) -> Ready | None:
+        """Serve what is due, and take the next batch that holds a record.
+
+        ``None`` at the deadline, or once ``stop()`` is true.
+        """
+        if (
+            stop is not None or not self._buffer.empty
+        ):  # an empty buffer means a wait, in which other tasks run
+            await trio.lowlevel.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        now = self._turn_begun()
+        try:
+            self._turn.claim()
+            self._begin(now)
+        # The error will be raised again at the next call: a loop that calls at once must not keep
+        # other tasks from running.
+        except Exception:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            raise
+        with self._turn:
+            self._assignment.receive_begun()
+            try:
+                self._release()
+                return await self._next_ready(now, deadline, until, stop)
+            finally:
+                self._assignment.receive_ended()
+                self._polled(trio.current_time())
+
+    async def _next_ready(
+        self, now: float, deadline: float, until: Until | None, stop: Callable[[], bool] | None
+    ) -> Ready | None:
+        while True:
+            if now - self._last_yield >= TURN:  # fetches may hold much without a record
+                await trio.lowlevel.checkpoint()
+                self._turn_begun()
+            told = await self._invoker.invoke(deadline)
+            self._check()
+            if not told:
+                return None
+            self._assignment.limit(until)
+            if stop is not None and stop():
+                return None
+            if (partition := self._buffer.next_partition()) is not None:
+                reader = self._readers.of(partition)
+                if (batch := await reader.next_batch()) is not None:
+                    return reader, batch
+                now = trio.current_time()
+            elif await self._wait(deadline):
+                now = self._turn_begun()
+            else:
+                return None
+
+    async def _wait(self, deadline: float) -> bool:
+        """Wait for something to deliver; return False at the deadline.
+
+        The time of the wait counts as polling.
+        """
+        with self._poll_timer.waiting():
+            if deadline == float("inf"):
+                await self._arrived.wait()
+                return True
+            with trio.move_on_at(deadline) as scope:
+                await self._arrived.wait()
+            return not scope.cancelled_caught
+
+    def _next_nowait(self) -> Ready | None:
+        while (partition := self._buffer.next_partition()) is not None:
+            reader = self._readers.of(partition)
+            if (batch := reader.next_batch_nowait()) is not None:
+                return reader, batch
+        return None
+
+    def give_up(self) -> None:
+        """Return what is under way to the buffer: streams read the partitions from now on.
+
+        Counts as a poll: what was delivered before is processed.
+        """
+        self._turn.check()
+        self._release()
+        self._begin(trio.current_time())
+        self._buffer.begin()
+
+    def _polled(self, now: float) -> None:
+        """Note a poll.
+
+        A receive that only waits for a listener does not count. A listener has
+        ``max_poll_interval_ms`` in all, however often a receive checks whether it has returned.
+        """
+        if self._invoker.busy:
+            self._poll_timer.check_session(now)
+        else:
+            self._poll_timer.polled(now)
+
+    def _begin(self, now: float) -> None:
+        """Begin a receive: what the receive before it delivered is processed now."""
+        self._polled(now)
+        self._check()
+        self._buffer.begin()
+        in_hand = self._in_hand
+        self._in_hand = []
+        for partition in in_hand:
+            partition.came_back()

@@ -1,0 +1,64 @@
+"""The turns of iteration over buffered records: other tasks run at least once a millisecond."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..._wire import _implementation
+from ...types import Record
+
+if TYPE_CHECKING:
+    from ..._wire._fallback_iterating import RecordIterator
+
+#: Iteration over buffered records lets other tasks run at least this often (seconds).
+TURN = 0.001
+#: And after so many bytes that were decoded. A broker over TLS encrypts some 200 KB ahead (its
+#: ``socket.send.buffer.bytes``), then waits until the connection's reader has taken those: a reader
+#: that had its turn every millisecond only kept it waiting for as long as the decoding took.
+TURN_BYTES = 524_288
+
+
+def record_iterator(whole_way: Callable[[], Coroutine[Any, Any, Record]]) -> RecordIterator:
+    """Return the iterator that ``async for`` takes records from.
+
+    It takes the next record from the cursor where nothing else has to be done, else from
+    ``whole_way``.
+    """
+    # A buffered record must not cost a trip through the event loop, or even a Python frame: the
+    # compiled iterator hands over the next record of the cursor itself. It does so only while three
+    # things hold: the cursor lives (no seek, reset or rebalance has overtaken the batch), the
+    # task is not cancelled, and the turn of 1 ms is not over. Otherwise ``whole_way`` runs, an
+    # ordinary async function that does all that a receive has to do.
+    #
+    # The turn is what keeps the loop responsive. Without it, a loop over a full buffer would never
+    # reach a checkpoint, and heartbeats, fetches and the user's other tasks would wait until the
+    # buffer is empty.
+    #
+    # The iterator reads the monotonic clock itself where Trio does; a test's virtual clock has to
+    # be asked.
+    own_clock = type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
+    return _implementation.current.RecordIterator(
+        whole_way, TURN, _context(), None if own_clock else trio.current_time
+    )
+
+
+def _context() -> object | None:
+    """Return Trio's context of the running task, for a cheap check for cancellation.
+
+    ``None`` if this version of Trio lacks what ``checkpoint_if_cancelled`` looks at. The check
+    happens for every record, and the public way costs more than all the rest of a record.
+    """
+    try:
+        from trio._core._run import GLOBAL_RUN_CONTEXT
+
+        task: Any = GLOBAL_RUN_CONTEXT.task
+        known = task is trio.lowlevel.current_task()
+        known &= isinstance(task._cancel_status.effectively_cancelled, bool) and isinstance(
+            task._runner.ki_pending, bool
+        )
+    except (ImportError, AttributeError):
+        return None
+    return GLOBAL_RUN_CONTEXT if known else None

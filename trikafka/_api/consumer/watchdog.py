@@ -1,0 +1,237 @@
+"""The watchdog of a consumer: its partitions' records, its place in the group, its commits.
+
+See :mod:`.stalls`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+
+from ..._managers.commits.auto_commit import AUTO_COMMIT, AutoCommit
+from ..._managers.consumer.fetch import Fetcher
+from ..._managers.group.listener_invoker import RebalanceListenerInvoker
+from ..._managers.group.membership_base import MembershipBase
+from ..._managers.group.membership_choice import MembershipChoice
+from ..._net.outages import Outages
+from ..._state.consumer.assignment import AssignedPartition
+from ..._state.consumer.partition_state import PartitionState
+from ..._state.group.member import MemberState
+from ...config import ConsumerConfig
+from ...errors import TrikafkaError
+from ...interfaces import FetchManager, MembershipManager, MetadataManager, PositionsManager
+from ...types import TopicPartition
+from ..client.owing import calls_owed, metadata_owed
+from ..client.stalls import NEVER, Owed, StallWatch
+from .core import ConsumerCore
+
+_log = logging.getLogger("trikafka.consumer")
+#: The memberships that report their heartbeats and waits; a plugin's does not.
+_OURS = (MembershipBase, MembershipChoice)
+#: The key of the member's place in its group.
+GROUP = "group"
+
+
+class Watchdog(StallWatch):
+    """The watch over what one consumer owes."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        core: ConsumerCore,
+        outages: Outages,
+        metadata: MetadataManager,
+        positions: PositionsManager,
+        fetcher: FetchManager,
+        invoker: RebalanceListenerInvoker,
+        *,
+        membership: MembershipManager | None = None,
+        auto_commit: AutoCommit | None = None,
+        fetched_by: str | None = None,
+        held: Callable[[AssignedPartition], str | None] = lambda partition: None,
+    ) -> None:
+        limit = config.stall_warning_ms / 1000
+        sources: list[Callable[[float], Iterator[Owed]]] = [
+            self._partitions,
+            self._group,
+            self._commits,
+        ]
+        sources.append(partial(metadata_owed, metadata, outages))
+        # Auto commit is a series of calls, watched as a whole.
+        sources.append(partial(calls_owed, config, but=AUTO_COMMIT))
+        super().__init__(_log, limit, sources)
+        self._config = config
+        self._core = core
+        self._outages = outages
+        self._metadata = metadata
+        self._positions = positions
+        self._fetcher = fetcher
+        self._invoker = invoker
+        self._membership = membership
+        self._auto_commit = auto_commit
+        self._fetched_by = fetched_by  # the plugin that fills the fetch manager's seat
+        # Returns a sentence about a stream's handler that holds records of the partition.
+        self._held = held
+        # A broker may hold a fetch that long without a response: only twice that time without one
+        # means something.
+        self._fresh = max(0.0, 2 * config.fetch_max_wait_ms / 1000 - limit)
+
+    # --- partitions ---
+
+    def _partitions(self, now: float) -> Iterator[Owed]:
+        for partition in list(self._core.assignment):
+            if self._core.assignment.partitions.get(partition.tp) is not partition:
+                continue  # revoked while the watch was suspended
+            progress = partition.position, partition.ticket
+            yield Owed(
+                partition,
+                partition.tp,
+                progress,
+                self._rested_at(partition, now),
+                partial(self.reason, partition),
+            )
+
+    def _rested_at(self, partition: AssignedPartition, now: float) -> float:
+        """Return when a partition last had no reason for progress.
+
+        It was paused or limited, or a fetch at the end of its log succeeded.
+        """
+        if partition.error is not None:
+            return NEVER
+        if partition.paused or partition.limit is not None:
+            return now
+        if (
+            partition.state is not PartitionState.FETCHING
+            or partition.lag != 0
+            or self._leaderless(partition.tp) is not None
+        ):
+            return NEVER
+        if not isinstance(self._fetcher, Fetcher):
+            return now  # a plugin does not report when it fetched
+        fetched_at = self._fetcher.last_fetch(partition)[0]
+        return NEVER if fetched_at is None else fetched_at + self._fresh
+
+    def reason(self, partition: AssignedPartition) -> str:
+        """Return why a partition makes no progress, as far as the client can see."""
+        # The order is from the cause that makes all later ones irrelevant to the one that is left
+        # when nothing else explains it: an error to raise, no broker, no leader, a state that waits
+        # for something, records that the user does not take, room, the last error of a fetch. Only
+        # what is left is the leader's own silence.
+        if partition.error is not None:
+            return f"it failed, and no receive has raised that yet: {partition.error}"
+        if (away := self._away(partition.tp)) is not None:
+            return away
+        if (leader := self._leaderless(partition.tp)) is not None:
+            return f"it has no leader that can be asked: {leader}"
+        match partition.state:
+            case PartitionState.AWAITING_CALLBACK:
+                return self._invoker.obstacle or "the rebalance listeners have not run"
+            case PartitionState.AWAITING_POSITION:
+                return (
+                    "its position is not known: "
+                    f"{self._positions.last_error or 'the look-up is under way'}"
+                )
+            case PartitionState.VALIDATING:
+                error = (
+                    self._fetcher.validation_error if isinstance(self._fetcher, Fetcher) else None
+                )
+                return (
+                    "its position could not be checked against the new leader's log yet: "
+                    f"{error or 'the look-up is under way'}"
+                )
+            case PartitionState.REVOKING | PartitionState.LOST:
+                return f"it is being revoked: {self._invoker.obstacle or 'that takes long'}"
+        if (held := self._held(partition)) is not None:
+            return held
+        if self._core.buffer.size_of(partition) or partition.progress.in_hand:
+            return "records of it are there, but no task receives them"
+        if self._core.buffer.leaves_out(partition):
+            return (
+                "fetch_buffer_bytes is used up by other partitions, and no task receives records "
+                "of this one"
+            )
+        if self._fetched_by is not None:
+            return (
+                f"plugin {self._fetched_by}: fetch.run has fetched nothing of it, though there "
+                "may be records"
+            )
+        if isinstance(self._fetcher, Fetcher) and (error := self._fetcher.last_fetch(partition)[1]):
+            return f"fetching it fails: {error}"
+        if self._core.buffer.buffered and partition.lag == 0:
+            return (
+                "nothing is fetched from its leader: the fetch buffer is full of records that no "
+                "task receives"
+            )
+        return (
+            "its leader sends nothing, though there are records"
+            if partition.lag
+            else "its leader does not respond to fetches"
+        )
+
+    def _away(self, tp: TopicPartition) -> str | None:
+        """Return why the leader, or every broker, is unreachable; ``None`` if it is reachable."""
+        unreachable = self._outages.unreachable()
+        if self._outages.all_away:
+            return (
+                f"no broker of the cluster can be reached: {next(iter(unreachable.values())).error}"
+            )
+        with suppress(TrikafkaError):
+            outage = unreachable.get(self._metadata.snapshot.leader(tp))
+            return None if outage is None else f"its leader cannot be reached: {outage.error}"
+        return None
+
+    def _leaderless(self, tp: TopicPartition) -> TrikafkaError | None:
+        try:
+            self._metadata.snapshot.leader(tp)
+        except TrikafkaError as error:
+            return error
+        return None
+
+    # --- the group ---
+
+    def _group(self, now: float) -> Iterator[Owed]:
+        member = self._core.member
+        if not self._core.subscription.grouped or self._membership is None:
+            return
+        well_at, progress = NEVER, (member.settlings, member.last_heartbeat)
+        if member.state is MemberState.STALE or member.hindrance is not None:
+            # The member has left because nothing was received, or the group refuses it: the log and
+            # health() already say so.
+            well_at = now
+        elif member.state is MemberState.STABLE:
+            # A plugin's member does not report its heartbeats.
+            well_at = member.heartbeat_due if isinstance(self._membership, _OURS) else now
+        else:
+            progress = (member.settlings, None)
+        yield Owed(GROUP, f"group {self._config.group_id!r}", progress, well_at, self._why_outside)
+
+    def _why_outside(self) -> str:
+        """Return why the member is not in its group, or why that is in doubt."""
+        member, membership = self._core.member, self._membership
+        if membership is not None and membership.fatal is not None:
+            return f"the group's work has stopped: {membership.fatal}"
+        if self._outages.all_away:
+            return "no broker of the cluster can be reached"
+        if (obstacle := self._invoker.obstacle) is not None:
+            return f"the member is {member.state.value}: {obstacle}"
+        error = member.heartbeat_error
+        if error is None and isinstance(membership, _OURS):
+            error = membership.reason.error()
+        if member.state is MemberState.STABLE:
+            return f"no heartbeat has been answered: {error or 'no response from the coordinator'}"
+        return (
+            f"the member is {member.state.value}: "
+            f"{error or 'the coordinator has not responded yet'}"
+        )
+
+    # --- commits ---
+
+    def _commits(self, now: float) -> Iterator[Owed]:
+        if (auto_commit := self._auto_commit) is None:
+            return
+        since = auto_commit.unsettled_since
+        name = f"auto commit of group {self._config.group_id!r}"
+        why = lambda: str(auto_commit.obstacle or "the coordinator has not responded yet")  # noqa: E731
+        yield Owed("auto commit", name, None, now if since is None else since, why)

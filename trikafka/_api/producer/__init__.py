@@ -1,0 +1,1 @@
+"""The public producer, its acks and tables, and its transaction."""

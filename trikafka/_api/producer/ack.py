@@ -1,0 +1,84 @@
+"""The acks of a producer: one for each record, made by the native code beside the record."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..._managers.producer.batch_waits import waiters_of
+from ..._state.producer.producer_batch import ProducerBatch
+from ..._wire import _implementation
+from ...types import RecordMetadata, TopicPartition
+from .waiting import fairness
+
+if TYPE_CHECKING:
+    from ..._wire._fallback_producing import DeliveryHandle as _DeliveryHandle
+else:
+    _DeliveryHandle = _implementation.current.DeliveryHandle
+
+
+class Ack(_DeliveryHandle):
+    """The future outcome of one record.
+
+    An ack without a waiting task costs nothing. A failure that no task waits for is logged.
+    """
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<trikafka.Ack {self.partition} {'done' if self.done else 'waiting'}>"
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition that the record goes to."""
+        place: TopicPartition = self._batch.place
+        return place
+
+    @property
+    def done(self) -> bool:
+        """True once the outcome is known; then :meth:`wait` returns without waiting."""
+        settled: bool = self._batch.part(self._index)[0].settled
+        return settled
+
+    async def wait(self) -> RecordMetadata:
+        """Wait until the record is delivered; return its metadata.
+
+        Any number of tasks may wait, any number of times.
+
+        Returns:
+            The record's partition, offset and timestamp.
+
+        Raises:
+            DeliveryTimeoutError: No outcome within ``delivery_timeout_ms``. The record may or may
+                not be in the log.
+            OutOfOrderSequenceError: The record may or may not be in the log.
+            TrikafkaError: The broker refused the record.
+
+        When cancelled, the delivery goes on.
+        """
+        batch: ProducerBatch = self._batch
+        index = self._index
+        # A split batch has ``parts``: the broker called it too large (MESSAGE_TOO_LARGE), and the
+        # records went into smaller batches. Each wait may end by a split rather than by an outcome,
+        # so the loop looks up the part that holds this record and waits there.
+        #
+        # There is no event an ack. The batch has one ``Waiters`` for all of its records, which
+        # reschedules their tasks in one step when the outcome comes; it is made by the first task
+        # that waits.
+        if batch.outcome.parts:
+            batch, index = batch.part(index)
+        if not batch.settled:
+            task = trio.lowlevel.current_task()
+            while not batch.settled:
+                waiters: Any = batch.outcome.signal or waiters_of(batch)
+                waiters.add(task)
+                await trio.lowlevel.wait_task_rescheduled(waiters)
+                if batch.outcome.parts:
+                    batch, index = batch.part(index)
+        elif time.perf_counter() >= fairness.due:
+            await fairness.checkpoint()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return batch.metadata(index, self._timestamp)

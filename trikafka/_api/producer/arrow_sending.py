@@ -1,0 +1,437 @@
+"""A table on its way into a topic: checked as a whole, then encoded piece by piece.
+
+The accumulator holds the records as if they had been sent one by one. The objects here belong to
+one call of ``Producer.send_arrow``, or of ``Producer.enqueue_arrow`` and the ack that it returns.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from ..._managers.producer.batch_waits import settled, waiters_of
+from ..._net.deadlines import Call, run_call
+from ..._state.producer.producer_batch import ProducerBatch
+from ..._wire import _implementation
+from ..._wire.columns import Columns, arrow_is_loaded
+from ...config import ProducerConfig
+from ...errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
+from ...interfaces import ProduceManager, RowsBatch, TableRows, TakenRows
+from ...types import TopicPartition
+from .waiting import fairness, within
+
+if TYPE_CHECKING:
+    from ..._wire.arrow import ArrowRows
+
+#: The bytes of a piece of a table, which is handled between two checkpoints. Copying it takes about
+#: a millisecond.
+_PIECE_BYTES = 1 << 20
+#: No bound: where rows are only checked, their bytes do not count.
+_MOST_BYTES = sys.maxsize
+#: With this many requests in flight the brokers are busy while this many bytes are encoded. With
+#: fewer requests, the batches are sent sooner.
+_BUSY, _WHEN_BUSY, _WHEN_IDLE = 2, 1 << 20, 1 << 18
+#: The rows of a piece: all in compiled code, or each looked at by Python.
+_PIECE_ROWS, _PIECE_ROWS_PURE = 16_384, 512
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDelivery:
+    """The rows written to one partition.
+
+    Records of other producers may lie between the offsets.
+
+    Attributes:
+        rows: The number of rows.
+        first_offset: The offset of the first row; ``None`` if the broker returns none (``acks=0``).
+        last_offset: The offset of the last row, likewise.
+    """
+
+    rows: int
+    first_offset: int | None
+    last_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowDelivery:
+    """A table that was delivered.
+
+    Attributes:
+        rows: The number of rows.
+        partitions: The rows and offsets, by partition.
+    """
+
+    rows: int
+    partitions: Mapping[TopicPartition, PartitionDelivery]
+
+
+async def open_rows(data: Any, limiter: trio.CapacityLimiter, **names: Any) -> ArrowRows:
+    """Return the table as rows to send.
+
+    Data that is not a pyarrow object is converted in a thread: a query may run for its results. The
+    first table of a program is converted there, too, because the import takes 30 ms and more.
+
+    Raises :exc:`ConfigurationError`, ``ImportError`` without pyarrow, and the errors of the
+    conversion. When cancelled, waits for the thread.
+    """
+    if arrow_is_loaded():
+        import pyarrow
+
+        if isinstance(data, pyarrow.Table | pyarrow.RecordBatch):
+            return _make_rows(data, names)
+    return await trio.to_thread.run_sync(_make_rows, data, names, limiter=limiter)
+
+
+def _make_rows(data: Any, names: dict[str, Any]) -> ArrowRows:
+    try:
+        from ..._wire.arrow import ArrowRows
+    except ImportError as error:
+        how = "pip install 'trikafka[arrow]' (from a clone: pip install '.[arrow]')"
+        raise ImportError(f"to send a table needs pyarrow: {how}") from error
+    return ArrowRows(data, **names)
+
+
+class ArrowSending:
+    """A table on its way into a topic."""
+
+    def __init__(
+        self,
+        manager: ProduceManager,
+        config: ProducerConfig,
+        topic: str,
+        rows: ArrowRows,
+        joins: Callable[[], None],
+        *,
+        call: str,
+        awaited: bool,
+    ) -> None:
+        self._manager = manager
+        self._accumulator = manager.accumulator
+        self.call = call  # the call's name, for errors
+        self._joins = joins  # raises once the transaction of the table takes no more
+        self._config = config
+        self._topic = topic
+        self._rows = rows
+        self._count = len(rows)
+        self._tally = _Tally(claimed=awaited)
+        self._used = self._accumulator.used  # when the senders last ran
+        slowly = _implementation.name_in_use != "native" or config.partitioner != "default"
+        self._piece_rows = _PIECE_ROWS_PURE if slowly else _PIECE_ROWS
+        self._looked_at = _PIECE_BYTES if slowly or not rows.shared else _MOST_BYTES
+
+    @property
+    def accepted(self) -> int:
+        """The number of rows that were accepted."""
+        return self._tally.accepted
+
+    async def accept(self) -> bool:
+        """Put the table into batches; return whether all rows were accepted.
+
+        If not, :meth:`outcome` raises the reason.
+        """
+        tally = self._tally
+        if not self._count:
+            return True
+        await self._know(self._rows.partition)
+        # Two passes. The first looks at every row (types, sizes, timestamps, partitions) and sends
+        # nothing: a table with a bad row is refused as a whole, and the error names the row. The
+        # second encodes piece by piece, with a checkpoint between two: neither the table's size nor
+        # a full buffer holds the event loop. The first batches are on their way while later rows
+        # are still encoded.
+        #
+        # After the first accepted row an error is no longer raised here: rows are on their way, so
+        # the error must wait for their outcomes (ArrowDeliveryError counts them).
+        await self._check()
+        try:
+            await self._put()
+        except (TrikafkaError, trio.ClosedResourceError) as error:
+            if not tally.accepted:
+                raise
+            tally.fail(error)
+        # Otherwise the acks of many tables would keep all these tables in memory.
+        self._rows.release()
+        return tally.error is None
+
+    async def outcome(self) -> ArrowDelivery:
+        """Stop the lingering of the table's batches; return when each row has its outcome.
+
+        Raises :exc:`ArrowDeliveryError`.
+        """
+        tally = self._tally
+        tally.claim()
+        self._manager.hurry(tally.waiting)
+        for batch in list(tally.waiting):
+            await _settled(batch)
+            tally.gather()  # one by one, while the brokers work on the next
+        if tally.error is not None:
+            raise ArrowDeliveryError(
+                self._topic, self._count, tally.delivered, tally.unknown, tally.error
+            ) from tally.error
+        return ArrowDelivery(self._count, dict(tally.partitions))
+
+    @property
+    def done(self) -> bool:
+        """True once each row has its outcome."""
+        self._tally.gather()
+        return not self._tally.waiting
+
+    async def _check(self) -> None:
+        """Check every row before the first is sent.
+
+        Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`.
+        """
+        most = -1
+        for first, piece in self._rows.pieces(self._piece_rows, self._looked_at):
+            await fairness.checkpoint()
+            unfit = _implementation.current.find_unfit(
+                self._rows.columns(piece, 0), self._accumulator.largest
+            )
+            if unfit is not None:
+                row, size = unfit
+                if size >= 0:
+                    raise self._accumulator.too_large(self._topic, size, f"row {first + row}")
+                raise ConfigurationError(
+                    f"row {first + row}: a timestamp must be milliseconds since the epoch, at "
+                    "least 0"
+                )
+            partitions = self._rows.partitions(piece)
+            most = max(most, max(partitions, default=-1) if partitions is not None else -1)
+        if most >= 0:
+            await self._know(most)
+
+    async def _put(self) -> None:
+        """Put every row into a batch, up to the first that fails."""
+        for _, piece in self._rows.pieces(self._piece_rows, _PIECE_BYTES):
+            await fairness.checkpoint()
+            columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
+            partitions = (
+                self._rows.partition
+                if self._rows.partition is not None
+                else self._rows.partitions(piece)
+            )
+            await self._know(self._rows.partition)
+            for group in self._manager.split_rows(
+                self._topic, columns, partitions, self._rows.keyed
+            ):
+                position = group.start
+                while position < group.stop:
+                    await fairness.checkpoint()
+                    taken = self._extend(columns, group, position) or await self._wait(
+                        columns, group, position
+                    )
+                    self._tally.add(taken, taken.next - position)
+                    position = taken.next
+                    self._tally.gather()
+                    if self._tally.error is not None:
+                        return
+                    await self._let_send()
+
+    async def _let_send(self) -> None:
+        """Let the senders run when they have something to send.
+
+        A broker that waits while more is encoded loses the time.
+        """
+        enough = _WHEN_IDLE if self._manager.requests_in_flight < _BUSY else _WHEN_BUSY
+        self._used = min(self._used, self._accumulator.used)
+        if self._accumulator.used - self._used >= enough:
+            await trio.lowlevel.checkpoint()
+            self._used = self._accumulator.used
+
+    def _extend(
+        self, columns: Columns, group: TableRows, position: int, admitted: bool = False
+    ) -> TakenRows | None:
+        if self._manager.closed:
+            raise trio.ClosedResourceError("this producer is closed")
+        self._joins()
+        return self._manager.extend(self._topic, columns, group, position, admitted)
+
+    async def _wait(self, columns: Columns, group: TableRows, position: int) -> TakenRows:
+        """Wait for room, and take rows.
+
+        Raises :exc:`KafkaTimeoutError` if none could be taken for ``max_block_ms``.
+        """
+
+        async def attempt(call: Call) -> TakenRows:
+            if not self._manager.knows(self._topic, group.partition):
+                await self._learn(call, group.partition)
+            call.blame(
+                TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
+            )
+            return await within(
+                call, 0.0, lambda: self._manager.wait_for_room(take, self._topic, group.partition)
+            )
+
+        def take() -> TakenRows | None:
+            return self._extend(columns, group, position, admitted=True)
+
+        return await run_call(
+            self.call, attempt, config=self._config, timeout=self._config.max_block_ms / 1000
+        )
+
+    async def _know(self, partition: int | None) -> None:
+        """Make sure that the topic, and the partition, are known.
+
+        Raises as ``Producer.enqueue``.
+        """
+        if not self._manager.knows(self._topic, partition):
+            limit = self._config.max_block_ms / 1000
+            await run_call(
+                self.call,
+                lambda call: self._learn(call, partition),
+                config=self._config,
+                timeout=limit,
+            )
+
+    async def _learn(self, call: Call, partition: int | None) -> None:
+        await call.step(
+            f"metadata of {self._topic!r}", lambda: self._manager.learn(self._topic, partition)
+        )
+
+
+class ArrowAck:
+    """The future outcome of a table, from :meth:`Producer.enqueue_arrow`.
+
+    A failure that no task waits for is logged.
+    """
+
+    __slots__ = ("_sending",)
+
+    def __init__(self, sending: ArrowSending) -> None:
+        self._sending = sending
+
+    def __repr__(self) -> str:
+        return (
+            f"<trikafka.ArrowAck {self._sending.accepted} rows "
+            f"{'done' if self.done else 'waiting'}>"
+        )
+
+    @property
+    def done(self) -> bool:
+        """True once the outcome of each row is known; then :meth:`wait` returns at once."""
+        return self._sending.done
+
+    async def wait(self) -> ArrowDelivery:
+        """Wait until all rows are delivered; they linger no longer.
+
+        Any number of tasks may wait, any number of times.
+
+        Returns:
+            The rows and offsets, by partition.
+
+        Raises:
+            ArrowDeliveryError: A row failed. The error has the number of delivered rows; it is
+                raised once each row has its outcome.
+
+        When cancelled, the delivery goes on.
+        """
+        await trio.lowlevel.checkpoint()
+        return await self._sending.outcome()
+
+
+class _Tally:
+    """The outcomes of the accepted rows.
+
+    ``waiting`` holds their batches without an outcome. ``claimed``: a task waits for the outcome,
+    so a failure need not be logged.
+    """
+
+    def __init__(self, *, claimed: bool) -> None:
+        self._claimed = claimed
+        self.accepted = self.delivered = self.unknown = 0
+        self.error: Exception | None = None
+        self.partitions: dict[TopicPartition, PartitionDelivery] = {}
+        #: The table's spans of records, by batch: records of other calls may lie between.
+        self.waiting: dict[ProducerBatch | RowsBatch, list[tuple[int, int]]] = {}
+
+    def add(self, taken: TakenRows, count: int) -> None:
+        """Note that ``count`` more rows are in a batch."""
+        batch, first = taken.batch, taken.first
+        if self._claimed:
+            _claim(batch)
+        spans = self.waiting.setdefault(batch, [])
+        if spans and spans[-1][1] == first:
+            first = spans.pop()[0]
+        spans.append((first, taken.first + count))
+        self.accepted += count
+
+    def claim(self) -> None:
+        """Note that a task waits from now on."""
+        if not self._claimed:
+            self._claimed = True
+            for batch, spans in self.waiting.items():
+                for leaf, _, _ in _leaves(batch, spans[0][0], spans[-1][1]):
+                    if not leaf.settled:
+                        _claim(leaf)
+
+    def fail(self, error: Exception) -> None:
+        """Note an error; the first one counts."""
+        self.error = self.error or error
+
+    def gather(self) -> None:
+        """Take the outcomes of the oldest batches, as far as they are known."""
+        while self.waiting:
+            batch = next(iter(self.waiting))
+            if not batch.settled and not (isinstance(batch, ProducerBatch) and batch.outcome.parts):
+                return
+            spans = self.waiting[batch]
+            leaves = [leaf for start, stop in spans for leaf in _leaves(batch, start, stop)]
+            if not all(leaf.settled for leaf, _, _ in leaves):
+                return
+            del self.waiting[batch]
+            for leaf in leaves:
+                self._add_result(*leaf)
+
+    def _add_result(self, batch: ProducerBatch | RowsBatch, start: int, stop: int) -> None:
+        if (error := batch.error) is not None:
+            self.fail(error)
+            self.unknown += stop - start if batch.maybe_written else 0
+            return
+        self.delivered += stop - start
+        first = last = None
+        if (base_offset := batch.base_offset) is not None:
+            first, last = base_offset + start, base_offset + stop - 1
+        before = self.partitions.get(batch.place)
+        if before is not None:
+            first = first if before.first_offset is None else before.first_offset
+            last = before.last_offset if last is None else last
+            self.partitions[batch.place] = PartitionDelivery(
+                before.rows + stop - start, first, last
+            )
+        else:
+            self.partitions[batch.place] = PartitionDelivery(stop - start, first, last)
+
+
+async def _settled(batch: ProducerBatch | RowsBatch) -> None:
+    if isinstance(batch, ProducerBatch):
+        await settled(batch)
+    else:
+        await batch.wait()
+
+
+def _claim(batch: ProducerBatch | RowsBatch) -> None:
+    """Keep the failure of a batch, which is raised here, out of the log.
+
+    A plugin's batches log nothing.
+    """
+    if isinstance(batch, ProducerBatch):
+        waiters_of(batch)
+
+
+def _leaves(
+    batch: ProducerBatch | RowsBatch, start: int, stop: int
+) -> Iterator[tuple[ProducerBatch | RowsBatch, int, int]]:
+    """Yield the batches of these records after splits, each with its span."""
+    if not isinstance(batch, ProducerBatch) or not batch.outcome.parts:
+        yield batch, start, stop
+        return
+    offset = 0
+    for part in batch.outcome.parts:
+        first, last = max(start - offset, 0), min(stop - offset, part.count)
+        if first < last:
+            yield from _leaves(part, first, last)
+        offset += part.count

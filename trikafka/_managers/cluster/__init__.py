@@ -1,0 +1,1 @@
+"""The conversations that any client has: metadata, coordinators, ends of logs, telemetry."""

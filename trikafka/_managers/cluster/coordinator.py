@@ -1,0 +1,165 @@
+"""The coordinator manager: which broker coordinates a group or a transactional id.
+
+Nothing else writes that cache. Each coordinator is in one of four states (seed 001):
+
+* DOWN: the client is not open. Follows any state.
+* INITIALIZED: the client is open, and nothing has needed this coordinator yet. Follows DOWN.
+* COORDINATOR_DISCOVERY: the coordinator is needed and not known; it is being looked up, or will be
+  at its next use. Follows INITIALIZED and STABLE.
+* STABLE: the coordinator is known; its connection is made at its next use. Follows
+  COORDINATOR_DISCOVERY.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from enum import Enum
+from typing import TypeAlias
+
+import trio
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from ..._net.outages import Outages
+from ..._net.singleflight import SingleFlight, StartSoon
+from ...errors import TrikafkaError, from_code
+from ...interfaces import CoordinatorKind, MetadataManager
+from ...types import Node
+
+__all__ = ["CoordinatorKind", "CoordinatorState", "Coordinators"]
+
+
+#: How often (seconds) other brokers are asked which broker has taken over from a silent
+#: coordinator.
+_LOOK_AGAIN = 1.0
+#: Called with each change: the kind, the key, and the node (``None``: not known any more).
+Watch: TypeAlias = Callable[[CoordinatorKind, str, Node | None], object]
+
+
+class CoordinatorState(Enum):
+    """The states of a coordinator; see the module."""
+
+    DOWN = "down"
+    INITIALIZED = "initialized"
+    COORDINATOR_DISCOVERY = "coordinator discovery"
+    STABLE = "stable"
+
+
+class Coordinators:
+    """The coordinators that are known; look-ups of the same one share a request.
+
+    ``watch`` is called with each change.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataManager,
+        start_soon: StartSoon,
+        outages: Outages,
+        watch: Watch | None = None,
+        leave: Callable[[Node], object] = lambda node: None,
+    ) -> None:
+        self._watch: Watch = watch if watch is not None else lambda kind, key, node: None
+        self._metadata = metadata
+        self._start_soon = start_soon
+        self._outages = outages
+        self._known: dict[tuple[CoordinatorKind, str], Node] = {}
+        self._needed: set[tuple[CoordinatorKind, str]] = set()
+        self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}
+        # Called with a silent broker that coordinates less than before.
+        self._leave = leave
+        # The silent brokers that have a task which looks for their successors.
+        self._doubted: set[int] = set()
+        outages.when_silent(self._doubt)
+
+    def state(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> CoordinatorState:
+        """Return the state of the coordinator of ``key``, in a client that is open."""
+        if (kind, key) in self._known:
+            return CoordinatorState.STABLE
+        return (
+            CoordinatorState.COORDINATOR_DISCOVERY
+            if (kind, key) in self._needed
+            else CoordinatorState.INITIALIZED
+        )
+
+    async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
+        """Return the coordinator of ``key``. Raises a retriable error while there is none."""
+        place = (kind, key)
+        if (node := self._known.get(place)) is not None:
+            return node
+        self._needed.add(place)
+        return await self._found(key, kind)
+
+    async def look_again(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
+        """Look up the coordinator of ``key`` although it is known.
+
+        If it is another broker now, the connections to the last one are closed. Raises as
+        :meth:`find`.
+        """
+        before = self._known.get((kind, key))
+        now = await self._found(key, kind)
+        if before is not None and before.node_id != now.node_id:
+            self._leave(before)
+
+    async def _found(self, key: str, kind: CoordinatorKind) -> Node:
+        flight = self._flights.get((kind, key))
+        if flight is None:
+            flight = self._flights[kind, key] = SingleFlight(
+                self._start_soon, lambda: self._look_up(key, kind)
+            )
+        return await flight()
+
+    def _doubt(self, node: Node) -> None:
+        """Look for the brokers that have taken over what a silent broker coordinates."""
+        # A silent coordinator may be frozen, and its groups may have moved. It cannot be asked, so
+        # others are (FindCoordinator is answered by any broker), once a second until it responds
+        # again or coordinates nothing more. The known coordinator stays in the cache meanwhile: a
+        # broker that is merely slow is still the coordinator, and each request of the group would
+        # otherwise begin with a look-up. Once the answer is another broker, `look_again` closes the
+        # connections to the old one, so that requests in flight there fail and are repeated at the
+        # new one.
+        if node.node_id not in self._doubted and self._places_at(node):
+            self._doubted.add(node.node_id)
+            self._start_soon(self._replace, node)
+
+    async def _replace(self, node: Node) -> None:
+        """Ask other brokers until the silent one responds again or coordinates nothing any more."""
+        try:
+            while self._outages.is_away(node) and (places := self._places_at(node)):
+                for kind, key in places:
+                    with suppress(TrikafkaError):  # there may be none at the moment
+                        await self.look_again(key, kind)
+                await trio.sleep(_LOOK_AGAIN)
+        finally:
+            self._doubted.discard(node.node_id)
+
+    def _places_at(self, node: Node) -> list[tuple[CoordinatorKind, str]]:
+        return [place for place, known in self._known.items() if known.node_id == node.node_id]
+
+    def mark_unknown(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
+        """Forget a coordinator that has moved or is silent: the next use looks it up."""
+        if self._known.pop((kind, key), None) is not None:
+            self._watch(kind, key, None)
+
+    async def _look_up(self, key: str, kind: CoordinatorKind) -> Node:
+        what = f"{kind.name.lower()} {key!r}"
+        try:
+            response = await self._metadata.ask_any(
+                lambda: FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
+            )
+            found = response.coordinators[0] if response.coordinators else response
+            if found.error_code:
+                raise from_code(found.error_code, f"coordinator of {what}", operation="Describe")
+            before = self._known.get((kind, key))
+            node = self._known[(kind, key)] = Node(found.node_id, found.host, found.port)
+            self._outages.coordinator_found(what, node)
+            if node != before:
+                self._watch(kind, key, node)
+            if self._outages.is_away(node):
+                self._doubt(node)
+            return node
+        except TrikafkaError as error:
+            self._outages.coordinator_missing(what, error)
+            raise
+        finally:
+            self._flights.pop((kind, key), None)

@@ -1,0 +1,651 @@
+"""The metadata manager: the client's one view of the cluster.
+
+The manager looks the cluster up once for all callers that ask at the same time, and keeps the view
+fresh. Nothing else writes the :class:`ClusterSnapshot`. Any broker can answer a Metadata request,
+so a broker that has not responded within a second is overtaken by the next one. The bootstrap
+addresses are asked among the brokers (see ``recovery``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from ..._net import decoding, reasons
+from ..._net.brokers import Brokers, Purpose
+from ..._net.deadlines import within
+from ..._net.interrupts import interrupts_unwrapped
+from ..._net.retry import Retry
+from ..._net.session import CredentialsUnavailableError
+from ..._net.singleflight import SingleFlight, StartSoon
+from ..._state.cluster import ClusterSnapshot, TopicInfo
+from ...config import ClientConfig
+from ...error_codes import ErrorCode
+from ...errors import (
+    AuthenticationError,
+    BootstrapError,
+    BrokerResponseError,
+    HandshakeError,
+    KafkaConnectionError,
+    ProtocolError,
+    TrikafkaError,
+    from_code,
+    topic_error,
+)
+from ...types import Node, PartitionInfo, TopicPartition
+from .missing_topics import MissingTopics
+from .recovery import Recovery
+
+T = TypeVar("T")
+_STAGGER = 1.0
+#: How long (seconds) a refresh waits after the brokers have refused the client's credentials: many
+#: attempts in a row lock an account.
+_REFUSED = 30.0
+#: The partitions of a topic are numbered from 0. A response may leave out at most this many of
+#: them.
+_MOST_MISSING = 10_000
+#: How many topic names are kept that are known from other responses only, to suggest a similar
+#: name.
+_MOST_HEARD = 5_000
+_UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
+#: The purposes of connections to the leader of a partition.
+_BY_LEADER: tuple[Purpose, ...] = ("general", "fetch", "produce")
+_log = logging.getLogger("trikafka.metadata")
+
+
+class Metadata:
+    """The owner of the cluster snapshot.
+
+    It refreshes the snapshot on demand and by age, and sends requests that any broker can answer.
+    """
+
+    def __init__(self, config: ClientConfig, brokers: Brokers, start_soon: StartSoon) -> None:
+        self._config = config
+        self._brokers = brokers
+        self._recovery = Recovery(config, brokers)
+        self._create_topics = bool(getattr(config, "allow_auto_create_topics", False))
+        self._snapshot = ClusterSnapshot()
+        self._wanted: set[str] = set()
+        self._wants_all = False
+        self._asked: set[str] = set()
+        # The topics of the last request; ``None`` if it asks for all topics.
+        self._flying: frozenset[str] | None = None
+        self._under_way = False
+        self._unanswered_since: float | None = None
+        # By broker: when another broker was last seen to have taken over one of its partitions.
+        self._left: dict[int, float] = {}
+        brokers.outages.when_silent(self._silent)
+        self._start_soon = start_soon
+        self._flight = SingleFlight(start_soon, self._look_up)
+        self._missing = MissingTopics(brokers, start_soon, self._heard_of)
+        self._update_requested = trio.Event()
+        self._changed = trio.Event()
+        brokers.outages.when_lost(self.request_update)
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The cluster as last seen."""
+        return self._snapshot
+
+    @property
+    def unanswered_since(self) -> float | None:
+        """The time since which no Metadata request got a response; ``None`` if the last one did."""
+        return self._unanswered_since
+
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        """The reason why no broker has responded; ``None`` while there was no failure."""
+        return self._recovery.last_error
+
+    def want(self, topics: Iterable[str], *, everything: bool = False) -> None:
+        """Set the topics that every refresh asks for.
+
+        Args:
+            topics: The names; they replace those of earlier calls.
+            everything: Ask for all topics of the cluster, which a pattern subscription needs.
+        """
+        self._wanted = set(topics)
+        self._wants_all = everything
+
+    def add_topic(self, topic: str) -> None:
+        """Add a topic to those that every refresh asks for."""
+        self._wanted.add(topic)
+
+    def request_update(self) -> None:
+        """Have the background task refresh soon."""
+        self._update_requested.set()
+
+    def learn_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
+    ) -> frozenset[TopicPartition]:
+        """Take over the leaders that a broker named when it refused a request (KIP-951).
+
+        Returns the partitions whose leader epoch is newer than the one known before.
+        """
+        seen, snapshot = (
+            self._snapshot,
+            self._snapshot.with_leaders(leaders, {node.node_id: node for node in nodes}),
+        )
+        if snapshot is seen:
+            return frozenset()
+        self._replace(snapshot)
+        return frozenset(tp for tp in leaders if snapshot.leader_epoch(tp) > seen.leader_epoch(tp))
+
+    async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
+        """Wait until the snapshot is newer than ``seen``; return it."""
+        while self._snapshot.version <= seen.version:
+            await self._changed.wait()
+        return self._snapshot
+
+    async def refresh(self, topics: Iterable[str] = ()) -> ClusterSnapshot:
+        """Ask the cluster now, for the wanted topics and ``topics``, and return the new snapshot.
+
+        Callers at the same time share one request. Raises a retriable error when no broker
+        responded. A cancelled caller does not cancel the shared request.
+        """
+        names = set(topics)
+        if not self._under_way or self._lacks(names):
+            self._asked |= names
+        await self._fly(lambda: self._lacks(names))
+        return self._snapshot
+
+    async def leader(self, partition: TopicPartition) -> Node:
+        """Return the node that leads ``partition``; look the topic up if the leader is not known.
+
+        Raises a retriable error when the partition has no leader.
+        """
+        try:
+            return self._snapshot.leader(partition)
+        except TrikafkaError:
+            return (await self.refresh([partition.topic])).leader(partition)
+
+    async def topic(self, name: str) -> TopicInfo | None:
+        """Return what is known of a topic; look the topic up if it is not known.
+
+        Returns ``None`` when the cluster does not have the topic, and raises any other error of the
+        topic.
+        """
+        info = self._snapshot.topics.get(name)
+        if info is None or info.error_code:
+            info = (await self.refresh([name])).topics.get(name)
+        if info is None or info.error_code == _UNKNOWN_TOPIC:
+            self._missing.look_for_alike(name, next(iter(self._snapshot.nodes.values()), None))
+            return None
+        if info.error_code:
+            raise topic_error(info.error_code, name, operation="Describe")
+        return info
+
+    def _heard_of(self, names: tuple[str, ...]) -> None:
+        names = tuple(dict.fromkeys((*names, *self._snapshot.alike)))[:_MOST_HEARD]
+        self._snapshot = replace(self._snapshot, alike=names)
+
+    async def bootstrap(self) -> None:
+        """Make the first contact with the cluster.
+
+        Raises:
+            BootstrapError: No bootstrap address responded; the message has the cause for each
+                address.
+            AuthenticationError: A broker refused the credentials. Other addresses would refuse them
+                too.
+            HandshakeError: A broker was reached, but the client's own credentials were not
+                available.
+        """
+        names = self._names()
+        responses, errors = await self._first_contact(names)
+        if not responses:
+            for error in errors:
+                # The other addresses would refuse the credentials too.
+                if isinstance(error, AuthenticationError):
+                    raise error
+                # A broker was reached; the fault lies with the source of the credentials.
+                if isinstance(error, CredentialsUnavailableError):
+                    raise HandshakeError(str(error)) from error
+            reached = any(not isinstance(error, KafkaConnectionError) for error in errors)
+            what = (
+                "no bootstrap address answered as a Kafka broker"
+                if reached
+                else "no bootstrap address could be reached"
+            )
+            raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]
+        for error in errors:
+            _log.warning("a bootstrap address is of no use: %s", error)
+        await self._apply(responses[0], names)
+
+    async def _first_contact(
+        self, names: frozenset[str] | None
+    ) -> tuple[list[ClusterSnapshot], list[TrikafkaError]]:
+        """Ask the bootstrap addresses; return the responses and the errors.
+
+        A cluster that has just started knows of no broker for a moment. In that case the addresses
+        are asked again, for up to ``default_api_timeout_ms``.
+        """
+        retry, ends = Retry(self._config), trio.current_time() + self._config.default_api_timeout
+        while True:
+            responses, errors = await self._first(
+                self._recovery.addresses, lambda node: self._ask(node, names)
+            )
+            refused = any(isinstance(error, AuthenticationError) for error in errors)
+            starting = any(
+                isinstance(error, BrokerResponseError) and error.code == _BROKER_NOT_AVAILABLE
+                for error in errors
+            )
+            if (
+                responses
+                or refused
+                or not starting
+                or trio.current_time() + (delay := retry.delay()) > ends
+            ):
+                return responses, errors
+            if retry.failures == 1:
+                _log.info(
+                    "%s; it is asked again for up to %g s",
+                    errors[-1],
+                    self._config.default_api_timeout,
+                )
+            await trio.sleep(delay)
+
+    async def ask_any(self, message: Callable[[], Any]) -> Any:
+        """Send a request that any broker can answer, and return its response.
+
+        ``message`` makes a new message for each broker that is asked. When no broker responds, one
+        of the errors is raised: an authentication error first, then a retriable one.
+        """
+        return await self._any(lambda node: self._brokers.request(node, message()))
+
+    async def _any(self, ask: Callable[[Node], Awaitable[T]]) -> T:
+        # The recovery decides the order: known brokers first, bootstrap addresses in between or at
+        # the end. A broker may refuse with REBOOTSTRAP_REQUIRED (KIP-1102). That error ends the
+        # round at once: the broker has just called the client's view of the cluster obsolete, so
+        # the known brokers left in the list are not asked. A second round then asks the addresses
+        # that `follow()` returns, and its result is the result of the request.
+        recovery = self._recovery
+        responses, errors = await self._first(
+            recovery.order(self._snapshot.nodes.values()), ask, recovery.asked_for
+        )
+        if not responses and any(map(recovery.asked_for, errors)):
+            responses, errors = await self._first(recovery.follow(), ask)
+        if responses:
+            recovery.responded()
+            return responses[0]
+        # No other broker would accept the same credentials, so this error is the one to raise.
+        refused = (error for error in errors if isinstance(error, AuthenticationError))
+        why = next(refused, next((error for error in errors if error.retriable), errors[-1]))
+        recovery.failed(why)
+        raise why
+
+    async def run(self) -> None:
+        """Refresh when the snapshot is stale or old; retry a failed refresh after a wait."""
+        retry = Retry(self._config)
+        while True:
+            with trio.move_on_after(self._next_refresh()):
+                await self._update_requested.wait()
+            self._update_requested = trio.Event()
+            try:
+                await self._fly(lambda: self._lacks(self._wanted, everything=self._wants_all))
+                retry.reset()
+                # Errors of many partitions at the same time lead to one refresh.
+                await trio.sleep(self._config.retry_backoff_ms / 1000)
+            except AuthenticationError as error:
+                _log.error(
+                    "the brokers refuse this client: %s; it asks again after %g s", error, _REFUSED
+                )
+                self._update_requested.set()
+                await trio.sleep(_REFUSED)
+            except TrikafkaError as error:
+                _log.debug(
+                    "metadata refresh failed (%d in a row before): %s", retry.failures, error
+                )
+                self._update_requested.set()
+                await retry.wait()
+
+    def _silent(self, node: Node) -> None:
+        """Leave a broker whose silence is noticed only after its partitions have moved.
+
+        `_replace` handles the usual order: silence first, then a snapshot with new leaders. Here
+        the new leaders were known first. Only connections whose unanswered request is older than
+        the move are closed (``begun_by``).
+        """
+        if (when := self._left.get(node.node_id)) is not None:
+            self._brokers.leave(node, _BY_LEADER, begun_by=when)
+
+    def _next_refresh(self) -> float:
+        """Return for how many seconds the snapshot remains good.
+
+        The time is short while a wanted topic does not exist, and while an unreachable broker leads
+        a partition of a wanted topic: another broker may take over soon.
+        """
+        topics = self._snapshot.topics
+        missing = any(name not in topics or topics[name].error_code for name in self._wanted)
+        soon = missing or self._leads(
+            {node.node_id for node in self._brokers.outages.unreachable()}
+        )
+        return (
+            self._config.retry_backoff_max_ms if soon else self._config.metadata_max_age_ms
+        ) / 1000
+
+    def _leads(self, nodes: set[int]) -> bool:
+        """Return whether one of these brokers leads a partition of a wanted topic."""
+        # There is no such broker, or no reachable broker left to ask.
+        if not nodes or self._brokers.outages.all_away:
+            return False
+        topics = self._snapshot.topics.values()
+        wanted = (topic for topic in topics if self._wants_all or topic.name in self._wanted)
+        return any(part.leader in nodes for topic in wanted for part in topic.partitions.values())
+
+    async def _fly(self, lacks: Callable[[], bool]) -> None:
+        """Wait for a request that covers the wanted topics.
+
+        Joins the request in flight if its topics suffice. Otherwise waits until that request ends
+        and starts the next one.
+        """
+        while True:
+            if self._recovery.last_error is not None:
+                # Until this request has a result, the last error explains why there is no response.
+                reasons.failed(self._recovery.last_error)
+            if not lacks():
+                break
+            # The next request reports its own error.
+            with contextlib.suppress(TrikafkaError):
+                await self._flight()
+        await self._flight()
+
+    def _lacks(self, names: Iterable[str], *, everything: bool = False) -> bool:
+        """Return whether the request in flight does not ask for these topics."""
+        return (
+            self._under_way
+            and self._flying is not None
+            and (everything or not self._flying.issuperset(names))
+        )
+
+    async def _look_up(self) -> None:
+        self._flying, self._under_way = self._names(), True
+        names = self._flying
+        self._asked = set()
+        if self._unanswered_since is None:
+            self._unanswered_since = trio.current_time()
+        try:
+            await self._apply(await self._any(lambda node: self._ask(node, names)), names)
+            self._unanswered_since = None
+        finally:
+            self._under_way = False
+
+    def _names(self) -> frozenset[str] | None:
+        return None if self._wants_all else frozenset(self._wanted | self._asked)
+
+    async def _ask(self, node: Node, names: frozenset[str] | None) -> ClusterSnapshot:
+        topics = (
+            None
+            if names is None
+            else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)]
+        )
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._create_topics)
+        response = await self._brokers.request(node, request)
+        if response.error_code:
+            raise from_code(response.error_code, f"metadata from {node}")
+        # The broker has just started. The snapshot at hand is better than an empty one.
+        if not response.brokers:
+            raise from_code(_BROKER_NOT_AVAILABLE, f"{node} does not know of any broker yet")
+        return await _read_checked(response, node, names)
+
+    async def _apply(self, known: ClusterSnapshot, names: frozenset[str] | None) -> None:
+        # Merging two large snapshots runs in a thread, so the event loop goes on meanwhile, and a
+        # Fetch or Produce response may name a new leader (`learn_leaders`, KIP-951). To store the
+        # merged snapshot then would undo that newer leader. So the loop compares the snapshot it
+        # merged with the current one, and merges again until nothing changed in between. `_replace`
+        # follows in the same step as that comparison.
+        seen: ClusterSnapshot | None = None
+        while seen is not self._snapshot:
+            seen = self._snapshot
+            keep = frozenset(self._wanted) if names is not None else frozenset()
+            count = _partitions(known.topics.values()) + _partitions(seen.topics.values())
+            updated, remains = await decoding.worked_out(
+                count, partial(_updated, seen, known, keep, trio.current_time())
+            )
+        self._replace(updated)
+        if len(remains) >= decoding.MANY:
+            decoding.free_after(seen, remains, self._start_soon)
+        missing = {
+            name
+            for name in self._wanted
+            if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC
+        }
+        self._missing.log_new(missing, known)
+
+    def _replace(self, snapshot: ClusterSnapshot) -> None:
+        # A broker that does not respond may be frozen, not dead: its connections stay open, and the
+        # requests in flight on them would wait for `request_timeout_ms`. Once another broker has
+        # taken over one of its partitions, a response of the frozen broker for it is of no use. So
+        # its connections to leaders (`_BY_LEADER`) are closed: what is in flight fails as on a lost
+        # connection, and goes to the new leader.
+        #
+        # Both facts are needed. A broker that is merely slow still leads its partitions and keeps
+        # its connections. A broker that responds, but has lost a partition, says so itself
+        # (NOT_LEADER_OR_FOLLOWER). The two facts arrive in either order: silence first is handled
+        # here, the move first in `_silent`, for which `_left` keeps the times.
+        seen = self._snapshot
+        self._snapshot = snapshot
+        left = _left(seen, snapshot)
+        self._left = {
+            number: when for number, when in self._left.items() if number in snapshot.nodes
+        }
+        self._left.update(dict.fromkeys(left, trio.current_time()))
+        for node in self._brokers.outages.unreachable():
+            if node.node_id in left:
+                self._brokers.leave(node, _BY_LEADER)
+        self._brokers.keep_only(frozenset(snapshot.nodes.values()))
+        changed = self._changed
+        self._changed = trio.Event()
+        changed.set()
+
+    async def _first(
+        self,
+        nodes: list[Node],
+        ask: Callable[[Node], Awaitable[T]],
+        ends: Callable[[TrikafkaError], bool] = lambda error: False,
+    ) -> tuple[list[T], list[TrikafkaError]]:
+        """Ask the nodes in order until one responds.
+
+        A node that has not responded within a second is overlapped by the next one; the first
+        response wins. Returns the response, if there is one, and the errors. An error for which
+        ``ends`` returns true ends the round and is the last of the list.
+        """
+        responses: list[T] = []
+        errors: list[TrikafkaError] = []
+        # A programming error, or the client was closed meanwhile: raised as it is.
+        foreign: list[Exception] = []
+        limit = self._config.request_timeout
+
+        @trio.lowlevel.enable_ki_protection
+        async def attempt(node: Node, done: trio.Event) -> None:
+            try:
+                responses.append(await within(str(node), limit, lambda: ask(node)))
+                nursery.cancel_scope.cancel()
+            except TrikafkaError as error:
+                errors.append(error)
+                reasons.failed(error)
+                if ends(error):
+                    nursery.cancel_scope.cancel()
+            except Exception as error:
+                foreign.append(error)
+                nursery.cancel_scope.cancel()
+            finally:
+                done.set()
+
+        # One node after the other, with a head start of a second each. One strictly after the other
+        # would be too slow: a node that is down may take the whole time of a connection's setup.
+        # All at once would multiply the load of every refresh by the number of brokers. While a
+        # large response is being decoded no further node is asked: a broker has responded by then,
+        # and another response would only wait for the same thread.
+        with interrupts_unwrapped():
+            async with trio.open_nursery() as nursery:
+                for node in nodes:
+                    done = trio.Event()
+                    nursery.start_soon(attempt, node, done)
+                    with trio.move_on_after(_STAGGER):
+                        await done.wait()
+                    # A large response is being decoded. To ask another broker would not bring it
+                    # sooner.
+                    while decoding.busy() and not done.is_set():
+                        with trio.move_on_after(_STAGGER):
+                            await done.wait()
+                    if responses:
+                        break
+        if foreign:
+            raise foreign[0]
+        return responses, errors
+
+
+async def read_metadata(response: MetadataResponse) -> ClusterSnapshot:
+    """Turn a Metadata response into a snapshot, and free the response's objects.
+
+    Raises :exc:`ProtocolError` for a response that contradicts itself.
+    """
+    return await _read_checked(response, "a broker", None)
+
+
+async def _read_checked(
+    response: MetadataResponse, node: Node | str, names: frozenset[str] | None
+) -> ClusterSnapshot:
+    """Check and read the response, in a thread if it is large."""
+
+    def read() -> ClusterSnapshot:
+        _check(response, node, names)
+        snapshot = _read(response)
+        for topic in response.topics:
+            decoding.use_up(topic.partitions)
+        decoding.use_up(response.topics)
+        return snapshot
+
+    return await decoding.worked_out(_partitions(response.topics or ()), read)
+
+
+def _updated(
+    seen: ClusterSnapshot, known: ClusterSnapshot, keep: frozenset[str], now: float
+) -> tuple[ClusterSnapshot, list[object]]:
+    """Return the newer snapshot, and the objects that the older ones were made of.
+
+    The caller frees those objects in portions. The partitions come before the topics that hold
+    them.
+    """
+    topics = list(seen.topics.values())
+    parts = [part for topic in topics for part in topic.partitions.values()]
+    return seen.updated(known, keep, now), [*parts, *topics, *known.topics.values()]
+
+
+def _left(before: ClusterSnapshot, after: ClusterSnapshot) -> set[int]:
+    """Return the brokers that led a partition which another broker leads now."""
+    found: set[int] = set()
+    for name, topic in after.topics.items():
+        known = before.topics.get(name)
+        if known is None or known is topic:
+            continue
+        for number, part in topic.partitions.items():
+            old = known.partitions.get(number)
+            if old is not None and old.leader is not None and part.leader not in (None, old.leader):
+                found.add(old.leader)
+    return found
+
+
+def _partitions(topics: Iterable[Any]) -> int:
+    return sum(len(topic.partitions or ()) + 1 for topic in topics)
+
+
+def _check(response: MetadataResponse, node: Node | str, names: frozenset[str] | None) -> None:
+    """Raise a retriable :exc:`ProtocolError` for a response that no cluster can mean.
+
+    Such a response, if believed, would cost memory and time. ``names`` are the topics that were
+    asked for; ``None`` means all topics, or topics by their ids. A response with a topic that was
+    not asked for, or with the same item twice, is refused whole: which of two leaders of one
+    partition would be the right one?
+    """
+    what = ""
+    if names is not None and len(response.topics or ()) > len(names):
+        what = f"{len(response.topics)} topics, and was asked for {len(names)}"
+    elif names is not None and (
+        other := next((t for t in response.topics or () if t.name not in names), None)
+    ):
+        what = f"topic {other.name!r}, which was not asked for"
+    elif (
+        twice := _repeated(
+            [topic.name for topic in response.topics or () if topic.name is not None]
+        )
+    ) is not None:
+        what = f"topic {twice!r} twice"
+    ids = [
+        topic.topic_id for topic in response.topics or () if topic.topic_id and topic.topic_id.int
+    ]
+    if not what and (twice := _repeated(ids)) is not None:
+        what = f"the topic id {twice} twice"
+    if (twice := _repeated([broker.node_id for broker in response.brokers or ()])) is not None:
+        what = f"broker {twice} twice"
+    for broker in response.brokers or ():
+        if not broker.host or broker.node_id < 0 or not 0 < broker.port < 65536:
+            what = f"a broker {broker.node_id} at {broker.host!r}:{broker.port}"
+    for topic in response.topics or ():
+        if topic.partitions is None:
+            what = f"no partitions of topic {topic.name!r}"
+        for part in topic.partitions or ():
+            if not 0 <= part.partition_index < len(topic.partitions) + _MOST_MISSING:
+                what = (
+                    f"a partition {part.partition_index} of topic {topic.name!r}, which has "
+                    f"{len(topic.partitions)}"
+                )
+            if part.replica_nodes is None or part.isr_nodes is None:
+                what = f"no replicas of {topic.name}-{part.partition_index}"
+        if (
+            twice := _repeated([part.partition_index for part in topic.partitions or ()])
+        ) is not None:
+            what = f"{topic.name}-{twice} twice"
+    if response.topics is None:
+        what = "no list of topics"
+    if what:
+        error = ProtocolError(f"the metadata of {node} cannot be: it names {what}")
+        # Another broker may send a good response, and so may this one later.
+        error.retriable = True
+        raise error
+
+
+def _repeated(items: list[Any]) -> Any:
+    """Return an item that occurs twice; ``None`` if each occurs once."""
+    if len(set(items)) == len(items):
+        return None
+    return next(item for item, count in Counter(items).items() if count > 1)
+
+
+def _read(response: MetadataResponse) -> ClusterSnapshot:
+    nodes = {
+        broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack)
+        for broker in response.brokers
+    }
+    topics = {topic.name: _read_topic(topic) for topic in response.topics if topic.name is not None}
+    controller = (
+        response.controller_id
+        if response.controller_id is not None and response.controller_id >= 0
+        else None
+    )
+    return ClusterSnapshot(0, response.cluster_id, controller, nodes, topics)
+
+
+def _read_topic(topic: Any) -> TopicInfo:
+    partitions = {
+        part.partition_index: PartitionInfo(
+            topic.name,
+            part.partition_index,
+            part.leader_id if part.leader_id >= 0 else None,
+            part.leader_epoch if part.leader_epoch is not None and part.leader_epoch >= 0 else None,
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+        )
+        for part in topic.partitions
+    }
+    topic_id = str(topic.topic_id) if topic.topic_id is not None else None
+    return TopicInfo(topic.name, topic.error_code, topic_id, bool(topic.is_internal), partitions)

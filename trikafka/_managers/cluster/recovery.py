@@ -1,0 +1,112 @@
+"""The brokers to ask for metadata, so that a cluster that has moved is found again.
+
+It implements KIP-899 and KIP-1102, and sends nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Iterable
+
+import trio
+
+from ..._net.addresses import parse_bootstrap
+from ..._net.brokers import Brokers
+from ...config import ClientConfig
+from ...error_codes import ErrorCode
+from ...errors import TrikafkaError
+from ...errors.copies import again
+from ...types import Node
+
+_log = logging.getLogger("trikafka.metadata")
+
+
+class Recovery:
+    """The bootstrap addresses, and how long no broker has responded."""
+
+    def __init__(self, config: ClientConfig, brokers: Brokers) -> None:
+        self.addresses = parse_bootstrap(config.bootstrap_servers)
+        self._brokers = brokers
+        self._on = config.metadata_recovery_strategy == "rebootstrap"
+        self._patience = config.metadata_recovery_rebootstrap_trigger_ms / 1000
+        self._failing_since: float | None = None
+        #: why no broker responded; None after a response
+        self.last_error: TrikafkaError | None = None
+        self._told = False  # True if the rebootstrap was logged since the last response
+
+    def order(self, known: Iterable[Node]) -> list[Node]:
+        """Return the nodes to ask, in order."""
+        # How a lost cluster is found again. A client that has run for long knows its brokers by
+        # address. If the whole cluster moves, all of these addresses are wrong, and only the
+        # bootstrap names lead to the new ones. Three things follow:
+        # * The bootstrap addresses are asked in every round, in between the known brokers
+        #   (`_interleaved`). A silent node costs a second, so an address is reached within seconds.
+        # * An old connection to a bootstrap address may be alive and of no use. So when no broker
+        #   has responded for `metadata_recovery_rebootstrap_trigger_ms`, all connections are closed
+        #   and the names are resolved again (KIP-899, KIP-1102). The time then starts over, so this
+        #   happens at most once in that time.
+        # * A broker can order the same with REBOOTSTRAP_REQUIRED (KIP-1102).
+        #
+        # `metadata_recovery_strategy="none"` switches all of it off: then the known brokers are
+        # asked, and the bootstrap addresses only while there are none.
+        nodes = list(known)
+        random.shuffle(nodes)
+        if not self._on:
+            return self._away_last(nodes) or self.addresses
+        now = trio.current_time()
+        if self._failing_since is not None and now - self._failing_since >= self._patience:
+            self._begin_anew(f"no broker has responded for {now - self._failing_since:.0f} s")
+            self._failing_since = now
+            return self.addresses + nodes
+        return self._away_last(_interleaved(nodes, self.addresses))
+
+    def _away_last(self, nodes: list[Node]) -> list[Node]:
+        """Return the nodes with the unreachable ones last: each of those would cost a second."""
+        away = {(node.host, node.port) for node in self._brokers.outages.unreachable()}
+        return sorted(nodes, key=lambda node: (node.host, node.port) in away)
+
+    def asked_for(self, error: TrikafkaError) -> bool:
+        """Return whether the error is REBOOTSTRAP_REQUIRED and rebootstrapping is enabled."""
+        return self._on and error.code == ErrorCode.REBOOTSTRAP_REQUIRED
+
+    def follow(self) -> list[Node]:
+        """Close all connections; return the nodes to ask after REBOOTSTRAP_REQUIRED.
+
+        These are the bootstrap addresses; no known broker is among them.
+        """
+        self._begin_anew("a broker asks for it")
+        return self.addresses
+
+    def responded(self) -> None:
+        """Record a response to a metadata request."""
+        self._failing_since = None
+        self.last_error = None
+        self._told = False
+
+    def failed(self, error: TrikafkaError) -> None:
+        """Record that no broker responded, and why."""
+        self.last_error = again(error)
+        if self._failing_since is None:
+            self._failing_since = trio.current_time()
+
+    def _begin_anew(self, why: str) -> None:
+        _log.log(
+            logging.DEBUG if self._told else logging.WARNING,
+            "looking for the cluster again at the bootstrap addresses: %s",
+            why,
+        )
+        self._told = True
+        self._brokers.disconnect()
+
+
+def _interleaved(nodes: list[Node], bootstrap: list[Node]) -> list[Node]:
+    """Return two known brokers, a bootstrap address, a known broker, an address, and so on.
+
+    Were all known brokers gone, an address is reached soon.
+    """
+    order, addresses = nodes[:1], list(bootstrap)
+    for node in nodes[1:]:
+        order += [node, *addresses[:1]]
+        del addresses[:1]
+    return order + addresses

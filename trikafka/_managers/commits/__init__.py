@@ -1,0 +1,1 @@
+"""The conversations about committed offsets."""

@@ -1,0 +1,218 @@
+"""Auto commit: it commits what is processed.
+
+It does so at an interval, before partitions are revoked, and on leaving.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Container, Iterable
+
+import trio
+
+from ..._net.reasons import WaitContext, reasoning
+from ..._state.consumer.assignment import Assignment
+from ..._state.consumer.subscription import Subscription
+from ..._state.group.member import Member
+from ...errors import KafkaTimeoutError, PartitionNotOwnedError, TrikafkaError
+from ...interfaces import CommitManager
+from ...types import OffsetAndMetadata, TopicPartition
+from ..group.poll_timer import PollTimer
+from .offset_messages import Positions
+
+_log = logging.getLogger("trikafka.commit")
+#: The name of its calls.
+AUTO_COMMIT = "auto commit"
+
+
+class AutoCommit:
+    """The commits of what is processed; never of what was just delivered.
+
+    One commit at a time is in flight.
+    """
+
+    def __init__(
+        self,
+        commits: CommitManager,
+        subscription: Subscription,
+        assignment: Assignment,
+        member: Member,
+        poll_timer: PollTimer,
+        interval: float,
+    ) -> None:
+        self._commits = commits
+        self._subscription = subscription
+        self._assignment = assignment
+        self._member = member
+        self._poll_timer = poll_timer
+        self._interval = interval
+        # Counts the commits, including the user's own: they are written in the order in which they
+        # began.
+        self._begun = 0
+        # By partition: the committed offset, if it is known, and the number of its commit.
+        self._last: dict[TopicPartition, tuple[int | None, int]] = {}
+        # Positions of partitions that ``assign`` took away.
+        self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}
+        self._tick = trio.CancelScope()
+        self._failures = 0  # in a row; the first one and the end of the row are logged
+        self.last_error: TrikafkaError | None = None  # the error of the last commit, if it failed
+        # The time since which something has been due and no commit of it has succeeded.
+        self.unsettled_since: float | None = None
+        self._reason = WaitContext()  # what the commit in progress waits for
+        self._held = False
+
+    def due(
+        self, partitions: Iterable[TopicPartition] | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """Return what is processed and not committed yet."""
+        owned = self._assignment.partitions
+        chosen = list(owned) if partitions is None else [tp for tp in partitions if tp in owned]
+        mine = {
+            tp: OffsetAndMetadata(processed, owned[tp].progress.leader_epoch)
+            for tp in chosen
+            if (processed := owned[tp].processed) is not None
+            and self._last.get(tp, (None,))[0] != processed
+        }
+        # A member commits only what it is assigned. The rest may be with another member, which may
+        # be further.
+        return mine if self._subscription.grouped else self._left_behind | mine
+
+    async def commit(
+        self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None
+    ) -> bool:
+        """Commit what is due.
+
+        A failure is logged: the records will be delivered again. Returns False if only the time ran
+        out.
+        """
+        due = self.due(partitions)
+        if self._subscription.grouped:
+            self._left_behind = {}
+        if not due or (self._subscription.grouped and not self._member.identity.joined):
+            self._settled()
+            return True  # outside the group, others may have committed newer offsets
+        number = self.begin()
+        if self.unsettled_since is None:
+            self.unsettled_since = trio.current_time()
+        try:
+            with reasoning(self._reason):
+                await self._commits.commit(
+                    due, timeout=timeout, name=AUTO_COMMIT, check=self._check_of(due)
+                )
+        except PartitionNotOwnedError as error:
+            _log.debug("auto commit: %s", error)
+            # Commit the partitions that are still assigned.
+            return await self.commit(partitions, timeout)
+        except TrikafkaError as error:
+            self.commit_unknown(due, number)
+            self._failures = self._failures + 1
+            self.last_error = error
+            _log.log(
+                logging.WARNING if self._failures == 1 else logging.DEBUG,
+                "auto commit failed, records may be seen again: %s",
+                error,
+            )
+            return not isinstance(error, KafkaTimeoutError)
+        except trio.Cancelled:
+            self.commit_unknown(due, number)
+            raise
+        if self._failures:
+            _log.info("auto commit works again, after %d that failed", self._failures)
+        self._failures = 0
+        self.committed(due, number)
+        return True
+
+    def _check_of(self, due: Positions) -> Callable[[], None]:
+        """Return a check that raises once a partition of a group has been given to others.
+
+        It raises also if the partition has returned since: the others may be further.
+        """
+        before = (
+            {tp: self._assignment.partitions.get(tp) for tp in due}
+            if self._subscription.grouped
+            else {}
+        )
+
+        def check() -> None:
+            if gone := [
+                tp
+                for tp, partition in before.items()
+                if self._assignment.partitions.get(tp) is not partition
+            ]:
+                raise PartitionNotOwnedError(gone)
+
+        return check
+
+    def begin(self) -> int:
+        """Count a commit that begins, by any caller. Returns its number."""
+        self._begun += 1
+        return self._begun
+
+    def committed(self, positions: Positions, number: int) -> None:
+        """Record that commit ``number`` has succeeded, so commits are possible again.
+
+        A later one may have succeeded before it.
+        """
+        self.last_error = None
+        self._settled()
+        for tp, position in positions.items():
+            if number > self._last.get(tp, (0, 0))[1]:
+                self._last[tp] = position.offset, number
+            self._left_behind.pop(tp, None)
+
+    @property
+    def obstacle(self) -> Exception | None:
+        """The reason why nothing is committed.
+
+        It is the failure of the last commit, or what the one in progress waits for.
+        """
+        return self.last_error or self._reason.error()
+
+    def _settled(self) -> None:
+        self.unsettled_since = None
+        self._reason.clear()
+
+    def commit_unknown(self, positions: Iterable[TopicPartition], number: int) -> None:
+        """Record that the outcome of commit ``number`` is unknown: it may have been written."""
+        for tp in positions:
+            if number > self._last.get(tp, (0, 0))[1]:
+                self._last[tp] = None, number
+
+    def hold(self, held: bool = True) -> None:
+        """Commit nothing at the interval, because the consumer leaves.
+
+        The leave makes the last commit itself. With ``False`` go on.
+        """
+        self._held = held
+        if held:
+            self._tick.cancel()  # a leave has little time
+
+    def forget_others(self, partitions: Container[TopicPartition]) -> None:
+        """Forget the commits of partitions other than these."""
+        self._last = {tp: last for tp, last in self._last.items() if tp in partitions}
+
+    def carry_over(self, partitions: Container[TopicPartition]) -> None:
+        """Keep what is due of partitions other than these for the next commit.
+
+        Called before ``assign``.
+        """
+        self._left_behind = {
+            tp: position for tp, position in self.due().items() if tp not in partitions
+        }
+
+    async def run(self) -> None:
+        """Commit at the interval, until cancelled.
+
+        A commit happens only while the group knows the member, or partitions were assigned by hand.
+        """
+        while True:
+            await trio.sleep(self._interval)
+            if self._held:
+                continue
+            # After an event loop that was blocked for a session, this may run before the task that
+            # watches the session. Then the member is out.
+            self._poll_timer.check_session(trio.current_time())
+            with trio.CancelScope() as self._tick:
+                await self.commit(
+                    [partition.tp for partition in self._assignment if partition.owned]
+                )

@@ -1,0 +1,161 @@
+"""OffsetCommit and OffsetFetch, built and read without I/O.
+
+The commit manager sends them. From version 10 on both name topics by their ids, so that the offsets
+of a deleted topic are not taken for those of the next topic of that name. A request goes out in
+such a version only if the ids of all its topics are known.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+from uuid import UUID
+
+from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
+
+from ..._state.group.member import MemberIdentity
+from ...errors import TrikafkaError, from_code
+from ...errors.classes import combined
+from ...types import OffsetAndMetadata, TopicPartition
+
+#: partition -> the position to commit
+Positions = Mapping[TopicPartition, OffsetAndMetadata]
+#: topic -> its id; ``None`` where that is not known
+TopicIdsByName = Mapping[str, UUID | None]
+_BY_ID, _BY_NAME = 10, 9
+
+
+def parts_by_topic(part_type: Callable[..., object], offsets: Positions) -> dict[str, list[object]]:
+    """Return the offsets as parts of a commit request, by topic.
+
+    ``part_type`` makes each part; it is that of a member's commit or of a transaction's.
+    """
+    by_topic: dict[str, list[object]] = defaultdict(list)
+    for tp, position in offsets.items():
+        by_topic[tp.topic].append(
+            part_type(
+                partition_index=tp.partition,
+                committed_offset=position.offset,
+                committed_leader_epoch=-1
+                if position.leader_epoch is None
+                else position.leader_epoch,
+                committed_metadata=position.metadata,
+            )
+        )
+    return by_topic
+
+
+def commit_request(
+    group: str, identity: MemberIdentity, offsets: Positions, ids: TopicIdsByName
+) -> OffsetCommitRequest:
+    """Return an OffsetCommit of a member.
+
+    If ``identity`` is in no generation, the commit is that of a stand-alone committer.
+    """
+    topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
+    by_topic = parts_by_topic(topic_type.OffsetCommitRequestPartition, offsets)
+    topics = [
+        topic_type(name=name, partitions=parts, **_id(ids.get(name)))
+        for name, parts in by_topic.items()
+    ]
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=identity.generation,
+        member_id=identity.member_id if identity.joined else "",
+        group_instance_id=identity.instance_id if identity.joined else None,
+        topics=topics,
+        max_version=_newest(by_topic, ids),
+    )
+
+
+def read_commit_response(response: Any, ids: TopicIdsByName) -> dict[TopicPartition, int]:
+    """Return the error code (0: committed) of each partition in the response."""
+    names = _names(ids)
+    return {
+        TopicPartition(_name(topic, names), part.partition_index): part.error_code
+        for topic in response.topics
+        for part in topic.partitions
+    }
+
+
+def fetch_request(
+    group: str,
+    identity: MemberIdentity,
+    partitions: Iterable[TopicPartition] | None,
+    ids: TopicIdsByName,
+) -> OffsetFetchRequest:
+    """Return an OffsetFetch for these partitions; ``None``: for all with a committed offset."""
+    old_topics = new_topics = None
+    by_topic: dict[str, list[int]] = defaultdict(list)
+    if partitions is not None:
+        for tp in partitions:
+            by_topic[tp.topic].append(tp.partition)
+        old = OffsetFetchRequest.OffsetFetchRequestTopic
+        new = OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics
+        old_topics = [
+            old(name=name, partition_indexes=numbers) for name, numbers in by_topic.items()
+        ]
+        new_topics = [
+            new(name=name, partition_indexes=numbers, **_id(ids.get(name)))
+            for name, numbers in by_topic.items()
+        ]
+    # Only the consumer protocol refuses a member whose epoch is out of date (KIP-848).
+    who, epoch = (
+        (identity.member_id, identity.generation)
+        if identity.epochs and identity.joined
+        else (None, -1)
+    )
+    groups = [
+        OffsetFetchRequest.OffsetFetchRequestGroup(
+            group_id=group, member_id=who, member_epoch=epoch, topics=new_topics
+        )
+    ]
+    newest = _newest(by_topic, ids)
+    return OffsetFetchRequest(
+        group_id=group, topics=old_topics, groups=groups, require_stable=True, max_version=newest
+    )
+
+
+def read_fetch_response(
+    group: Any, ids: TopicIdsByName
+) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """Return the committed offsets of one group in a response.
+
+    Raises the :func:`combined` error of the partitions that failed.
+    """
+    names = _names(ids)
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    failures: dict[TopicPartition, TrikafkaError] = {}
+    for topic in group.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(_name(topic, names), part.partition_index)
+            if part.error_code:
+                failures[tp] = from_code(part.error_code, str(tp), operation="Describe")
+            elif part.committed_offset < 0:
+                found[tp] = None
+            else:
+                epoch = part.committed_leader_epoch
+                known = epoch if epoch is not None and epoch >= 0 else None
+                found[tp] = OffsetAndMetadata(part.committed_offset, known, part.metadata or "")
+    if failures:
+        raise combined(failures)
+    return found
+
+
+def _newest(topics: Iterable[str], ids: TopicIdsByName) -> int:
+    known = [ids.get(name) for name in topics]
+    return _BY_ID if known and None not in known else _BY_NAME
+
+
+def _id(topic_id: UUID | None) -> dict[str, UUID]:
+    return {} if topic_id is None else {"topic_id": topic_id}
+
+
+def _names(ids: TopicIdsByName) -> dict[UUID, str]:
+    return {topic_id: name for name, topic_id in ids.items() if topic_id is not None}
+
+
+def _name(topic: Any, names: Mapping[UUID, str]) -> str:
+    """Return the name of a topic in a response, which has only the id from version 10 on."""
+    return topic.name or names.get(topic.topic_id, "")

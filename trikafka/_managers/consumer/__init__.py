@@ -1,0 +1,1 @@
+"""The conversations about records to read: positions, fetches, validation."""

@@ -1,0 +1,360 @@
+"""The effects of a Fetch response on assignment, plan, buffer and metadata.
+
+A response for a state that has been superseded (by a seek, a loss, a reset, or a faster broker) is
+dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from ..._net.retry import backoff
+from ..._state.consumer.assignment import AssignedPartition, LogEnds
+from ..._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
+from ..._state.consumer.fetch_plan import FetchPlan
+from ..._state.consumer.fetch_session import FetchSession, SessionRequest, Wanted
+from ..._wire.fetch import (
+    FetchedPartition,
+    FetchResponse,
+    TooManyBytesError,
+    end_of_batches,
+    is_damaged,
+    read_fetch_response,
+)
+from ..._wire.reading import LeaderIdAndEpoch
+from ...config import ConsumerConfig
+from ...errors import (
+    BrokerResponseError,
+    CorruptRecordError,
+    ErrorCode,
+    OffsetMovedToTieredStorageError,
+    from_code,
+)
+from ...interfaces import MetadataManager
+from ...types import Node, TopicPartition
+from .resets import Resets
+
+_log = logging.getLogger("trikafka.fetch")
+_LARGE_RESPONSE = 262_144
+#: How often in a row a leader may name a replica that is unknown or fails. After that the partition
+#: is read from the leader.
+_PATIENCE_FOR_REPLICAS = 3
+#: How often in a row a partition may come with nothing but the beginning of a batch, because other
+#: partitions filled the response before it.
+_PATIENCE_FOR_TURNS = 20
+
+
+class FetchResponses:
+    """The reader of Fetch responses; it takes each one in within a single step."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        metadata: MetadataManager,
+        plan: FetchPlan,
+        buffer: FetchBuffer,
+        resets: Resets,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._plan = plan
+        self._buffer = buffer
+        self._resets = resets
+        # By partition: the ticket number, and how often in a row no whole batch came under it.
+        self._cut: dict[AssignedPartition, tuple[int, int]] = {}
+        self.isolation = 1 if config.isolation_level == "read_committed" else 0
+
+    def carry_out_plan(self) -> None:
+        """Reset the partitions whose position is gone, or whose reset is due by the plan."""
+        found = self._plan.pop_actions()
+        for partition in found.recreated:
+            self._resets.recreated(partition)
+        for partition in found.resets:
+            self._resets.out_of_range(partition)
+
+    def handle(
+        self,
+        node: Node,
+        session: FetchSession,
+        request: SessionRequest,
+        body: memoryview,
+        version: int,
+        most: int,
+    ) -> bool:
+        """Take in the response to ``request``; return whether it changed anything.
+
+        ``most`` is the number of bytes that were asked for. Raises the error of the whole response.
+        """
+        response = self._read(node, session, body, version, most)
+        if response.error_code:
+            raise from_code(response.error_code, f"Fetch from {node}", operation="Read")
+        session.responded(response.session_id)
+        led_elsewhere = self._learn_leaders(response)
+        # `news` decides whether the next fetch may follow at once (`Fetcher._fetch`). Only a change
+        # counts: records, an error that puts the partition off, a reset, another replica. A part
+        # that repeats known facts does not, nor one for a partition that was not asked for. So each
+        # fetch that follows at once has made progress or has started a back-off, and a broker that
+        # answers early with nothing new cannot make the loop run hot.
+        news, stuck = False, None
+        for part in response.partitions:
+            tp = TopicPartition(part.topic, part.partition)
+            wanted = session.asked.get(tp)
+            if (
+                wanted is None
+                # This partition was not asked for. It is no news, so a broker that always sends
+                # such parts does not make the fetch loop run hot.
+            ):
+                continue
+            if wanted.overtaken or self._plan.source_of(wanted.ticket.partition) not in (
+                None,
+                node.node_id,
+            ):
+                # This broker did not respond for long, and another one is being asked by now.
+                news = True
+            elif part.error_code:
+                self._handle_error(wanted, part, node, hinted=tp in led_elsewhere)
+                news = True
+            elif not self._handle_partition(wanted, part, node):
+                stuck = stuck or ((wanted, part) if part.records else None)
+            else:
+                news = True
+        if request.full:
+            self._note_silence(session, request, response, node)
+        # KIP-74: at least the first batch of the whole response comes complete.
+        if stuck is not None and not news:
+            self._fail_as_corrupt(*stuck)
+            return True
+        return news
+
+    def _read(
+        self, node: Node, session: FetchSession, body: memoryview, version: int, most: int
+    ) -> FetchResponse:
+        """Read the response.
+
+        The first response that brings far more than was asked for raises; after that less is asked
+        for of each partition. A broker that ignores both limits is accepted as it is: the bytes
+        have arrived already, and ``receive_message_max_bytes`` bounds them.
+        """
+        try:
+            return read_fetch_response(
+                body,
+                version,
+                session.names,
+                len(session.asked),
+                None if session.excesses > 1 else most,
+            )
+        except TooManyBytesError as error:
+            if not session.brought_too_much():
+                raise
+            _log.warning(
+                "broker %d heeds neither fetch_max_bytes nor max_partition_fetch_bytes: %s; "
+                "from "
+                "now on its responses are taken"
+                " as they come, up to receive_message_max_bytes (%d): set that to what memory "
+                "there is, or limit the broker",
+                node.node_id,
+                error,
+                self._config.receive_message_max_bytes,
+            )
+            return read_fetch_response(body, version, session.names, len(session.asked))
+
+    def _handle_partition(self, wanted: Wanted, part: FetchedPartition, node: Node) -> bool:
+        """Take in one partition's part without an error; return whether it changed anything."""
+        (partition, number, offset), records = wanted.ticket, part.records
+        # With a diverging epoch too, as far as the offsets are valid: a session sends each value
+        # once.
+        if part.diverging is None or part.high_watermark >= 0:
+            stable = part.last_stable_offset if part.last_stable_offset >= 0 else None
+            start = part.log_start_offset if part.log_start_offset >= 0 else None
+            partition.log_ends(LogEnds(part.high_watermark, start, stable))
+        if part.diverging is not None:
+            if part.diverging.end_offset < offset:
+                self._resets.truncated(partition, part.diverging)
+            elif wanted.fetch_epoch == part.diverging.epoch:
+                # The request named this epoch already: nothing has changed.
+                return False
+            else:
+                partition.confirmed(part.diverging.epoch)
+            return True
+        # A partition is fetched from its leader until the leader names a preferred replica
+        # (KIP-392: one in the client's rack, `client_rack`). Then it is fetched from that follower
+        # until one of these happens: `metadata_max_age_ms` has passed, so that the leader chooses
+        # again; the follower fails or does not respond; the position is not within the follower's
+        # log; the follower names another replica. In each case the partition goes back to the
+        # leader, because only the leader chooses.
+        if part.preferred_replica >= 0 and part.preferred_replica != node.node_id:
+            if not self._plan.reads_from_follower(partition, node.node_id):
+                self._prefer(partition, part.preferred_replica)
+                return True
+            # Only a leader names the replica to use.
+            self._plan.prefer(partition, None)
+        self._plan.progressed(partition)
+        if not records:
+            return False
+        end = end_of_batches(records, offset)
+        if (
+            end == offset
+            # Not even the first batch is complete: the response was full, and the partition's turn
+            # comes later (KIP-74).
+        ):
+            if is_damaged(records) or self._is_cut_again(wanted):
+                self._fail_as_corrupt(wanted, part)
+                return True
+            return False
+        if self._cut:
+            self._cut.pop(partition, None)
+        partition.fetched(
+            end
+            # The old message formats reveal their end only when they are decoded; the reader then
+            # records where to go on.
+        )
+        aborted = (part.aborted or []) if self.isolation else None
+        self._buffer.put(
+            CompletedFetch(partition, number, _unpinned(records), aborted, end), node.node_id
+        )
+        return True
+
+    def _is_cut_again(self, wanted: Wanted) -> bool:
+        """Return whether the partition has had its turn by now and still no whole batch came."""
+        partition, number, _ = wanted.ticket
+        # Drop the entries of partitions that are not assigned any more.
+        if len(self._cut) > 2 * self._plan.partitions:
+            self._cut.clear()
+        seen, times = self._cut.get(partition, (number, 0))
+        times = times + 1 if seen == number else 1
+        self._cut[partition] = (number, times)
+        return times > max(_PATIENCE_FOR_TURNS, 2 * self._plan.partitions)
+
+    def _fail_as_corrupt(self, wanted: Wanted, part: FetchedPartition) -> None:
+        offset = wanted.ticket.offset
+        error = CorruptRecordError(
+            "no complete record batch", part.topic, part.partition, offset, part.records
+        )
+        self._plan.fetch_failed(wanted.ticket.partition, error)
+        # A program that receives again at once must not cause a request each time.
+        self._put_off(wanted.ticket.partition)
+        wanted.ticket.partition.failed(error)
+
+    def _prefer(self, partition: AssignedPartition, replica: int) -> None:
+        """Follow the leader's wish to have the partition fetched from a replica (KIP-392)."""
+        if replica in self._metadata.snapshot.nodes:
+            _log.debug("%s: going on at the preferred replica %d", partition.tp, replica)
+            self._plan.prefer(
+                partition, replica, trio.current_time() + self._config.metadata_max_age_ms / 1000
+            )
+        else:
+            self._metadata.request_update()
+            self._doubt_replicas(partition)
+            self._put_off(partition)
+
+    def _doubt_replicas(self, partition: AssignedPartition) -> None:
+        """Record that a replica named by the leader is of no use.
+
+        After several in a row, preferred replicas are ignored for a while.
+        """
+        if self._plan.failures(partition) >= _PATIENCE_FOR_REPLICAS:
+            self._plan.distrust_replicas(
+                trio.current_time() + self._config.metadata_max_age_ms / 1000
+            )
+
+    def _handle_error(
+        self, wanted: Wanted, part: FetchedPartition, node: Node, *, hinted: bool
+    ) -> None:
+        partition, _, offset = wanted.ticket
+        error = from_code(
+            part.error_code, f"partition {partition.tp} at offset {offset}", operation="Read"
+        )
+        self._plan.fetch_failed(partition, error)
+        from_follower = self._plan.reads_from_follower(partition, node.node_id)
+        # For any error of a follower, the leader is the authority.
+        if from_follower:
+            self._plan.prefer(partition, None)
+            self._doubt_replicas(partition)
+        if from_follower and error.code in (
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            ErrorCode.OFFSET_NOT_AVAILABLE,
+        ):
+            self._put_off(partition)
+        elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(partition, offset, error)
+        elif isinstance(error, OffsetMovedToTieredStorageError):
+            partition.failed(error)
+        elif hinted:
+            # The new leader is known already (KIP-951): no wait, no metadata request.
+            pass
+        elif error.retriable:
+            if error.refresh_metadata:
+                self._metadata.request_update()
+            self._put_off(partition)
+        else:
+            # A program that receives again at once must not cause a request each time.
+            self._put_off(partition)
+            partition.failed(error)
+
+    def _out_of_range(
+        self, partition: AssignedPartition, offset: int, cause: BrokerResponseError
+    ) -> None:
+        # Deliver what is already fetched first.
+        if partition.position is not None and partition.position < offset:
+            self._put_off(partition, longest=True)
+        elif self._plan.failures(partition) and self._config.offset_reset.strategy != "none":
+            # The offset from the last reset was out of range, too.
+            self._put_off(partition, reset=True)
+        else:
+            self._put_off(partition)
+            self._resets.out_of_range(partition, cause)
+
+    def _put_off(
+        self, partition: AssignedPartition, *, reset: bool = False, longest: bool = False
+    ) -> None:
+        first, most = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
+        wait = backoff(self._plan.failures(partition) + 1, most if longest else first, most)
+        self._plan.back_off(partition, trio.current_time() + wait, reset=reset)
+
+    def _note_silence(
+        self, session: FetchSession, request: SessionRequest, response: FetchResponse, node: Node
+    ) -> None:
+        """Back off from partitions that the response to a full request left out.
+
+        Such a response has to name every partition that was asked for.
+        """
+        told = {(part.topic, part.partition) for part in response.partitions}
+        for topic, parts in request.topics.items():
+            for number, *_ in parts:
+                if (topic, number) not in told and (
+                    wanted := session.asked.get(TopicPartition(topic, number))
+                ) is not None:
+                    _log.warning(
+                        "%s said nothing of %s, which was to be fetched",
+                        node,
+                        wanted.ticket.partition.tp,
+                    )
+                    self._put_off(wanted.ticket.partition)
+
+    def _learn_leaders(self, response: FetchResponse) -> frozenset[TopicPartition]:
+        """Take over the leaders that the response names (KIP-951).
+
+        Returns the partitions for which that was news.
+        """
+        hints: dict[TopicPartition, LeaderIdAndEpoch] = {
+            TopicPartition(part.topic, part.partition): part.current_leader
+            for part in response.partitions
+            if part.error_code and part.current_leader is not None
+        }
+        nodes = [Node(*each) for each in response.node_endpoints]
+        return self._metadata.learn_leaders(hints, nodes) if hints else frozenset()
+
+
+def _unpinned(records: memoryview) -> memoryview:
+    """Return the records, copied if they are a small part of a large response.
+
+    A slice keeps the memory of the whole response alive.
+    """
+    whole = memoryview(records.obj).nbytes
+    return (
+        memoryview(bytes(records))
+        if whole >= _LARGE_RESPONSE and len(records) * 8 < whole
+        else records
+    )

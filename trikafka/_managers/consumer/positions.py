@@ -1,0 +1,341 @@
+"""The positions manager: where the consumer begins in a partition without a position.
+
+The committed offset comes first, then ``auto_offset_reset``; or the reset that the user asked for.
+A seek by the user meanwhile wins.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from functools import partial
+
+import trio
+
+from ..._net.deadlines import Call
+from ..._net.gather import all_of
+from ..._net.portions import PORTION, portions
+from ..._net.reasons import WaitContext, adopt, failed
+from ..._net.retry import Retry
+from ..._net.signal import Signal
+from ..._state.consumer.assignment import AssignedPartition, Assignment
+from ..._state.consumer.subscription import Subscription
+from ...config import ConsumerConfig
+from ...config.resets import OffsetReset
+from ...errors import NoOffsetForPartitionError, TrikafkaError
+from ...errors.copies import again
+from ...interfaces import CommitManager, Found, MetadataManager, OffsetsManager
+from ...types import Node, OffsetSpec, TopicPartition
+from ..commits.offset_topics import OffsetTopics
+from .missing import MissingPartitions
+
+_log = logging.getLogger("trikafka.positions")
+_Asked = Mapping[AssignedPartition, int]
+
+
+class _AttemptFailures:
+    """The errors of one attempt, by partition: each partition has its own outcome."""
+
+    def __init__(self) -> None:
+        self.errors: list[TrikafkaError] = []
+        self._by_partition: dict[TopicPartition, TrikafkaError] = {}
+
+    def add(self, error: TrikafkaError, asked: Collection[TopicPartition]) -> None:
+        """Record an error.
+
+        It concerns every partition that was asked for, unless the error itself names the partitions
+        that failed.
+        """
+        self.errors.append(error)
+        named = {tp: failure for tp in asked if (failure := error.failures.get(tp)) is not None}
+        self._by_partition.update(named or dict.fromkeys(asked, error))
+
+    def of(self, tp: TopicPartition) -> TrikafkaError | None:
+        """Return the error of a partition, if there is one."""
+        return self._by_partition.get(tp)
+
+
+class Positions:
+    """The task that finds the positions of assigned partitions, as soon as they are needed."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        subscription: Subscription,
+        assignment: Assignment,
+        metadata: MetadataManager,
+        offsets: OffsetsManager,
+        commits: CommitManager | None,
+        unlocated: Signal,
+    ) -> None:
+        self._config = config
+        self._assignment = assignment
+        self._metadata = metadata
+        self._missing = MissingPartitions(metadata, subscription, assignment)
+        self._topics = OffsetTopics(metadata, assignment)
+        self._offsets = offsets
+        self._commits = commits
+        self._wake = unlocated  # a partition needs a position
+        self._reason = WaitContext()  # why positions are not known yet
+
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        """The reason why not all positions are known; ``None`` if they are.
+
+        It is the error of the last look-up, or what the first one waits for.
+        """
+        error = self._reason.error()
+        return error if isinstance(error, TrikafkaError) else None
+
+    async def run(self) -> None:
+        """Find positions until cancelled; retry a failed look-up after a wait."""
+        adopt(self._reason)
+        retry = Retry(self._config)
+        # The last attempt failed partitions permanently: the next receive raises that, and asks for
+        # them again.
+        refused = False
+        while True:
+            if not (
+                unlocated := {
+                    partition: partition.ticket for partition in self._assignment.unlocated
+                }
+            ):
+                if not refused:
+                    retry.reset()
+                # The user has sought, or the partitions are gone: no look-up that could succeed
+                # follows.
+                self._reason.clear()
+                await self._wake.wait()
+                continue
+            failures = _AttemptFailures()
+            await self._resolve(unlocated, failures)
+            if not failures.errors:
+                self._reason.clear()
+            for error in failures.errors:
+                self._handle_error(error)
+            left = [
+                p
+                for p, ticket in unlocated.items()
+                if p.accepts(ticket) and p in self._assignment.unlocated
+            ]
+            for portion in portions(left):
+                if portion[0] is not left[0]:
+                    await trio.lowlevel.checkpoint()
+                for partition in portion:
+                    if partition not in self._assignment.unlocated:
+                        continue  # located or gone meanwhile
+                    failure = failures.of(partition.tp)
+                    if failure is not None and not failure.retriable:
+                        partition.failed(again(failure))
+                    else:
+                        self._missing.leader(partition)
+            refused = any(partition.error is not None for partition in left)
+            if refused:
+                # The program may receive again at once, and without end. That must not cause
+                # requests each time.
+                with trio.move_on_after(retry.delay()):
+                    while not self._others(unlocated):
+                        await self._wake.wait()
+            elif left:
+                with trio.move_on_after(retry.delay()):
+                    await self._wake.wait()
+            else:
+                retry.reset()
+
+    def _others(self, asked: _Asked) -> bool:
+        """Return whether a partition needs a position that is not the one in ``asked``.
+
+        It is another partition, or its position was reset again since.
+        """
+        return any(p not in asked or not p.accepts(asked[p]) for p in self._assignment.unlocated)
+
+    def _handle_error(self, error: TrikafkaError) -> None:
+        if error.refresh_metadata:
+            self._metadata.request_update()
+        if self._commits is not None:
+            self._commits.recover(error)
+        failed(error)
+        _log.debug("positions could not be resolved: %s", error)
+
+    async def _resolve(self, unlocated: _Asked, failures: _AttemptFailures) -> None:
+        """Make one attempt, and record in ``failures`` what went wrong.
+
+        No work waits for what it does not need. A reset that the user asked for does not wait for
+        the coordinator, and no partition waits for the leader of another one, which may be silent
+        for long.
+        """
+        call = Call("positions", self._config.default_api_timeout, self._config.request_timeout)
+        asked = {
+            partition: partition.reset for partition in unlocated if partition.reset is not None
+        }
+        fresh = [partition for partition in unlocated if partition not in asked]
+        works = [partial(self._reset, call, asked, unlocated, failures)] if asked else []
+        if fresh:
+            works.append(partial(self._go_on, call, fresh, unlocated, failures))
+        await all_of(works)
+
+    async def _go_on(
+        self,
+        call: Call,
+        fresh: list[AssignedPartition],
+        unlocated: _Asked,
+        failures: _AttemptFailures,
+    ) -> None:
+        """Go to the committed offset; where there is none, use ``auto_offset_reset``."""
+        while fresh:
+            try:
+                without = await self._from_commits(call, fresh, unlocated)
+            except TrikafkaError as error:
+                failures.add(error, [partition.tp for partition in fresh])
+                # The response had the offsets of the other partitions, too, but only the error is
+                # raised. Ask for them without the failed ones.
+                fresh = [partition for partition in fresh if failures.of(partition.tp) is None]
+            else:
+                await self._reset(
+                    call, dict.fromkeys(without, self._config.offset_reset), unlocated, failures
+                )
+                return
+
+    async def _reset(
+        self,
+        call: Call,
+        resets: Mapping[AssignedPartition, OffsetSpec | OffsetReset],
+        unlocated: _Asked,
+        failures: _AttemptFailures,
+    ) -> None:
+        """Go where these resets lead, for each leader as soon as it responds."""
+        forbidden = [
+            p
+            for p, reset in resets.items()
+            if isinstance(reset, OffsetReset) and reset.strategy == "none"
+        ]
+        # In the other partitions the user has sought meanwhile.
+        self._refuse(
+            [partition for partition in forbidden if partition.accepts(unlocated[partition])]
+        )
+        by_leader: dict[Node | None, dict[TopicPartition, int]] = defaultdict(dict)
+        for partition, reset in resets.items():
+            if partition not in forbidden:
+                by_leader[self._leader(partition.tp)][partition.tp] = _where(reset)
+        asked = {partition.tp: (partition, ticket) for partition, ticket in unlocated.items()}
+
+        async def look_up(wanted: dict[TopicPartition, int]) -> None:
+            try:
+                await self._from_log(call, wanted, asked)
+            except TrikafkaError as error:
+                failures.add(error, list(wanted))
+
+        await all_of([partial(look_up, wanted) for wanted in by_leader.values()])
+
+    def _leader(self, tp: TopicPartition) -> Node | None:
+        with suppress(TrikafkaError):  # the look-up finds one, or raises why there is none
+            return self._metadata.snapshot.leader(tp)
+        return None
+
+    async def _from_commits(
+        self, call: Call, fresh: list[AssignedPartition], tickets: _Asked
+    ) -> list[AssignedPartition]:
+        """Go to the committed offsets; return the partitions without one.
+
+        If a name turns out to belong to another topic meanwhile, its partitions are left for the
+        next attempt.
+        """
+        # Offsets are requested by topic id, so the ids have to be known first; right after assign()
+        # their look-up is still in progress. A response by name would be of no use, since it could
+        # be about an earlier topic of that name.
+        known = self._metadata.snapshot.topics
+        if self._commits is not None and (
+            unknown := {p.tp.topic for p in fresh if p.tp.topic not in known}
+        ):
+            await call.step("look up the topics", lambda: self._metadata.refresh(unknown))
+        before = {
+            partition.tp.topic: self._topics.current(partition.tp.topic) for partition in fresh
+        }
+        committed = (
+            {}
+            if self._commits is None
+            else await self._commits.fetch_once(call, [partition.tp for partition in fresh])
+        )
+        without = []
+        for number, partition in enumerate(fresh, 1):
+            if number % PORTION == 0:
+                await trio.lowlevel.checkpoint()
+            topic_id = self._topics.current(partition.tp.topic)
+            if topic_id != before[partition.tp.topic]:
+                continue
+            if (position := committed.get(partition.tp)) is not None:
+                if (
+                    self._settle(
+                        partition, tickets[partition], position.offset, position.leader_epoch
+                    )
+                    and topic_id is not None
+                ):
+                    partition.is_in(topic_id)
+            elif partition.accepts(tickets[partition]):
+                without.append(partition)
+        return without
+
+    async def _from_log(
+        self,
+        call: Call,
+        wanted: dict[TopicPartition, int],
+        asked: Mapping[TopicPartition, tuple[AssignedPartition, int]],
+    ) -> None:
+        """Look up offsets by :class:`OffsetSpec` or time.
+
+        Where no record is young enough, the position is the end (KIP-1106).
+        """
+        found: Found = {}
+        try:
+            await self._offsets.look_up(call, wanted, found)
+        finally:
+            # Also after an error or on cancellation: what was found stays found. So the checkpoints
+            # are shielded; each follows some milliseconds of work.
+            too_old = {tp: OffsetSpec.LATEST for tp in wanted if tp in found and found[tp] is None}
+            for number, tp in enumerate(wanted, 1):
+                if (where := found.get(tp)) is not None:
+                    self._settle(*asked[tp], where.offset)
+                if number % PORTION == 0:
+                    await trio.lowlevel.cancel_shielded_checkpoint()
+        if too_old:
+            await self._from_log(call, dict(too_old), asked)
+
+    def _refuse(self, partitions: list[AssignedPartition]) -> None:
+        """Fail these, because ``auto_offset_reset`` is ``none``; the error names them all."""
+        if not partitions:
+            return
+        names, group = (
+            ", ".join(str(partition.tp) for partition in partitions),
+            self._config.group_id,
+        )
+        lack = "partition {} has" if len(partitions) == 1 else "partitions {} have"
+        text = (
+            f"{lack.format(names)} no committed offset in group {group!r} to go on from, and "
+            "auto_offset_reset is 'none'"
+        )
+        for partition in partitions:
+            partition.failed(NoOffsetForPartitionError(text))
+
+    def _settle(
+        self,
+        partition: AssignedPartition,
+        ticket: int,
+        offset: int,
+        leader_epoch: int | None = None,
+    ) -> bool:
+        fits = partition.accepts(ticket) and partition.position is None
+        if fits:
+            partition.located(offset, leader_epoch)
+        return fits
+
+
+def _where(reset: OffsetSpec | OffsetReset) -> int:
+    """Return what to look up: an :class:`OffsetSpec`, or a time (ms since the epoch)."""
+    if isinstance(reset, OffsetSpec):
+        return reset
+    if reset.duration_ms is not None:
+        return max(0, round(time.time() * 1000) - reset.duration_ms)
+    return OffsetSpec.EARLIEST if reset.strategy == "earliest" else OffsetSpec.LATEST

@@ -1,0 +1,167 @@
+"""The check of positions against a new leader's log (KIP-320, OffsetForLeaderEpoch).
+
+It finds out whether records that have been read were lost. The fetch manager starts it when
+partitions need it; nothing of them is fetched or delivered meanwhile.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from functools import partial
+
+import trio
+from kafka.protocol.consumer.offsets import OffsetForLeaderEpochRequest
+
+from ..._net.brokers import Brokers
+from ..._net.deadlines import within
+from ..._net.gather import all_of
+from ..._net.retry import Retry
+from ..._net.singleflight import StartSoon
+from ..._state.consumer.assignment import AssignedPartition, Assignment
+from ..._wire.fetch import EpochEndOffset
+from ...config import ConsumerConfig
+from ...errors import ErrorCode, TrikafkaError, UnsupportedVersionError, from_code
+from ...interfaces import MetadataManager
+from ...types import Node, TopicPartition
+from .missing import MissingPartitions
+from .resets import Resets
+
+_log = logging.getLogger("trikafka.fetch")
+_Asked = dict[AssignedPartition, int]
+_Topic = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+
+
+class PositionValidator:
+    """The validation of positions, at all brokers at once."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        brokers: Brokers,
+        metadata: MetadataManager,
+        assignment: Assignment,
+        missing: MissingPartitions,
+        resets: Resets,
+    ) -> None:
+        self._config = config
+        self._brokers = brokers
+        self._metadata = metadata
+        self._assignment = assignment
+        self._missing = missing
+        self._resets = resets
+        self._running = False
+        self.last_error: TrikafkaError | None = None  # the error of the last attempt, if it failed
+
+    def start(self, start_soon: StartSoon) -> None:
+        """Start the task, if there is something to validate and it does not run."""
+        if self._assignment.unvalidated and not self._running:
+            self._running = True
+            start_soon(self._run)
+
+    async def _run(self) -> None:
+        """Validate until nothing is left.
+
+        A leader that does not respond is asked again after a wait, and looked up again.
+        """
+        try:
+            await self._validate()
+        finally:
+            self._running = False
+
+    async def _validate(self) -> None:
+        retry = Retry(self._config)
+        while self._assignment.unvalidated:
+            if await self._attempt():
+                retry.reset()
+                await trio.lowlevel.checkpoint()
+            else:
+                self._metadata.request_update()
+                await retry.wait()
+
+    async def _attempt(self) -> bool:
+        """Ask the leaders once; return whether all partitions were answered without an error."""
+        by_leader: dict[Node, _Asked] = defaultdict(dict)
+        complete = True
+        for partition in list(self._assignment.unvalidated):
+            if partition.position is None or partition.progress.leader_epoch is None:
+                partition.validated()  # nothing is known that could be checked
+                continue
+            if (node := self._missing.leader(partition)) is not None:
+                by_leader[node][partition] = partition.ticket
+            else:
+                complete = False
+        try:
+            await all_of(partial(self._ask, node, asked) for node, asked in by_leader.items())
+        except TrikafkaError as error:
+            _log.debug("positions could not be validated: %s", error)
+            self.last_error = error
+            return False
+        self.last_error = None
+        return complete
+
+    async def _ask(self, node: Node, asked: _Asked) -> None:
+        """Ask one leader.
+
+        Raises the first retriable error; any other error fails its partition.
+        """
+        limit, request = self._config.request_timeout, self._request(asked)
+        try:
+            response = await within(
+                f"OffsetForLeaderEpoch to {node}",
+                limit,
+                lambda: self._brokers.request(node, request),
+            )
+        except UnsupportedVersionError:
+            for partition, ticket in asked.items():
+                if partition.accepts(ticket):
+                    partition.validated()
+            return
+        partitions = {partition.tp: (partition, ticket) for partition, ticket in asked.items()}
+        failure: TrikafkaError | None = None
+        for topic in response.topics:
+            for part in topic.partitions:
+                found = partitions.pop(TopicPartition(topic.topic, part.partition), None)
+                if found is None or not found[0].accepts(found[1]):
+                    continue
+                partition = found[0]
+                if not part.error_code:
+                    self._settle(partition, part.leader_epoch, part.end_offset)
+                    continue
+                error = from_code(
+                    part.error_code,
+                    f"validating the position of {partition.tp}",
+                    operation="Describe",
+                )
+                if error.retriable:
+                    failure = failure or error
+                else:
+                    partition.failed(error)
+        if failure is not None:
+            raise failure
+        if partitions:
+            raise from_code(
+                ErrorCode.LEADER_NOT_AVAILABLE,
+                f"{node} said nothing of {', '.join(map(str, partitions))}",
+            )
+
+    def _settle(self, partition: AssignedPartition, epoch: int | None, end_offset: int) -> None:
+        if epoch is None or epoch < 0 or end_offset < 0:
+            self._resets.truncated(partition, None)
+        elif end_offset < (partition.position or 0):
+            self._resets.truncated(partition, EpochEndOffset(epoch, end_offset))
+        else:
+            partition.validated()
+
+    def _request(self, asked: _Asked) -> OffsetForLeaderEpochRequest:
+        by_topic: dict[str, list[object]] = defaultdict(list)
+        for partition in asked:
+            by_topic[partition.tp.topic].append(
+                _Topic.OffsetForLeaderPartition(
+                    partition=partition.tp.partition,
+                    current_leader_epoch=self._metadata.snapshot.leader_epoch(partition.tp),
+                    leader_epoch=partition.progress.leader_epoch,
+                )
+            )
+        topics = [_Topic(topic=name, partitions=parts) for name, parts in by_topic.items()]
+        return OffsetForLeaderEpochRequest(min_version=3, replica_id=-1, topics=topics)

@@ -1,0 +1,1 @@
+"""The conversations of a group member: join, sync, heartbeats, and the listeners' turn."""

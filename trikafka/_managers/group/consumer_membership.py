@@ -1,0 +1,131 @@
+"""The membership manager of the consumer group protocol (KIP-848).
+
+The broker assigns partitions, and each member follows its own target. Two tasks run side by side:
+one sends heartbeats (:mod:`.consumer_heartbeat`), the other brings the owned partitions to the last
+target in a response (:mod:`.target_reconciler`). The next heartbeat, sent at once, acknowledges
+each step.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from ..._net.gather import with_background
+from ..._state.cluster import ClusterSnapshot
+from ..._state.consumer.subscription import Mode
+from ...error_codes import ErrorCode
+from ...errors import (
+    GroupIdNotFoundError,
+    GroupProtocolMismatchError,
+    TrikafkaError,
+    UnsupportedVersionError,
+)
+from ..cluster.topic_ids import TopicIds
+from .consumer_heartbeat import ConsumerHeartbeats
+from .membership_base import MembershipBase, MembershipDependencies
+from .target_reconciler import TargetReconciler, WakeFlag
+
+
+class WrongGroupType(Exception):
+    """The group is not one of this protocol, and cannot become one."""
+
+    def __init__(self, error: TrikafkaError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+class ConsumerMembership(MembershipBase):
+    """The membership of a group by ConsumerGroupHeartbeat.
+
+    With ``gives_way``, :meth:`run` raises :exc:`WrongGroupType` if the coordinator refuses the
+    protocol to a member that joins. Without, that is an error for the user like any other.
+    """
+
+    def __init__(
+        self, dependencies: MembershipDependencies, topic_ids: TopicIds, *, gives_way: bool = False
+    ) -> None:
+        super().__init__(dependencies)
+        self._gives_way = gives_way
+        self._to_say = WakeFlag()
+        self._target = TargetReconciler(
+            dependencies, topic_ids, self._to_say.set, self._say_everything
+        )
+        self._heartbeats = ConsumerHeartbeats(dependencies, self._to_say, self._target)
+
+    def _say_everything(self) -> None:
+        self._heartbeats.say_everything()
+
+    def rejoin(self, why: str) -> None:
+        """Have the coordinator repeat the assignment; the protocol has no other way to rejoin."""
+        super().rejoin(why)
+        self._say_everything()
+        self._target.look()
+
+    async def run(self) -> None:
+        # The broker decides the session, so the poll interval is what the user gave (classic: at
+        # least the session).
+        self._poll_timer.limit_to(self._config.max_poll_interval_ms / 1000)
+        await super().run()
+
+    async def _generation(self, seen: ClusterSnapshot) -> None:
+        self._target.start_over()
+        try:
+            await with_background(
+                [partial(self._target.follow_target, seen)],
+                partial(self._heartbeats.send_heartbeats, self.fenced),
+            )
+        except TrikafkaError as error:
+            if not (self._member.identity.joined and self._is_refusal(error)):
+                raise
+            # The coordinator removed the member, and the group ended with that or became a classic
+            # one. A new join may succeed.
+            error.retriable = True
+            self.fenced(error)
+
+    async def _enter_fatal(self, error: TrikafkaError) -> None:
+        if self._gives_way and not self._member.identity.joined and self._is_refusal(error):
+            raise WrongGroupType(error)
+        await super()._enter_fatal(_explained(error))
+
+    def _is_refusal(self, error: TrikafkaError) -> bool:
+        """Return whether the coordinator refuses the protocol, for this group or altogether.
+
+        A broker whose feature ``group.version`` is off, as after an upgrade of its cluster, offers
+        the request and refuses it.
+        """
+        # A pattern needs a newer version of the heartbeat.
+        if isinstance(error, UnsupportedVersionError):
+            return self._subscription.mode is not Mode.BROKER_PATTERN
+        return (
+            isinstance(error, GroupIdNotFoundError | GroupProtocolMismatchError)
+            or error.code == ErrorCode.UNSUPPORTED_VERSION
+        )
+
+    async def _leave_group(self, *, closing: bool = False) -> None:
+        operation = self._config.group_membership_operation if closing else "default"
+        await self._heartbeats.leave(operation, self._why_leaving(closing))
+
+    def _still_known(self) -> bool:
+        return True
+
+    def reset(self) -> None:
+        super().reset()
+        if self._heartbeats.in_group:
+            self._heartbeats.outside()  # keeps its id, so that the next run leaves
+
+
+def _explained(error: TrikafkaError) -> TrikafkaError:
+    """Return an error that explains UNSUPPORTED_VERSION in this protocol.
+
+    Brokers that know the protocol and refuse it are Kafka 3.7 to 3.9, and clusters whose features
+    were not upgraded.
+    """
+    if error.code != ErrorCode.UNSUPPORTED_VERSION:
+        return error
+    explained = UnsupportedVersionError(
+        "the brokers do not have the consumer group protocol (KIP-848): it needs Kafka 4.0 or "
+        "newer and there the feature"
+        " group.version; group_protocol='classic' needs neither"
+    )
+    explained.__cause__ = error
+    return explained

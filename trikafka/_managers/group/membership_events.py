@@ -1,0 +1,111 @@
+"""The changes of a consumer's membership of its group, reported to observers once each."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+from ..._state.group.member import Member, MemberIdentity
+from ...interfaces import CoordinatorKind
+from ...types import MembershipEvent, MembershipEventKind, Node
+
+#: Called with each change.
+Watch: TypeAlias = Callable[[MembershipEvent], object]
+#: After these the member is out of the group; if it then leaves, that is no second change.
+_OUT = frozenset({"left", "stale", "fenced", "session_lost"})
+
+_RENAMED = (
+    'the membership event "expelled" is called "stale"; the old spelling goes with the next release'
+)
+
+
+class _Stale(str):
+    """The kind ``"stale"``, which also equals ``"expelled"``: its name in the last release."""
+
+    # Observers compare `event.kind` with a literal, by `==` or `match`, and both call `__eq__`.
+    # A set or dict looks the hash up first, which is that of the new spelling alone.
+    __slots__ = ()
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, str) and str.__eq__(other, "expelled"):
+            warnings.warn(_RENAMED, DeprecationWarning, stacklevel=2)
+            return True
+        return str.__eq__(self, other)
+
+    def __ne__(self, other: object) -> bool:
+        if isinstance(other, str) and str.__eq__(other, "expelled"):
+            warnings.warn(_RENAMED, DeprecationWarning, stacklevel=2)
+            return False
+        return str.__ne__(self, other)
+
+
+_STALE = cast("MembershipEventKind", _Stale("stale"))
+
+
+class MembershipEvents:
+    """The reporter of membership changes. The owner of a change reports it; nothing here waits.
+
+    ``watch`` is ``None`` without observers.
+    """
+
+    def __init__(self, group: str, member: Member, watch: Watch | None) -> None:
+        self._group = group
+        self._member = member
+        self._watch = watch
+        # True if the last report about the membership was that the member joined.
+        self._inside = False
+
+    def tell(self, kind: MembershipEventKind, reason: str, error: Exception | None = None) -> None:
+        """Report what has just happened to the member, or to its coordinator.
+
+        The member still has the identity that the report names. A plugin's manager may still report
+        ``"expelled"``, with a warning.
+        """
+        if cast("str", kind) == "expelled":
+            warnings.warn(_RENAMED, DeprecationWarning, stacklevel=2)
+            kind = "stale"
+        self._report(kind, self._member.identity, reason, error)
+
+    def left(self, identity: MemberIdentity, reason: str, error: Exception | None = None) -> None:
+        """Report that the member with this ``identity`` has left.
+
+        Reports nothing if the member was out before. ``error`` is set if the group did not confirm
+        the leave.
+        """
+        if self._inside:
+            self._report("left", identity, reason, error)
+
+    def coordinator(self, kind: CoordinatorKind, key: str, node: Node | None) -> None:
+        """Report that a coordinator was found at ``node``, or is not known any more (``None``).
+
+        Only this group's coordinator is reported.
+        """
+        if (kind, key) != (CoordinatorKind.GROUP, self._group):
+            return
+        if node is None:
+            self.tell(
+                "coordinator_lost",
+                "the coordinator moved or does not respond; it is looked up at its next use",
+            )
+        else:
+            self.tell("coordinator_found", f"broker {node.node_id} at {node} coordinates the group")
+
+    def _report(
+        self,
+        kind: MembershipEventKind,
+        identity: MemberIdentity,
+        reason: str,
+        error: Exception | None,
+    ) -> None:
+        if kind == "stale":
+            kind = _STALE
+        if kind == "joined" or kind in _OUT:
+            self._inside = kind == "joined"
+        if self._watch is not None:
+            self._watch(
+                MembershipEvent(
+                    kind, self._group, identity.member_id, identity.generation, reason, error
+                )
+            )

@@ -1,0 +1,454 @@
+"""The produce manager: the owner of the accumulator, and its only writer.
+
+Its tasks are ``follow`` (leaders, from the metadata), ``expire`` (delivery timeouts), the producer
+id (:mod:`.producer_id`), and a sender for each broker (:mod:`.produce_senders`). Callers that find
+no room wait in :mod:`.produce_room`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from ..._net import reasons
+from ..._net.brokers import Brokers
+from ..._net.retry import backoff
+from ..._net.singleflight import StartSoon
+from ..._state.arguments import HeaderPairs
+from ..._state.cluster import ClusterSnapshot
+from ..._state.producer.accumulator import Accumulator, BufferLimits, Partitioner
+from ..._state.producer.batch_completion import OldestBatch
+from ..._state.producer.producer_batch import ProducerBatch
+from ..._state.producer.producer_state import (
+    Idempotent,
+    NonIdempotent,
+    ProducerState,
+    Transactional,
+)
+from ..._state.producer.sequences import ProducerIdentity
+from ..._state.producer.table_rows import RowGroup, Taken
+from ..._state.producer.transaction_state import ProducerTransaction
+from ..._state.producer.unknown_topics import UnknownTopics
+from ..._wire.columns import Columns
+from ..._wire.compression import CodecImplementation, codec_named, replaced
+from ..._wire.records import BatchEncoder
+from ...config import ProducerConfig
+from ...error_codes import ErrorCode
+from ...errors import (
+    BrokerResponseError,
+    DeliveryTimeoutError,
+    RequestTimedOutError,
+    TrikafkaError,
+    from_code,
+    no_topic,
+)
+from ...interfaces import MetadataManager, TopicInfo
+from ...types import BrokerLatency, TopicPartition
+from .batch_waits import settled
+from .batch_watch import Watch, WatchedCounters
+from .failure_log import FailureLog
+from .produce_room import Room
+from .produce_senders import Senders
+from .producer_id import ProducerIds
+
+Ack = TypeVar("Ack")
+T = TypeVar("T")
+#: A record as ``append`` takes it: topic, value, key, headers, timestamp, partition.
+Fields = tuple[str, bytes | None, bytes | None, HeaderPairs, int | None, int | None]
+#: How many batches expire before other tasks run.
+_STEP = 1_000
+
+
+class BatchProducing(Generic[Ack]):
+    """The owner of the accumulator and of the conversation with the brokers about its batches.
+
+    ``transaction`` is the state of a transactional producer, and is its identity. The transaction
+    manager writes it too.
+    """
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        brokers: Brokers,
+        metadata: MetadataManager,
+        start_soon: StartSoon,
+        handle: type[Ack],
+        partitioner: Partitioner | None = None,
+        transaction: ProducerTransaction | None = None,
+        watch: Watch | None = None,
+        codec: CodecImplementation | None = None,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._throttles = brokers.throttles
+        self._topics: set[str] = set()
+        self._unknown = UnknownTopics(trio.current_time)
+        self._failures = FailureLog()
+        self._ids: ProducerIds | None = None
+        producer: ProducerState = NonIdempotent()
+        if transaction is not None:
+            producer = Transactional(transaction)
+        elif config.enable_idempotence:
+            self._ids = ProducerIds(config, metadata)
+            producer = Idempotent(self._ids.need)
+        level = level_of(config)
+        compression = codec_named(config.compression_type)
+        if codec is not None:
+            compression = replaced(config.compression_type, codec)
+        self._accumulator: Accumulator[Ack] = Accumulator(
+            BufferLimits(
+                batch_size=config.batch_size,
+                linger=config.linger_ms / 1000,
+                buffer_memory=config.buffer_memory,
+                max_request_size=config.max_request_size,
+                delivery_timeout=config.delivery_timeout_ms / 1000,
+                retries=math.inf if config.retries is None else config.retries,
+                availability_timeout=config.partitioner_availability_timeout_ms / 1000,
+            ),
+            producer,
+            make_encoder=lambda: BatchEncoder(compression, level),
+            handle=handle,
+            clock=trio.current_time,
+            delay=lambda failures: backoff(
+                failures, config.retry_backoff_ms, config.retry_backoff_max_ms
+            ),
+            on_work=self._work_for,
+            on_failed=self._failures.failed if transaction is None else _told_by_the_commit,
+            partitioner=partitioner,
+            counters=None if watch is None else WatchedCounters(watch),
+            ignore_keys=config.partitioner_ignore_keys,
+            adaptive=config.partitioner_adaptive_partitioning_enable,
+        )
+        self._room = Room(self._accumulator)
+        self._senders = Senders(
+            config, brokers, metadata, start_soon, self._accumulator, transaction
+        )
+
+    async def run(self) -> None:
+        """Do the background work, except for the senders.
+
+        A sender is started when there is work for its broker.
+        """
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow)
+            nursery.start_soon(self._expire)
+            nursery.start_soon(self._failures.write_lines)
+            if self._ids is not None:
+                accumulator = self._accumulator
+                refused = lambda error: accumulator.abort(error, anonymous=True)  # noqa: E731
+                nursery.start_soon(
+                    self._ids.obtain_ids, accumulator.identified, accumulator.delayed, refused
+                )
+
+    @property
+    def accumulator(self) -> Accumulator[Ack]:
+        """The records accepted so far."""
+        return self._accumulator
+
+    @property
+    def requests_in_flight(self) -> int:
+        """The number of Produce requests without a response."""
+        return self._senders.in_flight
+
+    @property
+    def latency(self) -> Mapping[int, BrokerLatency]:
+        """The response times, by broker."""
+        return self._senders.latency()
+
+    # --- records in -------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """True once no more records are accepted."""
+        return self._room.closed
+
+    @property
+    def waiting(self) -> int:
+        """The number of tasks that wait for room."""
+        return self._accumulator.pool.waiting
+
+    @property
+    def append(self) -> Callable[[str, Any, Any, Any, int | None, int | None], Ack | None]:
+        """The quick way in for one record, as :meth:`.RecordAppender.append`.
+
+        The property returns the method of the compiled part, so that a call makes no detour.
+        """
+        quick: Callable[[str, Any, Any, Any, int | None, int | None], Ack | None] = (
+            self._accumulator.appender.append
+        )
+        return quick
+
+    def append_admitted(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeaderPairs,
+        timestamp: int | None,
+        partition: int | None,
+    ) -> Ack | None:
+        """Take a record from the caller whose turn it is among those that wait for room.
+
+        Returns ``None`` if there is no room yet.
+        """
+        return self._accumulator.append(
+            topic, value, key, headers, timestamp, partition, admitted=True
+        )
+
+    def split_rows(
+        self, topic: str, columns: Columns, explicit: memoryview | int | None, keyed: bool
+    ) -> list[RowGroup]:
+        """Decide where the rows of a table go; see :meth:`PartitionChooser.split_rows`.
+
+        The topic must be known.
+        """
+        return self._accumulator.split_rows(topic, columns, explicit, keyed)
+
+    def extend(
+        self, topic: str, columns: Columns, group: RowGroup, start: int, admitted: bool = False
+    ) -> Taken | None:
+        """Take rows of a table; see :meth:`RecordAppender.extend`."""
+        return self._accumulator.extend(topic, columns, group, start, admitted)
+
+    def hurry(self, batches: Iterable[ProducerBatch]) -> None:
+        """End the linger of these batches.
+
+        Open ones go on taking records until they are sent.
+        """
+        self._accumulator.flush_batches(batches)
+
+    async def learn(self, topic: str, partition: int | None) -> None:
+        """Look up a topic and take over its partitions.
+
+        Raises a retriable error if there is no such topic or partition.
+        """
+        info = await self._metadata.topic(topic)
+        if info is not None and partition is not None and partition not in info.partitions:
+            info = (await self._metadata.refresh([topic])).topics.get(topic)
+        if info is None:
+            raise no_topic(topic, self._metadata.snapshot.existing())
+        if partition is not None and partition not in info.partitions:
+            raise _missing(topic, info, partition)
+        self._topics.add(topic)
+        self._metadata.add_topic(topic)
+        self._adopt(self._metadata.snapshot, [topic])
+
+    def look_up(self, topic: str, partition: int | None) -> None:
+        """Request the metadata of an unknown topic or partition, for a later call to find.
+
+        Raises when waiting cannot help: access is refused, or the topic has been looked for without
+        success for some time.
+        """
+        snapshot = self._metadata.snapshot
+        info = snapshot.topics.get(topic)
+        error = _missing(topic, info, partition)
+        # No broker has said that the topic does not exist, so patience does not run out.
+        patience = error.patience if info is not None else math.inf
+        if info is not None and info.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            refused = from_code(info.error_code, f"topic {topic!r}", operation="Describe")
+            error, patience = (error, math.inf) if refused.retriable else (refused, 0.0)
+        before = self._unknown.changes
+        never = self._unknown.look_for((topic, partition), patience, snapshot.version)
+        if self._unknown.changes != before:
+            self._metadata.want(self._topics | self._unknown.topics)
+        self._metadata.request_update()
+        if never or not error.retriable:
+            raise error
+
+    async def wait_for_room(
+        self, take: Callable[[], T | None], topic: str, partition: int | None
+    ) -> T:
+        """Wait for the caller's turn and until ``take`` finds room; see :meth:`Room.wait_for`."""
+        return await self._room.wait_for(take, topic, partition)
+
+    def knows(self, topic: str, partition: int | None) -> bool:
+        """Return whether the partition of a record is known, so that only room can be missing."""
+        return self._room.knows(topic, partition)
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    async def drain(self) -> None:
+        """Send what has been accepted so far without lingering; wait for each outcome."""
+        self._accumulator.close_open()
+        for batch in self._accumulator.unsettled():
+            try:
+                await settled(batch)
+            except trio.Cancelled:
+                self._explain(batch)
+                raise
+
+    def close(self) -> None:
+        """Accept no more records.
+
+        Callers that wait for room get :exc:`trio.ClosedResourceError`.
+        """
+        self._room.close()
+
+    def drop(self, error: Exception, at_most: float = math.inf, *, unsent: bool = False) -> bool:
+        """Fail the records that have no outcome, including those in flight.
+
+        Returns whether batches are left: at most ``at_most`` batches fail in one step. With a
+        :exc:`DeliveryTimeoutError` each record gets an error of its own, with where its time went.
+        With ``unsent`` only batches that were never sent fail, and the first caller that waits for
+        room looks again.
+        """
+        if unsent:
+            self._accumulator.pool.wake()
+            return self._accumulator.abort_unsent(error, at_most) == at_most
+        if isinstance(error, DeliveryTimeoutError):
+            self._explain_delays()
+        self._failures.hold()
+        left = self._accumulator.abort(error, at_most=at_most) == at_most
+        if not left:
+            self._failures.log_now()
+        return left
+
+    # --- calls of a transaction manager -----------------------------------------------------------
+
+    def identify(self, identity: tuple[int, int]) -> None:
+        """Use this producer id and epoch from now on; sequence numbers start again at 0."""
+        self._accumulator.identified(ProducerIdentity(*identity), restart=True)
+
+    def admitted(self) -> None:
+        """Send batches whose partitions the transaction's coordinator knows by now."""
+        self._accumulator.wake()
+
+    def delayed(self, error: Exception) -> None:
+        """Record ``error`` as the cause, should a waiting batch expire now."""
+        self._accumulator.delayed(error)
+
+    async def landed(self) -> None:
+        """Wait until nothing is in flight."""
+        await self._senders.wait_none_in_flight()
+
+    # --- tasks ------------------------------------------------------------------------------------
+
+    async def _follow(self) -> None:
+        """Take over the leaders of each new snapshot; request a new one while leaders lack."""
+        seen = self._metadata.snapshot
+        while True:
+            self._adopt(seen, self._topics | self._unknown.topics)
+            self._senders.end_others(seen.nodes)
+            if self._accumulator.leaderless:
+                self._metadata.request_update()
+            seen = await self._metadata.changed(seen)
+
+    def _adopt(self, snapshot: ClusterSnapshot, topics: Iterable[str]) -> None:
+        for name in topics:
+            info = snapshot.topics.get(name)
+            if info is None or info.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._accumulator.forget_topic(name)
+            elif not info.error_code and info.partitions:
+                found = (info.partitions.get(number) for number in range(max(info.partitions) + 1))
+                leaders = [
+                    None if part is None or part.leader not in snapshot.nodes else part.leader
+                    for part in found
+                ]
+                self._accumulator.update_topic(name, leaders)
+                self._unknown.found(name, len(leaders))
+                self._topics.add(name)
+
+    async def _expire(self) -> None:
+        while True:
+            now = trio.current_time()
+            if self._accumulator.next_deadline() <= now:
+                self._explain_delays()
+            while self._accumulator.expire(now, _STEP) == _STEP:
+                await trio.lowlevel.checkpoint()
+            # Records accepted from now on expire later than `latest`, so no event has to wake this
+            # task.
+            latest = now + self._config.delivery_timeout_ms / 1000
+            await trio.sleep_until(min(self._accumulator.next_deadline(), latest))
+
+    def _work_for(self, leader: int | None) -> None:
+        """Wake the sender to ``leader``, or request metadata if there is no leader."""
+        if leader is None:
+            self._metadata.request_update()
+        else:
+            self._senders.work_for(leader)
+
+    # --- why things take long ---------------------------------------------------------------------
+
+    def _waits_for_id(self) -> bool:
+        return self._ids is not None and self._accumulator.producer.current is None
+
+    def _explain_delays(self) -> None:
+        """Give batches their cause, should they expire now.
+
+        The causes are a connection attempt that has neither failed nor succeeded, a missing
+        producer id, and a broker's quota.
+        """
+        for node_id, error in self._senders.delays():
+            self._accumulator.unreachable(node_id, error)
+        if (
+            self._ids is not None
+            and self._waits_for_id()
+            and (error_of_id := self._ids.reason.error()) is not None
+        ):
+            self._accumulator.delayed(error_of_id)
+        for node, how in self._throttles.now().items():
+            self._accumulator.throttled(node.node_id, RequestTimedOutError(how))
+
+    def heads(self) -> list[OldestBatch]:
+        """Return the first batch without an outcome of each partition that has one."""
+        return self._accumulator.heads()
+
+    def obstacle_of(self, batch: ProducerBatch) -> str:
+        """Return why ``batch`` is not delivered yet, as far as that is known."""
+        if batch.delivery.last_error is not None:
+            return str(batch.delivery.last_error)
+        with reasons.reasoning() as reason:
+            self._explain(batch)
+            waiting_for, error = reason.blame()
+        return (
+            str(error)
+            if error is not None
+            else f"no response while waiting for {waiting_for or 'its turn'}"
+        )
+
+    def _explain(self, batch: ProducerBatch) -> None:
+        """Record why ``batch`` is not delivered yet, for the call that is cut off."""
+        if batch.delivery.last_error is not None:
+            reasons.failed(batch.delivery.last_error)
+        elif batch.delivery.node is not None:
+            number = batch.delivery.node
+            throttled = self._throttles.now_by(number)
+            what = f"Produce to {self._metadata.snapshot.nodes.get(number, number)}"
+            reasons.waiting_for(what if throttled is None else f"{what} ({throttled})")
+        elif self._ids is not None and self._waits_for_id():
+            reasons.waiting_for(*self._ids.reason.blame())
+        else:
+            # There may be no leader, or no sender to it yet.
+            with contextlib.suppress(TrikafkaError):
+                leader = self._metadata.snapshot.leader(
+                    TopicPartition(batch.topic, batch.partition)
+                )
+                if (throttled := self._throttles.now_by(leader.node_id)) is not None:
+                    reasons.waiting_for(f"Produce to {leader} ({throttled})")
+                elif (told := self._senders.reason_of(leader.node_id)) is not None:
+                    reasons.waiting_for(*told)
+
+
+def level_of(config: ProducerConfig) -> int | None:
+    """Return the configured level of the codec in use; ``None`` for the codec's default."""
+    levels = {
+        "gzip": config.compression_gzip_level,
+        "lz4": config.compression_lz4_level,
+        "zstd": config.compression_zstd_level,
+    }
+    return levels.get(config.compression_type)
+
+
+def _missing(topic: str, info: TopicInfo | None, partition: int | None) -> BrokerResponseError:
+    if info is None or info.error_code or partition is None:
+        return no_topic(topic)
+    detail = f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}"
+    return from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+
+
+def _told_by_the_commit(batch: ProducerBatch) -> None:
+    """Do nothing: the commit of the transaction reports the failure."""

@@ -1,0 +1,1 @@
+"""The state of a consumer: subscription, assignment, fetches. No I/O."""

@@ -1,0 +1,1 @@
+"""The state of a producer: accumulator, batches, sequences, transaction. No I/O."""

@@ -1,0 +1,530 @@
+"""The outcome of batches: what a response, or none in time, means for a batch and its neighbours.
+
+No I/O, no awaits. A part of the accumulator, and the part that keeps order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from ..._wire.records import BatchEncoder
+from ...error_codes import ErrorCode
+from ...errors import (
+    BrokerResponseError,
+    DeliveryTimeoutError,
+    DuplicateSequenceError,
+    MessageTooLargeError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    TrikafkaError,
+    UnknownProducerIdError,
+    from_code,
+)
+from ...types import UnsentRecord
+from .buffer_pool import BufferPool
+from .delivery_time import PRODUCER_ID, BlockedSince, not_added
+from .partition_queue import PartitionQueue
+from .producer_batch import ProducerBatch
+from .producer_state import ProducerState
+from .topic_queues import Queues
+
+_REFUSED_NUMBERS = (OutOfOrderSequenceError, UnknownProducerIdError, ProducerFencedError)
+
+
+@dataclass(slots=True)
+class Counters:
+    """The counts of records and batches by outcome."""
+
+    accepted: int = 0
+    delivered: int = 0
+    failed: int = 0
+    batches_retried: int = 0
+    batches_split: int = 0
+    batches_expired: int = 0
+
+    def closed(self, batch: ProducerBatch) -> None:
+        """Count the records of a batch that takes no more."""
+        self.accepted += batch.count
+
+    def sent(self, batch: ProducerBatch) -> None:
+        """Count a batch that is about to be sent, if it is sent again."""
+        self.batches_retried += batch.delivery.attempts > 0
+
+    def settled(self, batch: ProducerBatch) -> None:
+        """Count the records of a batch that has its outcome."""
+        if batch.outcome.error is None:
+            self.delivered += batch.count
+        else:
+            self.failed += batch.count
+
+    def expired(self, batch: ProducerBatch) -> None:
+        """Count a batch that was not acknowledged in time."""
+        self.batches_expired += 1
+
+    def split(self) -> None:
+        """Count a batch that was split, since the broker refused it as a whole."""
+        self.batches_split += 1
+
+
+class OldestBatch(NamedTuple):
+    """The first batch of a partition without an outcome, with its phase.
+
+    ``since``: when it could be sent first.
+    """
+
+    batch: ProducerBatch
+    since: float
+    phase: str
+
+
+# Order after a lost batch. The invariant: records of a partition are in the log in the order of
+# ``send``, none twice, and a record whose error says that it is not in the log is not there. A
+# broker enforces sequence numbers, so most of this follows from what is sent when
+# (``PartitionQueue``) and which numbers batches keep (``sequences``). These are the ambiguous
+# cases:
+#
+# 1. The request got no response. The batch keeps its number and place, and is sent again before
+#    those behind it. The broker recognizes a copy by its number.
+# 2. The broker says DUPLICATE_SEQUENCE_NUMBER, or refuses a number although it has acknowledged a
+#    later one: the batch is in the log, and succeeds without an offset.
+# 3. The broker refuses a number as out of order. If batches stand before this one, their outcome
+#    decides. If none does, an earlier batch was removed and the broker does not have it: the
+#    partition continues in a new epoch. It must not do so while copies of both batches may still
+#    arrive from a lost connection (see ``sequences``).
+# 4. A batch expires in flight (KIP-91). Its acks fail at once, but the batch stays in its place
+#    until the request has ended. Nothing is sent behind it until then, since its number may be
+#    lost.
+# 5. The batch is a part of a split one that the broker may have as a whole. Its number is not
+#    replaced: the records could be in the log under the number of the whole. It fails as possibly
+#    written.
+#
+# A batch of a transaction is never renumbered: it fails, and the transaction is aborted.
+class BatchCompletion:
+    """The decisions about what becomes of batches.
+
+    ``delay(failures)``: seconds to back off. ``on_work(leader)``: called when something may have
+    become sendable to that broker. ``on_failed(batch)``: called when a batch has failed.
+    """
+
+    __slots__ = (
+        "_blocked_since",
+        "_delay",
+        "_make_encoder",
+        "_on_failed",
+        "_on_work",
+        "_pool",
+        "_producer",
+        "_queues",
+        "_retries",
+        "_timeout",
+        "counters",
+        "last_error",
+    )
+
+    def __init__(
+        self,
+        queues: Queues,
+        pool: BufferPool,
+        producer: ProducerState,
+        blocked_since: BlockedSince,
+        *,
+        delivery_timeout: float,
+        retries: float,
+        make_encoder: Callable[[], BatchEncoder],
+        delay: Callable[[int], float],
+        on_work: Callable[[int | None], object],
+        on_failed: Callable[[ProducerBatch], object],
+        counters: Counters | None = None,
+    ) -> None:
+        self._queues = queues
+        self._pool = pool
+        self._producer = producer
+        self._blocked_since = blocked_since
+        self._retries = retries
+        self._timeout = delivery_timeout
+        self._make_encoder = make_encoder
+        self._delay = delay
+        self._on_work = on_work
+        self._on_failed = on_failed
+        self.counters = counters or Counters()
+        #: The error of the last failed attempt or batch; ``None`` after a later delivery.
+        self.last_error: Exception | None = None
+
+    # --- responses --------------------------------------------------------------------------------
+
+    def succeeded(
+        self, batch: ProducerBatch, base_offset: int | None, append_time: int | None
+    ) -> None:
+        """Complete a batch that the broker acknowledged."""
+        if not batch.in_flight:
+            return
+        self.last_error = None
+        queue = self._queues.of(batch)
+        queue.acknowledged(batch)
+        self._finish(queue, batch, base_offset, append_time, None)
+
+    def refused(
+        self, batch: ProducerBatch, error: TrikafkaError, now: float, *, unsent: bool = False
+    ) -> None:
+        """Handle a failed attempt: a refusal, or a request without a response.
+
+        ``unsent``: no byte of the batch was sent. A batch that has expired in flight is done now.
+        Others are sent again in their place, are split, or fail.
+        """
+        if not batch.in_flight:
+            return
+        queue, node = self._queues.of(batch), batch.delivery.node
+        batch.attempt_failed(error, now, unsent=unsent)
+        self.last_error = error
+        if not (unsent or isinstance(error, BrokerResponseError)):
+            queue.sequences.lost_contact()
+        outdated = batch.sequence is not None and not queue.is_of_this_epoch(batch)
+        refused_number = isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError)
+        if isinstance(error, DuplicateSequenceError) or (
+            refused_number and queue.is_known_written(batch)
+        ):
+            self.succeeded(batch, None, None)
+        elif batch.settled:
+            self._fail_batch(queue, batch, None)
+        elif outdated and (error.retriable or isinstance(error, _REFUSED_NUMBERS)):
+            # The batch was behind the gap that ended its epoch, so the broker cannot have it.
+            batch.wait_again()
+            batch.unnumber()
+        elif refused_number:
+            self._numbers_refused(queue, batch, node, error, now)
+        elif isinstance(error, MessageTooLargeError) and batch.count > 1:
+            self._split_in_two(queue, batch)
+        elif error.retriable and batch.delivery.attempts <= self._retries:
+            if not queue.may_skip_backoff(node):
+                queue.back_off(now, self._delay)
+            batch.wait_again(queue.not_before)
+        else:
+            if isinstance(error, ProducerFencedError):
+                self._fenced(queue, error)
+            self._fail_batch(queue, batch, error)
+        self._on_work(queue.leader)
+
+    def _numbers_refused(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        node: int | None,
+        error: TrikafkaError,
+        now: float,
+    ) -> None:
+        brokers = queue.sequences.possibly_in_flight_at & batch.delivery.possibly_in_flight_at
+        may_still_arrive = node is not None and node in brokers
+        if queue.batches[0] is not batch:  # the outcome of those before it decides
+            batch.wait_again()
+        elif (may_still_arrive and not self._producer.renumbers) or (
+            batch.is_part and batch.delivery.maybe_written
+        ):
+            if batch.is_part and batch.delivery.maybe_written:
+                reason = "they are part of a split batch, which the broker may have as a whole"
+            else:
+                reason = "they were sent on a lost connection behind others"
+            doubt = f"{batch.place}, {batch.count} records: {reason}, and may be in the log"
+            doubtful = from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt)
+            # Usually an expiry: the task that waits may treat this error as a time-out, too.
+            doubtful.__cause__ = queue.sequences.lost_by
+            self._fail_batch(queue, batch, doubtful)
+        elif may_still_arrive and (until := queue.sequences.doubt(now)) > now:
+            # The lost batch and this one may still be on their way to this broker. Under another
+            # number this one would be written twice then. Under its own number the broker
+            # recognizes the copy.
+            queue.hold(until)
+            batch.wait_again(until)
+        elif self._producer.renumbers:
+            # Without backoff if old bytes may still arrive: the broker refuses them only once it
+            # has a batch of the new epoch.
+            if not may_still_arrive:
+                queue.back_off(now, self._delay)
+            batch.wait_again(queue.not_before)
+            queue.restart()
+        else:
+            self._fail_batch(queue, batch, error)
+
+    def _fenced(self, queue: PartitionQueue, error: TrikafkaError) -> None:
+        self._producer.fenced(error)
+        if self._producer.renumbers:
+            queue.reset_sequences()
+
+    def _split_in_two(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if queue.topic is not None:
+            queue.topic.found_too_large(batch.size)
+        self._split(queue, batch, [batch.count // 2])
+
+    def _split(
+        self, queue: PartitionQueue, batch: ProducerBatch, cuts: list[int]
+    ) -> list[ProducerBatch]:
+        size = batch.size
+        parts = batch.split(cuts, self._make_encoder)
+        self._pool.reserve(sum(part.size for part in parts))
+        self._pool.give(size)
+        queue.replace(batch, parts)
+        self.counters.split()
+        return parts
+
+    def records_refused(
+        self,
+        batch: ProducerBatch,
+        error: TrikafkaError,
+        refused: Mapping[int, TrikafkaError],
+        now: float,
+    ) -> None:
+        """Fail the records that the broker refused, and send the others without them (KIP-467).
+
+        Args:
+            batch: the batch, of which the broker has taken nothing.
+            error: the error of the whole batch.
+            refused: the errors of the refused records, by index.
+            now: the time.
+        """
+        if not batch.in_flight or batch.settled or batch.count == 1 or not refused:
+            self.refused(batch, refused.get(0, error), now)
+            return
+        queue = self._queues.of(batch)
+        batch.attempt_failed(error, now)
+        first = queue.batches[0] is batch
+        cuts = sorted({cut for index in refused for cut in (index, index + 1)} - {0, batch.count})
+        parts = self._split(queue, batch, cuts)
+        for start, part in zip((0, *cuts), parts, strict=True):
+            if start in refused:
+                self._fail_batch(queue, part, refused[start])
+        renumbered = batch.numbered and self._producer.renumbers
+        if first and renumbered and queue.batches and not batch.delivery.maybe_written:
+            # A batch that is not the first needs no restart: the broker sees the gap in the
+            # numbers of those behind it, in time. If the broker may have the batch as a whole, from
+            # an attempt before this one, its parts keep their numbers: under new ones they would be
+            # written twice (case 5 above).
+            queue.restart()
+        self._on_work(queue.leader)
+
+    # --- no response ------------------------------------------------------------------------------
+
+    def unreachable(self, node: int, error: Exception) -> None:
+        """Record why batches for ``node`` wait: there is no connection, or no producer id.
+
+        The errors of those that expire name the cause.
+        """
+        for queue in self._queues.led_by(node):
+            self.last_error = error
+            for batch in queue.batches:
+                if not batch.in_flight:
+                    batch.delayed(error)
+
+    def throttled(self, node: int, error: Exception) -> None:
+        """Record that a quota of ``node`` delays its batches, those in flight too.
+
+        A batch that was refused before keeps that cause.
+        """
+        for queue in self._queues.led_by(node):
+            for batch in queue.batches:
+                if not batch.settled and batch.delivery.last_error is None:
+                    batch.delayed(error)
+
+    def expire(self, now: float, at_most: float = math.inf) -> int:
+        """Fail the batches older than the delivery timeout, at most ``at_most``; return how many.
+
+        Those of a partition expire in order (KIP-91). A batch in flight keeps its place until its
+        request has ended, so that the batches behind it know what became of it.
+        """
+        count = 0
+        for queue in self._queues.active():
+            old = takewhile(
+                lambda each: each.settled or each.created + self._timeout <= now, queue.batches
+            )
+            for batch in [each for each in old if not each.settled]:
+                if count >= at_most:
+                    return count
+                count += 1
+                self._expire(
+                    queue, batch, self._timed_out(queue, batch, now, "send", self._timeout)
+                )
+        return count
+
+    def _expire(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: DeliveryTimeoutError
+    ) -> None:
+        self._close(queue, batch)
+        self.counters.expired(batch)
+        if batch.in_flight:
+            batch.given_up_in_flight()
+            self._settle(batch, None, None, error)
+        else:
+            self._fail_batch(queue, batch, error)
+
+    def _timed_out(
+        self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float
+    ) -> DeliveryTimeoutError:
+        in_flight = batch.in_flight
+        phase, seconds = batch.delivery.time.report(
+            now, in_flight, None if in_flight else self._obstacle(queue)
+        )
+        error = DeliveryTimeoutError(
+            call,
+            limit,
+            batch.delivery.attempts,
+            batch.delivery.last_error,
+            topic=batch.topic,
+            partition=batch.partition,
+            phase=phase,
+            seconds=seconds,
+            maybe_written=batch.delivery.maybe_written or in_flight,
+        )
+        error.__cause__ = batch.delivery.last_error
+        return error
+
+    def oldest(self, now: float) -> UnsentRecord | None:
+        """Return the record that has been without an outcome for longest."""
+        first = (
+            (queue, next((batch for batch in queue.batches if not batch.settled), None))
+            for queue in self._queues.active()
+        )
+        waiting = [(queue, batch) for queue, batch in first if batch is not None]
+        if not waiting:
+            return None
+        queue, batch = min(waiting, key=lambda each: each[1].created)
+        in_flight = batch.in_flight
+        phase, _ = batch.delivery.time.report(
+            now, in_flight, None if in_flight else self._obstacle(queue)
+        )
+        return UnsentRecord(batch.place, now - batch.created, phase, batch.delivery.last_error)
+
+    def heads(self, now: float, linger: float) -> list[OldestBatch]:
+        """Return the first batch without an outcome of each partition that has one.
+
+        While that is the same batch, the partition makes no progress.
+        """
+        found = []
+        for queue in self._queues.active():
+            batch = next((batch for batch in queue.batches if not batch.settled), None)
+            if batch is not None:
+                lingers = batch is queue.open and not batch.flushing
+                obstacle = None if batch.in_flight else self._obstacle(queue)
+                phase, _ = batch.delivery.time.report(now, batch.in_flight, obstacle)
+                found.append(
+                    OldestBatch(batch, batch.created + linger if lingers else batch.created, phase)
+                )
+        return found
+
+    def _obstacle(self, queue: PartitionQueue) -> tuple[str, float] | None:
+        """Return what keeps the queue's batches from being sent, and since when."""
+        if queue.leader is None:
+            return "a leader", self._blocked_since.since(queue.place) or 0.0
+        coordinator = "the transaction's coordinator"
+        for what, key in (
+            ("a producer id", PRODUCER_ID),
+            (coordinator, not_added(queue.place)),
+            ("a connection", queue.leader),
+        ):
+            since = self._blocked_since.since(key)
+            if since is not None:
+                return what, since
+        return None
+
+    def next_deadline(self) -> float:
+        """Return the time at which the next batch expires; ``inf`` if there is none."""
+        first = (
+            next((batch.created for batch in queue.batches if not batch.settled), math.inf)
+            for queue in self._queues.active()
+        )
+        return min(first, default=math.inf) + self._timeout
+
+    def abort_unsent(self, error: Exception, now: float, at_most: float = math.inf) -> int:
+        """Fail the batches that were never sent; return how many there were.
+
+        A batch that was sent once gets its outcome from the brokers.
+        """
+        count = 0
+        for queue in self._queues.active():
+            most = int(min(at_most - count, len(queue.batches)))
+            unsent = list(
+                islice((batch for batch in queue.batches if not batch.delivery.attempts), most)
+            )
+            for batch in unsent:
+                self._abort(queue, batch, error, now)
+            count += len(unsent)
+        return count
+
+    def abort(
+        self, error: Exception, now: float, *, anonymous: bool = False, at_most: float = math.inf
+    ) -> int:
+        """Fail all batches, those in flight included; return how many there were.
+
+        With ``anonymous`` only batches of partitions without a producer id fail. If ``error`` is a
+        time-out, each batch gets an error of its own that says where its time went.
+        """
+        count = 0
+        for queue in self._queues.active():
+            if anonymous and queue.sequences.identity is not None:
+                continue
+            while queue.batches:
+                if count >= at_most:
+                    return count
+                count += 1
+                self._abort(queue, queue.batches[0], error, now)
+        return count
+
+    def _abort(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: Exception, now: float
+    ) -> None:
+        if isinstance(error, DeliveryTimeoutError):
+            error = self._timed_out(queue, batch, now, error.call, error.limit)
+        self._close(queue, batch)
+        if batch.in_flight:
+            batch.given_up_in_flight()
+        self._fail_batch(queue, batch, error)
+
+    def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if batch is queue.open:
+            self._queues.close(queue)
+
+    # --- the end of a batch -----------------------------------------------------------------------
+
+    def _fail_batch(
+        self, queue: PartitionQueue, batch: ProducerBatch, error: Exception | None
+    ) -> None:
+        """Remove a batch with ``error``; ``None``: the batch has its error already.
+
+        The broker may or may not have the batch, or surely has not.
+        """
+        queue.given_up(batch, batch.outcome.error if error is None else error)
+        self._finish(queue, batch, None, None, error)
+
+    def _finish(
+        self,
+        queue: PartitionQueue,
+        batch: ProducerBatch,
+        base_offset: int | None,
+        append_time: int | None,
+        error: Exception | None,
+    ) -> None:
+        batch.done()
+        if not batch.settled:
+            self._settle(batch, base_offset, append_time, error)
+        queue.remove(batch)
+        self._queues.removed_from(queue)
+        self._pool.give(batch.size)
+
+    def _settle(
+        self,
+        batch: ProducerBatch,
+        base_offset: int | None,
+        append_time: int | None,
+        error: Exception | None,
+    ) -> None:
+        if isinstance(error, TrikafkaError):
+            # One error may fail several batches, and the broker may have some of them. So each
+            # batch gets an error of its own.
+            error = error.of_records(batch.delivery.maybe_written)
+        batch.settle(base_offset, append_time, error)
+        self.counters.settled(batch)
+        if error is not None:
+            self.last_error = error
+            self._producer.batch_failed(error)
+            self._on_failed(batch)

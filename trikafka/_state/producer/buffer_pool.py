@@ -1,0 +1,90 @@
+"""The bytes of ``buffer_memory`` and the callers that wait for them. No I/O, no tasks.
+
+Bytes are counted in one place, the record path's ``BufferMemory``, which the fast path of a record
+reads without a call into Python.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..._wire import _implementation
+
+
+class Waiter(Protocol):
+    """A caller that waits for room: ``set`` is called when it is its turn to look again."""
+
+    def set(self) -> object: ...
+
+
+# First come, first served, with no overtaking: without it a caller with a large record, or rows of
+# a table, would wait for ever behind small records that fit into each gap. So room that is free is
+# not for new calls while anyone waits, and each release wakes only the first waiter. When that one
+# leaves, served or cancelled, it wakes the next.
+class BufferPool:
+    """The memory for records, given to waiting callers in the order of their arrival.
+
+    While any caller waits, new calls get nothing.
+    """
+
+    __slots__ = ("memory",)
+
+    def __init__(self, capacity: int) -> None:
+        #: The counter that the appender takes from.
+        self.memory = _implementation.current.BufferMemory(capacity)
+
+    @property
+    def capacity(self) -> int:
+        """The limit, ``buffer_memory``."""
+        return self.memory.capacity
+
+    @property
+    def free(self) -> int:
+        """The bytes that may still be taken."""
+        return self.memory.free
+
+    @property
+    def used(self) -> int:
+        """The bytes in use."""
+        return self.memory.capacity - self.memory.free
+
+    @property
+    def exhausted(self) -> bool:
+        """True while any caller waits."""
+        return bool(self.memory.waiters)
+
+    @property
+    def waiting(self) -> int:
+        """The number of waiting callers."""
+        return len(self.memory.waiters)
+
+    def may_take(self, admitted: bool) -> bool:
+        """Return whether a call may take memory; ``admitted``: it is its turn among the waiters."""
+        return admitted or not self.memory.waiters
+
+    def reserve(self, size: int) -> None:
+        """Take ``size`` bytes."""
+        self.memory.take(size)
+
+    def give(self, size: int) -> None:
+        """Free ``size`` bytes and wake the first waiter."""
+        self.memory.give(size)
+        self.wake()
+
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Add ``waiter`` behind the others."""
+        self.memory.waiters.append(waiter)
+
+    def leave(self, waiter: Waiter) -> None:
+        """Remove ``waiter`` and wake the first of the rest: it may be its turn."""
+        self.memory.waiters.remove(waiter)
+        self.wake()
+
+    def is_first(self, waiter: Waiter) -> bool:
+        """Return whether it is the turn of ``waiter``."""
+        return self.memory.waiters[0] is waiter
+
+    def wake(self, *, everybody: bool = False) -> None:
+        """Wake the first waiter, or all of them, to look again."""
+        for waiter in self.memory.waiters[: None if everybody else 1]:
+            waiter.set()

@@ -1,0 +1,44 @@
+"""Helpers for exception groups.
+
+User code that opens a nursery raises its errors in a group. A group is judged by all its members,
+including those of nested groups. The user sees all of them: a log line or a header names every
+member, and only a group of one may be replaced by its member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+def members(error: BaseException) -> list[BaseException]:
+    """Return the members of a group at any depth; a plain exception is its own member."""
+    if not isinstance(error, BaseExceptionGroup):
+        return [error]
+    return [member for inner in error.exceptions for member in members(inner)]
+
+
+def every(
+    error: BaseException, kinds: type[BaseException] | tuple[type[BaseException], ...]
+) -> bool:
+    """Return whether the exception, or every member of the group, is one of ``kinds``."""
+    return all(isinstance(member, kinds) for member in members(error))
+
+
+def unwrapped(error: BaseException) -> BaseException:
+    """Return the member of a group of one, at any depth; a group of several as it is."""
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error
+
+
+def outlined(error: BaseException, text: Callable[[BaseException], str] = str) -> str:
+    """Return the text of an exception; for a group, the class and text of every member.
+
+    The text of a group itself only gives the number of its members.
+    """
+    error = unwrapped(error)
+    if not isinstance(error, BaseExceptionGroup):
+        return text(error)
+    return f"{len(members(error))} errors: " + "; ".join(
+        f"{type(each).__name__}: {text(each)}" for each in members(error)
+    )

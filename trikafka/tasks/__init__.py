@@ -1,0 +1,1 @@
+"""``run_tasks``, ``process`` and ``ensure_topics``: programs over the clients."""

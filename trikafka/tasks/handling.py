@@ -1,0 +1,429 @@
+"""A record and the user's handler: the attempt, the judgement of a failure, the dead letter.
+
+A timeout is judged by the task's timer (:mod:`trikafka.tasks.timer`). Every other error of a
+handler is judged here: it is retried where the policy allows, then written to the dead-letter
+topic, or raised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from functools import partial
+
+import trio
+
+from .._api.client.callbacks import NotAsyncError, awaitable, seen_through
+from .._api.consumer.deserializing import DeserializedBatch
+from .._api.producer.producer import Producer
+from .._net.retry import backoff
+from .._wire.columns import RecordBatch
+from ..errors import (
+    ArrowDeliveryError,
+    AuthenticationError,
+    AuthorizationError,
+    ClientFailedError,
+    ConfigurationError,
+    ErrorCode,
+    RecordTooLargeError,
+    TransactionError,
+    TrikafkaError,
+    UnknownTopicOrPartitionError,
+    from_code,
+)
+from ..errors.groups import members, outlined
+from ..types import Record, TopicPartition
+from .dead_letters import DeadLetter, Letter, dead_letter_headers
+from .timer import timeout_in
+
+_log = logging.getLogger("trikafka.tasks")
+#: Errors that the next record would meet, too. The retry policy may name them nevertheless (a
+#: connection of the user's own).
+_NOT_THE_RECORDS = (trio.ClosedResourceError, trio.BrokenResourceError, AuthenticationError)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """The errors of a handler that may be retried, and how often.
+
+    Between two attempts the record's key waits (in a transaction: its partition). Other keys go on.
+
+    Attributes:
+        on: A class of errors, or a tuple of classes.
+        attempts: All attempts of a record, the first one included.
+        backoff_ms: The first wait, in milliseconds. Each further wait is twice as long, give or
+            take 20 %.
+        backoff_max_ms: The longest wait, in milliseconds.
+    """
+
+    on: type[Exception] | tuple[type[Exception], ...]
+    attempts: int = 5
+    backoff_ms: float = 100
+    backoff_max_ms: float = 10_000
+
+    def __post_init__(self) -> None:
+        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
+        if not kinds or not all(
+            isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds
+        ):
+            raise ConfigurationError(
+                f"on must be a class of errors, or a tuple of some, not {self.on!r}"
+            )
+        if (
+            isinstance(self.attempts, bool)
+            or not isinstance(self.attempts, int)
+            or self.attempts < 1
+        ):
+            raise ConfigurationError(
+                f"attempts must be a whole number from 1, not {self.attempts!r}"
+            )
+        for name, value in (
+            ("backoff_ms", self.backoff_ms),
+            ("backoff_max_ms", self.backoff_max_ms),
+        ):
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
+                raise ConfigurationError(
+                    f"{name} must be a number of milliseconds, at least 0, not {value!r}"
+                )
+
+
+class FailureAction(Enum):
+    """The consequence of a failed attempt."""
+
+    TIMED_OUT = "a call timed out"
+    AGAIN = "it is tried again"
+    SHORTER = "its dead letter is too large, and is written again, shorter or not at all"
+    DEAD = "it goes to the dead-letter topic"
+    RAISE = "it ends the run"
+
+
+class RecordAttempt:
+    """A record, or a batch, with the state of its attempts.
+
+    Only :meth:`Handling.classify_failure` writes ``attempts``, ``dead`` and ``letters``.
+    """
+
+    __slots__ = ("attempts", "dead", "item", "letters", "raw", "shortened")
+
+    def __init__(
+        self, raw: Record | RecordBatch, item: Callable[[], Record | RecordBatch] | None = None
+    ) -> None:
+        self.raw = raw  # with the bytes as they were written
+        self.item = item  # makes the handler's argument
+        self.attempts = 0  # failed ones
+        self.dead: Exception | None = None  # why the record goes to the dead-letter topic
+        self.letters: list[Letter] = []  # the records for the dead-letter topic
+        # A letter was refused since the last judgement, and has been shortened.
+        self.shortened = False
+
+    @property
+    def offset(self) -> int:
+        """The first offset."""
+        return self.raw.offset if isinstance(self.raw, Record) else self.raw.offsets[0]
+
+    def same(self, other: RecordAttempt) -> bool:
+        """Return whether the other work is about the same records."""
+        mine, its = self.raw, other.raw
+        return isinstance(mine, Record) or (
+            isinstance(its, RecordBatch) and mine.offsets[-1] == its.offsets[-1]
+        )
+
+    @property
+    def records(self) -> Iterable[Record]:
+        """The records with their bytes as written."""
+        return (self.raw,) if isinstance(self.raw, Record) else raw_batch(self.raw)
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition of the records."""
+        return TopicPartition(self.raw.topic, self.raw.partition)
+
+
+class Handling:
+    """The user's handler, and the user's settings for its failures."""
+
+    def __init__(
+        self,
+        handler: Callable[[Record], Awaitable[object]] | Callable[[RecordBatch], Awaitable[object]],
+        retry: RetryPolicy | None,
+        dead_letter: DeadLetter | None,
+        producer: Producer | None,
+        group_id: str,
+        by_batch: bool,
+    ) -> None:
+        self._handler: Callable[..., Awaitable[object]] = handler
+        self._retry = retry
+        self._dead_letter = dead_letter
+        self._producer = producer
+        self._group_id = group_id
+        self._in_transaction = (
+            producer is not None and producer._config.transactional_id is not None
+        )
+        self.by_batch = by_batch
+
+    def works(self, batch: RecordBatch) -> Iterable[RecordAttempt]:
+        """Return the units of work in a batch, in order."""
+        if self.by_batch:
+            # The run retries a record that cannot be deserialized, or writes it as a dead letter.
+            # Such a record must not move the partition's position.
+            return (
+                RecordAttempt(
+                    batch.delivered_by(lambda offset: None)
+                    if isinstance(batch, DeserializedBatch)
+                    else batch
+                ),
+            )
+        if isinstance(batch, DeserializedBatch):
+            apply = batch.deserialize
+            return (RecordAttempt(raw, lambda raw=raw: apply(raw)) for raw in raw_batch(batch))  # type: ignore[misc]
+        return map(RecordAttempt, batch)
+
+    async def attempt(self, work: RecordAttempt) -> None:
+        """Call the handler once; for a record judged dead, write its dead letter.
+
+        Raises the error of either.
+        """
+        if work.dead is not None:
+            await self._send_to_dead_letter(work, work.dead)
+            return
+        await seen_through(f"the handler of {_where(work)}", partial(self._call, work))
+
+    async def _call(self, work: RecordAttempt) -> None:
+        called = self._handler(work.raw if work.item is None else work.item())
+        await awaitable("handler", self._handler, called)
+
+    def classify_failure(
+        self, work: RecordAttempt, error: Exception
+    ) -> tuple[FailureAction, float]:
+        """Judge a failed attempt.
+
+        A handler with a nursery raises a group. The group is as fatal as its worst member, and as
+        retriable as its least retriable one. One closed client among three lost connections ends
+        the run; one bad value among them is not retried.
+
+        Returns:
+            What follows, and the seconds to wait before it.
+        """
+        # The order of the checks is the policy:
+        #
+        # 1. A timeout says nothing of the record: the broker did not answer. The task's timer
+        #    bounds it, not the attempts (KIP-572).
+        # 2. A fatal error (a closed client, a fenced producer, a handler that is not async) meets
+        #    every record. A dead letter for each of them would drain the partition into the
+        #    dead-letter topic.
+        # 3. A dead letter that was refused as too large has been shortened, and is written again.
+        # 4. A failed transaction fails each call in it. The record is handled again in the next
+        #    transaction, without counting an attempt.
+        # 5. An error while the dead letter is written ends the run: there is no place left for the
+        #    record.
+        # 6. Then the user's policy, then the dead-letter topic, unless the next record would fail
+        #    in the same way.
+        if timeout_in(error) is not None:
+            return FailureAction.TIMED_OUT, 0.0
+        if any(map(_is_fatal, members(error))):
+            return FailureAction.RAISE, 0.0
+        if work.shortened:
+            work.shortened = False
+            return FailureAction.SHORTER, 0.0
+        if self._in_transaction and failed_transactions(error):
+            _log.warning(
+                "%s is done again, for its transaction has failed: %s",
+                _where(work),
+                outlined(error),
+            )
+            return FailureAction.AGAIN, 0.0  # the transaction failed, not this record
+        if work.dead is not None:
+            return FailureAction.RAISE, 0.0
+        work.attempts += 1
+        policy = self._retry
+        if (
+            policy is not None
+            and self._retriable(error, policy)
+            and work.attempts < policy.attempts
+        ):
+            delay = backoff(work.attempts, policy.backoff_ms, policy.backoff_max_ms)
+            _log.info("%s is tried again in %.3g s: %r", _where(work), delay, error)
+            return FailureAction.AGAIN, delay
+        if self._dead_letter is None or any(map(_is_not_the_records, members(error))):
+            return FailureAction.RAISE, 0.0
+        work.dead = error
+        for record in work.records:
+            added = dead_letter_headers(
+                record, error, attempts=work.attempts, group_id=self._group_id
+            )
+            work.letters.append(Letter(record, added))
+        _log.warning(
+            "%s goes to %s after %s: %r",
+            _where(work),
+            self._dead_letter.topic,
+            _times(work.attempts),
+            error,
+        )
+        return FailureAction.DEAD, 0.0
+
+    def _retriable(self, error: Exception, policy: RetryPolicy) -> bool:
+        """Return whether the policy allows another attempt after this error.
+
+        The policy names the error itself (perhaps a class of groups), or each of its members may
+        succeed in another attempt. A timeout or a failed transaction beside a named error does not
+        make a group less retriable.
+        """
+        return isinstance(error, policy.on) or all(
+            isinstance(member, policy.on) or self._passing(member) for member in members(error)
+        )
+
+    def _passing(self, member: BaseException) -> bool:
+        return timeout_in(member) is not None or (
+            self._in_transaction and failed_transaction(member) is not None
+        )
+
+    async def _send_to_dead_letter(self, work: RecordAttempt, error: Exception) -> None:
+        """Write the dead letters, and wait until they are acknowledged (or in the transaction).
+
+        Letters that are written already are not written again.
+        """
+        assert self._producer is not None
+        assert self._dead_letter is not None
+        topic, acks = self._dead_letter.topic, []
+        refused: RecordTooLargeError | None = None
+        try:
+            for letter in work.letters:
+                if not letter.open:
+                    continue
+                try:
+                    ack = await self._producer.enqueue(
+                        topic, letter.value, key=letter.key, headers=letter.headers
+                    )
+                    acks.append((letter, ack))
+                except RecordTooLargeError as too_large:
+                    refused = self._shorten(work, letter, too_large)
+            for letter, ack in acks:
+                try:
+                    await ack.wait()
+                except RecordTooLargeError as too_large:
+                    refused = self._shorten(work, letter, too_large)
+                else:
+                    if not self._in_transaction:
+                        letter.close()
+        except UnknownTopicOrPartitionError:
+            detail = (
+                f"the dead-letter topic {topic!r}; create it, or have run_tasks do it: "
+                f'topics={{"{topic}": NewTopic(1)}}'
+            )
+            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail) from error
+        if refused is not None:
+            raise refused
+
+    def _shorten(
+        self, work: RecordAttempt, letter: Letter, refused: RecordTooLargeError
+    ) -> RecordTooLargeError:
+        """Shorten a letter that was refused as too large, or skip it.
+
+        Raises ``refused`` where that ends the run, else returns it. In a transaction the refusal
+        has failed the whole transaction, so no other letter is worth waiting for: ``refused`` is
+        raised, and the round is repeated.
+        """
+        assert self._dead_letter is not None
+        how, topic = self._dead_letter.too_large, self._dead_letter.topic
+        if how == "raise":
+            raise refused
+        if how == "truncate" and letter.shorten():
+            kept = f"{len(letter.value or b'')} of the {letter.size} bytes of its value"
+            _log.warning(
+                "%s is too large for %s, and goes there with %s: %s",
+                letter.where,
+                topic,
+                kept,
+                refused,
+            )
+        else:
+            letter.close()
+            _log.error("%s is too large for %s, and is skipped: %s", letter.where, topic, refused)
+        work.shortened = True
+        if self._in_transaction:
+            raise refused
+        return refused
+
+
+def failed_transaction(error: BaseException) -> TransactionError | None:
+    """Return the error of a failed transaction, or ``None`` for any other error.
+
+    The error of a table's rows counts by its own cause.
+    """
+    if isinstance(error, ArrowDeliveryError):
+        return failed_transaction(error.error)
+    return error if isinstance(error, TransactionError) and not error.fatal else None
+
+
+def failed_transactions(error: BaseException) -> list[TransactionError]:
+    """Return the failed-transaction error of each member of a group.
+
+    Empty if some member is another error. The tasks of a handler's nursery all meet the same failed
+    transaction, and one of them may time out meanwhile; timeouts are passed over.
+    """
+    found = [failed_transaction(member) for member in members(error)]
+    others = [
+        member for member, failed in zip(members(error), found, strict=True) if failed is None
+    ]
+    if any(timeout_in(member) is None for member in others):
+        return []
+    return [failed for failed in found if failed is not None]
+
+
+def _is_fatal(member: BaseException) -> bool:
+    return bool(getattr(member, "fatal", False)) or isinstance(
+        member, ClientFailedError | NotAsyncError
+    )
+
+
+def _is_not_the_records(member: BaseException) -> bool:
+    """Return whether the next record would meet the same error.
+
+    Of authorization errors only a topic's may concern the record alone: the handler may choose the
+    topic by the record.
+    """
+    if isinstance(member, AuthorizationError):
+        return member.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return isinstance(member, _NOT_THE_RECORDS)
+
+
+def raw_batch(batch: RecordBatch) -> RecordBatch:
+    """Return the batch with its bytes as they were written."""
+    if not isinstance(batch, DeserializedBatch):
+        return batch
+    return RecordBatch(
+        batch.topic, batch.partition, batch.columns, batch.next_offset, batch.leader_epoch
+    )
+
+
+def explained(error: Exception, work: RecordAttempt) -> Exception:
+    """Add a note with the record to an error that ends the run; return the error.
+
+    If the record was judged dead, its handler's error becomes the cause.
+    """
+    if isinstance(error, NotAsyncError) or (isinstance(error, TrikafkaError) and error.fatal):
+        return error
+    if work.dead is not None:
+        error.add_note(
+            f"raised while {_where(work)} was written to the dead-letter topic; its handler had "
+            f"raised {work.dead!r}"
+        )
+        if error.__cause__ is None and error is not work.dead:
+            error.__cause__ = work.dead
+    else:
+        error.add_note(
+            f"raised by the handler for {_where(work)}, after which nothing more was taken"
+        )
+    return error
+
+
+def _times(attempts: int) -> str:
+    return "1 attempt" if attempts == 1 else f"{attempts} attempts"
+
+
+def _where(work: RecordAttempt) -> str:
+    if isinstance(work.raw, Record):
+        return f"offset {work.offset} of {work.partition}"
+    return f"the batch of offsets {work.offset} to {work.raw.offsets[-1]} of {work.partition}"

@@ -1,0 +1,108 @@
+"""Several records of one partition at once, each key in order.
+
+These are the tasks around :class:`~trikafka.tasks.key_order.KeyOrder`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Self
+
+import trio
+
+from ..types import Record
+from .handling import RecordAttempt
+from .key_order import KeyOrder
+
+#: The most records of a partition that may be taken from the first unfinished one on.
+WINDOW = 1_000
+
+
+class KeyedWorkers:
+    """The handler tasks of one partition; an async context manager.
+
+    The end of its block waits for the records in hand. ``handle`` returns whether a record is done,
+    and raises nothing. After a record that is not done, after :meth:`stop` and after a
+    cancellation, no further record begins. One task calls :meth:`put`.
+    """
+
+    def __init__(
+        self, concurrency: int, handle: Callable[[RecordAttempt], Awaitable[bool]]
+    ) -> None:
+        # Why a worker a key, and not a task a record:
+        #
+        # * Records of one key must be handled one after the other. A record whose key is busy
+        #   therefore waits in KeyOrder behind that key; the task that ends a record takes the next
+        #   one of its key (``following``), so no other task is started for it.
+        # * A commit can only name an offset before which everything is done. One slow record keeps
+        #   the committed offset where it is, however many later records are done. The window bounds
+        #   how many there are: all of them are handled again after a crash.
+        # * After stop(), of the records queued behind a busy key only those go on that lie before a
+        #   record that has begun: without them, the begun record would be done but not committable.
+        # * With a concurrency of 1 there is no nursery: the caller's own task handles the record.
+        self._concurrency = concurrency
+        self._handle = handle
+        self._window = max(WINDOW, concurrency)
+        self.order = KeyOrder[RecordAttempt]()
+        self._nurseries: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+        self._room = trio.Event()
+        self.stopped = False
+
+    async def __aenter__(self) -> Self:
+        if self._concurrency > 1:
+            self._nurseries = trio.open_nursery()
+            self._nursery = await self._nurseries.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        if self._nurseries is None:
+            return None
+        return await self._nurseries.__aexit__(kind, error, trace)
+
+    async def put(self, work: RecordAttempt) -> None:
+        """Handle a record once there is room and no earlier one of its key is unfinished.
+
+        Returns when the next record may be put in.
+        """
+        if self.stopped:
+            return
+        key = work.raw.key if isinstance(work.raw, Record) else None
+        if self._nursery is None:
+            self.order.add(work.offset, None, work)
+            await self._run(work)
+            return
+        while self.order.running >= self._concurrency or self.order.outstanding >= self._window:
+            self._room = trio.Event()
+            await self._room.wait()
+            if self.stopped:
+                return
+        if self.order.add(work.offset, key, work):
+            self._nursery.start_soon(self._run, work)
+
+    def stop(self) -> None:
+        """Take no more records.
+
+        Records in hand go on, and so do those that must finish before these can be committed.
+        """
+        self.stopped = True
+        self.order.wind_down()
+        self._room.set()
+
+    async def _run(self, work: RecordAttempt) -> None:
+        following: RecordAttempt | None = work
+        while following is not None:
+            if await self._handle(following):
+                following = self.order.done(following.offset)
+            else:
+                self.order.given_up(following.offset)
+                self.stop()
+                return
+            self._room.set()

@@ -1,0 +1,153 @@
+"""``process``: exactly-once processing by batch, in one task.
+
+:mod:`.rounds` has the transaction itself. ``run_tasks`` with a transactional producer adds tasks
+and dead letters to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import trio
+
+from .._api.client.callbacks import awaitable, check_async
+from .._api.client.option_parsing import check_client
+from .._api.consumer.consumer import Consumer
+from .._api.producer.producer import Producer
+from .._api.producer.transaction_handle import Transaction
+from .._net.retry import Retry
+from .._state.arguments import ToCommit
+from .._wire.columns import RecordBatch
+from ..errors import ConfigurationError
+from ..errors.groups import outlined
+from .plan import TimeoutBudget, check_task_timeout
+from .rounds import TransactionRound, may_be_done_again, settle
+from .timer import TaskTimer, timeout_in
+
+_log = logging.getLogger("trikafka.transactions")
+
+Handler = Callable[[RecordBatch, Transaction], Awaitable[object]]
+
+
+async def process(
+    consumer: Consumer,
+    producer: Producer,
+    handler: Handler,
+    *,
+    max_records: int = 100_000,
+    commit_interval: float = 0.1,
+    task_timeout_ms: float = 300_000,
+) -> None:
+    """Process batches exactly once: ``await handler(batch, txn)`` for each, until cancelled.
+
+    ``read_committed`` readers see what the handler sends through ``producer`` if and only if the
+    batch counts as processed. A transaction includes batches while some are buffered, for up to
+    ``commit_interval`` and up to ``max_records`` (the last batch may exceed both). Then it commits.
+
+    If the transaction fails, or the group has rebalanced, the transaction is aborted, the consumer
+    goes back, and the handler receives the records again. Side effects of the handler other than
+    sending must allow for that. A timeout in the handler or the commit has the same consequence
+    (KIP-572, seed 004). If no transaction commits for ``task_timeout_ms`` after the first timeout,
+    one more attempt is made, and its timeout is raised. Slow work that succeeds never meets this
+    limit.
+
+    The consumer needs a ``group_id`` and ``enable_auto_commit=False``, and
+    ``isolation_level="read_committed"`` to read no aborted records itself. The producer needs a
+    ``transactional_id`` of its own in each instance of the program. Keep ``transaction_timeout_ms``
+    above ``commit_interval`` plus the handler's time for a batch, and below
+    ``max_poll_interval_ms``.
+
+    Args:
+        consumer: An open consumer.
+        producer: An open producer with a ``transactional_id``.
+        handler: An async function of a :class:`RecordBatch` and the open :class:`Transaction`. It
+            must not end the transaction.
+        max_records: Records in a transaction, at least 1.
+        commit_interval: Seconds in which a transaction takes further batches.
+        task_timeout_ms: The limit without a commit, in milliseconds. 0: the first timeout is
+            raised.
+
+    Raises:
+        ConfigurationError: A wrong argument or setting, or a handler that is not async.
+        ProducerFencedError: Another producer has the ``transactional_id`` now.
+        TransactionFatalError: The producer can begin no further transaction.
+        TransactionAbortableError: A record was refused permanently (no permission, too large).
+        TransactionUndecidedError: The outcome of a commit is unknown after ``task_timeout_ms``, or
+            the producer was closed before the outcome came.
+        KafkaTimeoutError: No commit for ``task_timeout_ms``. The first timeout is the cause.
+        Exception: The error of the handler, or an error that stops the consumer.
+
+    After an error or a cancellation no transaction is left open, except an undecided one, which the
+    next call settles. The consumer is positioned at the first record that was not committed. The
+    call may be repeated, also after a ``seek`` past a record that the handler cannot process.
+    """
+    check_client("process", consumer, Consumer, "{}, producer, handler")
+    check_client("process", producer, Producer, "consumer, {}, handler")
+    check_async("handler", handler, "batch", "txn")
+    consumer.check_fits_transactions()
+    producer.transaction()
+    if max_records < 1:
+        raise ConfigurationError(f"max_records must be at least 1, not {max_records}")
+    if not commit_interval >= 0:
+        raise ConfigurationError(
+            f"commit_interval must be a number of seconds, at least 0, not {commit_interval!r}"
+        )
+    check_task_timeout(task_timeout_ms)
+
+    def budget(who: str) -> TimeoutBudget:
+        return TimeoutBudget(who, [TaskTimer(task_timeout_ms)], Retry(producer._config), _timed_out)
+
+    await budget("settling what the last call left open").until_done(
+        partial(settle, consumer, producer)
+    )
+    receiving, transacting = budget("the receive"), budget("the transaction")
+    # A round is one transaction between two receives. The consumer serves rebalances in its
+    # receives only, so none comes while a transaction is open: the positions that the transaction
+    # commits are those of partitions that this member still owns. (The group's coordinator checks
+    # that once more by the generation, KIP-447.)
+    #
+    # ``work.further()`` takes only batches that are buffered. A transaction that waited for records
+    # would stay open, and its records invisible to read_committed readers, for as long as the topic
+    # is quiet.
+    #
+    # Receive and transaction have a timer each. A receive that succeeds is progress for the receive
+    # alone: a transaction that never commits must still reach its limit.
+    while True:
+        work = TransactionRound(consumer)
+
+        async def handle(txn: Transaction) -> ToCommit:
+            batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023 - it does not outlive this round
+            while batch is not None:
+                await awaitable("handler", handler, handler(batch, txn))
+                await trio.lowlevel.checkpoint()
+                more = work.count < max_records and trio.current_time() < until  # noqa: B023
+                batch = work.further() if more else None  # noqa: B023
+            return work.ends  # noqa: B023
+
+        try:
+            await work.receive()
+            receiving.succeeded()
+            await work.process(producer, handle, transacting.failed)
+            transacting.succeeded()
+        except BaseException as error:
+            work.failed(error)
+            if not may_be_done_again(error):
+                raise
+            await trio.sleep(_wait(transacting if work.count else receiving, work.count, error))
+
+
+def _timed_out(who: str, delay: float, error: Exception) -> None:
+    _log.warning("%s timed out, and is tried again in %.3g s: %s", who, delay, outlined(error))
+
+
+def _wait(budget: TimeoutBudget, count: int, error: BaseException) -> float:
+    """Return the seconds to wait before the next round.
+
+    Raises the timeout in ``error`` if that was the last attempt.
+    """
+    if isinstance(error, Exception) and timeout_in(error) is not None:
+        return budget.failed(error)
+    _log.warning("a transaction of %s records is done again: %s", count, outlined(error))
+    return budget.wait()

@@ -1,0 +1,169 @@
+"""A transaction of a read-process-write loop, with the consumer's offsets.
+
+A round begins, is filled and ends between two receives. A consumer serves rebalances in its
+receives only, so none comes while a transaction is open: what is revoked has been committed or
+aborted before. Used by ``process`` and by ``run_tasks``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from weakref import WeakSet
+
+import trio
+
+from .._api.consumer.consumer import Consumer
+from .._api.producer.producer import Producer
+from .._api.producer.transaction_handle import Transaction
+from .._state.arguments import ToCommit
+from .._wire.columns import RecordBatch
+from ..error_codes import ErrorCode
+from ..errors import (
+    ArrowDeliveryError,
+    AuthorizationError,
+    CommitFailedError,
+    CorruptRecordError,
+    InvalidTopicError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+    RecordTooLargeError,
+    TransactionAbortableError,
+    TransactionUndecidedError,
+)
+from ..errors.groups import members
+from ..types import OffsetAndMetadata, TopicPartition
+
+_log = logging.getLogger("trikafka.transactions")
+#: After these the transaction is surely not committed, and another attempt may succeed.
+_AGAIN = (TransactionAbortableError, CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
+#: After these another attempt would fail, too.
+_FOR_GOOD = (AuthorizationError, InvalidTopicError, RecordTooLargeError)
+_FOR_GOOD_CODES = frozenset({ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP})
+#: Consumers whose last transaction was cut off in its commit: its outcome decides where they go on.
+_IN_DOUBT: WeakSet[Consumer] = WeakSet()
+
+
+def may_be_done_again(error: BaseException) -> bool:
+    """Return whether a failed round was surely not committed, and may succeed when repeated.
+
+    In a group, such as the tasks of a handler's nursery raise, every member has to allow it.
+    """
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(may_be_done_again, members(error)))
+    if isinstance(error, ArrowDeliveryError):
+        return may_be_done_again(error.error)
+    return (
+        isinstance(error, _AGAIN)
+        and not isinstance(error, TransactionUndecidedError)
+        and not refused_for_good(error)
+    )
+
+
+def refused_for_good(error: BaseException | None) -> bool:
+    """Return whether a record is the reason, and would be refused again.
+
+    Such a round must end with an error: repeated, it would go on for ever unnoticed.
+    """
+    while error is not None:
+        if isinstance(error, _FOR_GOOD) or getattr(error, "code", None) in _FOR_GOOD_CODES:
+            return True
+        error = error.__cause__
+    return False
+
+
+class TransactionRound:
+    """The records received for one transaction, and the offsets to go back to on an abort."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self._starts: dict[TopicPartition, int] = {}
+        self._committing = False
+        self.last: RecordBatch | None = None  # received
+        self.ends: dict[TopicPartition, OffsetAndMetadata] = {}  # after what was received
+        self.count = 0
+
+    async def receive(self, timeout: float | None = None) -> RecordBatch | None:
+        """Return the first batch; ``None`` past ``timeout`` seconds."""
+        return self._received(await self._consumer.receive_batch(timeout))
+
+    def further(self) -> RecordBatch | None:
+        """Return another batch if one is buffered.
+
+        No rebalance comes between the first batch and the last.
+        """
+        try:
+            return self._received(self._consumer.receive_batch_nowait())
+        except (
+            trio.WouldBlock,
+            CorruptRecordError,
+        ):  # the next receive raises the corrupt record again; what came before is committed
+            return None
+
+    def _received(self, batch: RecordBatch) -> RecordBatch | None:
+        if not batch:
+            return None
+        tp = TopicPartition(batch.topic, batch.partition)
+        self._starts.setdefault(tp, batch.offsets[0])
+        self.ends[tp] = OffsetAndMetadata(batch.next_offset, batch.leader_epoch)
+        self.count += len(batch)
+        self.last = batch
+        return batch
+
+    async def process(
+        self,
+        producer: Producer,
+        handle: Callable[[Transaction], Awaitable[ToCommit]],
+        undecided: Callable[[TransactionUndecidedError], float],
+    ) -> None:
+        """Handle the round in one transaction, with the offsets that ``handle`` returns.
+
+        ``undecided`` is called each time that the outcome did not come in time. It returns the
+        seconds until the outcome is asked for again, or raises.
+        """
+        async with producer.transaction() as txn:
+            with txn._lend():
+                done = await handle(txn)
+            await txn.send_offsets(done, self._consumer)
+            self._committing = True
+            while True:
+                try:
+                    return await txn.commit()
+                except TransactionUndecidedError as error:
+                    if not producer._closed:
+                        await trio.sleep(undecided(error))
+                    if producer._closed:
+                        raise  # no task asks for the outcome any more
+
+    def failed(self, error: BaseException) -> None:
+        """Go back to where the round began, after ``error``.
+
+        No rebalance has come since: what is assigned now was so then, unless it was lost.
+        """
+        # A commit that was cut off may have happened. Then the group's offsets, not the starts of
+        # this round, say where to go on: going on from the starts could handle committed records
+        # twice. So the consumer is marked, and the next run asks for the outcome first
+        # (``settle``).
+        for tp in self._starts.keys() & self._consumer.assignment():
+            self._consumer.seek(tp, self._starts[tp])
+        if self._committing and not may_be_done_again(error):
+            _IN_DOUBT.add(self._consumer)
+
+
+async def settle(consumer: Consumer, producer: Producer) -> None:
+    """Find out how an earlier run's commit ended, if that run was cut off in it.
+
+    The assigned partitions then go on from the committed offsets.
+    """
+    if consumer not in _IN_DOUBT:
+        return
+    try:
+        async with producer.transaction():
+            pass
+    except TransactionAbortableError as error:
+        _log.warning("%s", error)
+    if assigned := consumer.assignment():
+        for tp, position in (await consumer.committed(assigned)).items():
+            if position is not None and tp in consumer.assignment():
+                consumer.seek(tp, position)
+    _IN_DOUBT.discard(consumer)
