@@ -21,7 +21,7 @@ SPARK ?= 4.3.0
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
 PROCESSES ?= 3
 
-.PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke docs locks wheels clean python env-demo env-test
+.PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke generated docs locks wheels clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -37,8 +37,9 @@ help:
 	@echo 'make export-exactly-once  twenty exporters and four brokers killed while five million records come, and a reader all the while'
 	@echo 'make stream-exactly-once  a Spark stream from topic to topic, killed ten times, driver and JVM and workers'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
-	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
-	@echo 'make locks   write anew which packages the environments are made of, with their hashes (needs uv)'
+	@echo 'make docs    build the documentation site, docs/_site/index.html'
+	@echo 'make generated  rewrite what is made from the code: docs/settings.md, the types of settings and of the package'
+	@echo 'make locks   rewrite which packages the environments are made of, with their hashes (needs uv)'
 	@echo 'make wheels  a source package and wheels in dist/, each tried in an environment of its own'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
 
@@ -103,8 +104,13 @@ stream-exactly-once: env-test
 smoke: env-test
 	@$(TEST) python benchmarks/smoke.py $(ARGS)
 
-docs: env-test
+generated: env-test
 	@$(TEST) python scripts/generate.py
+
+# Sphinx checks each link within the site; the few addresses outside cannot be tried without a network.
+docs: env-test
+	@$(TEST) python -m sphinx -q -W --keep-going -b html docs docs/_site
+	@echo 'docs/_site/index.html'
 
 locks:
 	@for name in build demo test kerberos wheels; do \
@@ -117,7 +123,7 @@ wheels: env-test
 	@$(TEST) python scripts/wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv-demo .venv-test .spark build dist plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
+	rm -rf .venv-demo .venv-test .spark build dist docs/_site plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
 	rm -f trikafka/*/_native*.so trikafka/*/_native.c
 

@@ -1,8 +1,8 @@
 """The generator of files that are made from the code.
 
-``python scripts/generate.py`` (``make docs``) needs trikafka importable. It writes the types of the
-keywords of ``open_*``, the stub of the package for editors and type checkers, and the reference
-page. tests/test_generated.py checks that the committed files are what this script writes.
+``python scripts/generate.py`` (``make generated``) needs trikafka importable. It writes the types of the
+keywords of ``open_*``, the stub of the package for editors and type checkers, and the page of
+settings. tests/test_generated.py checks that the committed files are what this script writes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import textwrap
 from collections.abc import Callable
 from pathlib import Path
 
-import reference
+import settings_page
 
 import trikafka
 from trikafka.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, settings_of
@@ -21,7 +21,7 @@ from trikafka.config.describe import default, describe
 
 ROOT = Path(__file__).resolve().parent.parent
 MADE = (
-    "Made by scripts/generate.py from {source}: run `make docs` after a change there; do not edit."
+    "Made by scripts/generate.py from {source}: run `make generated` after a change there; do not edit."
 )
 WIDTH = 100
 #: Names in the annotations of settings, by their modules.
@@ -112,12 +112,9 @@ def _by_type(name: str) -> tuple[bool, str]:
     return name[0].islower(), name
 
 
-def reference_page() -> str:
-    """Return the reference of the public interface."""
-    made = MADE.format(source="the code")
-    return reference.page(
-        made, {name: getattr(trikafka, name) for name in trikafka.__all__ if name != "__version__"}
-    )
+def page_of_settings() -> str:
+    """Return the page with all settings."""
+    return settings_page.page(MADE.format(source="trikafka/config"))
 
 
 def _formatted(name: str, make: Callable[[], str]) -> Callable[[], str]:
@@ -136,12 +133,11 @@ def _formatted(name: str, make: Callable[[], str]) -> Callable[[], str]:
 FILES: dict[str, Callable[[], str]] = {
     "trikafka/config/typed.py": _formatted("typed.py", typed),
     "trikafka/__init__.pyi": _formatted("__init__.pyi", stub),
-    "docs/reference.md": reference_page,
+    "docs/settings.md": page_of_settings,
 }
 
 
 def main() -> None:
-    # The order matters: the reference is made from code that uses the types.
     for name, make in FILES.items():
         path = ROOT / name
         text = make()

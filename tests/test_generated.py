@@ -1,4 +1,4 @@
-"""Generated files are up to date: the types of the settings, the package's stub, the reference."""
+"""Generated files are up to date; the documentation site has every public name."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import json
 import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
+import trikafka_broker
 
 import trikafka
+import trikafka.testing
 from trikafka.config import ConsumerConfig, ProducerConfig, settings_of
 
 ROOT = Path(__file__).parent.parent
-FILES = ["trikafka/config/typed.py", "trikafka/__init__.pyi", "docs/reference.md"]
+FILES = ["trikafka/config/typed.py", "trikafka/__init__.pyi", "docs/settings.md"]
 
 
 @pytest.fixture(scope="module")
@@ -39,27 +43,62 @@ def made() -> dict[str, str]:
 def test_generated_file_is_up_to_date(made: dict[str, str], name: str) -> None:
     assert set(made) == set(FILES)
     message = (
-        f"{name} is not what the code says now: run `make docs` (python scripts/generate.py) and "
+        f"{name} is not what the code says now: run `make generated` (python scripts/generate.py) and "
         "commit it"
     )
     assert (ROOT / name).read_text() == made[name], message
 
 
-def test_reference_has_no_addresses_or_markup() -> None:
-    text = (ROOT / "docs/reference.md").read_text()
+def test_settings_have_no_addresses_or_markup() -> None:
+    text = (ROOT / "docs/settings.md").read_text()
     assert not re.search(r"0x[0-9a-f]{6}|ForwardRef|:exc:|:class:|:meth:|:func:|<class ", text)
 
 
-@pytest.mark.parametrize("name", sorted(set(trikafka.__all__) - {"__version__"}))
-def test_reference_has_every_public_name(name: str) -> None:
-    text = (ROOT / "docs/reference.md").read_text()
-    in_settings = name.endswith("Settings") or name in (
-        "ClientConfig",
-        "AdminConfig",
-        "ConsumerConfig",
-        "ProducerConfig",
+def _documented(page: Path) -> Counter[str]:
+    """Return the names that a page of the API reference documents, each with its module."""
+    names: Counter[str] = Counter()
+    module = ""
+    for line in page.read_text().splitlines():
+        if found := re.match(r"\.\. (?:py:)?(currentmodule|auto\w+|data):: ([\w.]+)", line):
+            kind, name = found.groups()
+            if kind == "currentmodule":
+                module = name
+            else:
+                names[name if name.startswith("trikafka.") else f"{module}.{name}"] += 1
+    return names
+
+
+@pytest.mark.parametrize(
+    "package", [trikafka, trikafka.testing, trikafka_broker], ids=lambda package: package.__name__
+)
+def test_api_pages_have_each_public_name_once(package: Any) -> None:
+    pages = sum(map(_documented, (ROOT / "docs/api").glob("*.rst")), Counter())
+    wanted = {f"{package.__name__}.{name}" for name in set(package.__all__) - {"__version__"}}
+    assert {name: pages[name] for name in wanted} == dict.fromkeys(wanted, 1)
+
+
+def test_errors_page_has_each_error() -> None:
+    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
+    errors = [
+        name
+        for name in trikafka.__all__
+        if isinstance(thing := getattr(trikafka, name), type) and issubclass(thing, BaseException)
+    ]
+    assert listed == sorted(errors)
+
+
+def test_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    """Sphinx finds the target of each link, and each name of the API reference."""
+    done = subprocess.run(
+        [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "docs", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=ROOT,
     )
-    assert in_settings or f"### {name}\n" in text or f"| `{name}` |" in text
+    assert done.returncode == 0, done.stderr
+    assert "trikafka.Consumer.commit" in (tmp_path / "api/consumer.html").read_text()
+    assert (tmp_path / "objects.inv").exists()
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-# Made by scripts/generate.py from trikafka/__init__.py: run `make docs` after a change there; do not edit.
+# Made by scripts/generate.py from trikafka/__init__.py: run `make generated` after a change there; do not edit.
 
 from ._api.admin.admin import Admin
 from ._api.admin.opening import open_admin

@@ -5,7 +5,7 @@ description gives the reason. A settings object is frozen. ``build`` checks ever
 I/O, and its error for a wrong name suggests the nearest right one.
 
 After a change run ``make docs``. That generates the typed keywords of ``open_*`` (``typed.py``) and
-``docs/reference.md``.
+``docs/settings.md``.
 """
 
 from __future__ import annotations

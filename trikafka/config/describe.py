@@ -1,4 +1,4 @@
-"""Descriptions of settings for ``help()``, editors and ``docs/reference.md``."""
+"""Descriptions of settings for ``help()``, editors and ``docs/settings.md``."""
 
 from __future__ import annotations
 

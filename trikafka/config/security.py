@@ -43,7 +43,7 @@ class SecurityConfig:
         " without TLS, 'SASL_SSL' does both",
     )
     ssl_context: ssl.SSLContext | None = setting(  # noqa: RUF009
-        None, "a context to use for TLS unchanged, instead of the other ssl_ settings", java=None
+        None, "a context to use for TLS unchanged, instead of the other TLS settings", java=None
     )
     ssl_cafile: str | None = setting(
         None,
@@ -102,7 +102,7 @@ class SecurityConfig:
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | str | None
     ) = setting(
         None,
-        "the SASL mechanism, with a SASL_ security_protocol; a plugin may offer others",
+        "the SASL mechanism, with a security_protocol that names SASL; a plugin may offer others",
         empty=False,
     )
     sasl_plain_username: str | None = setting(

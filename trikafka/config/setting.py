@@ -3,7 +3,7 @@
 This module declares no setting itself. Each setting is a field of a class in ``clients.py``. Its
 annotation defines the allowed values (a ``Literal`` where there are few), and :func:`setting` the
 default, the limits and the description. The checks here, :func:`trikafka.from_properties`, the
-typed keywords of ``open_*``, ``help()`` and ``docs/reference.md`` all derive from that declaration.
+typed keywords of ``open_*``, ``help()`` and ``docs/settings.md`` all derive from that declaration.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The settings as typed keywords of ``open_*``.
 
-Made by scripts/generate.py from trikafka/config/clients.py: run `make docs` after a change there; do not edit.
+Made by scripts/generate.py from trikafka/config/clients.py: run `make generated` after a change there; do not edit.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class ClientSettings(TypedDict, total=False):
     TLS, 'SASL_SSL' does both. Default: "PLAINTEXT"."""
 
     ssl_context: ssl.SSLContext | None
-    """A context to use for TLS unchanged, instead of the other ssl_ settings. Default: None."""
+    """A context to use for TLS unchanged, instead of the other TLS settings. Default: None."""
 
     ssl_cafile: str | None
     """The trusted authorities: a PEM file, a store in PKCS12 or JKS, or PEM text; None: the
@@ -62,8 +62,8 @@ class ClientSettings(TypedDict, total=False):
     sasl_mechanism: (
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | str | None
     )
-    """The SASL mechanism, with a SASL_ security_protocol; a plugin may offer others. Default:
-    None."""
+    """The SASL mechanism, with a security_protocol that names SASL; a plugin may offer others.
+    Default: None."""
 
     sasl_plain_username: str | None
     """The user name for PLAIN and SCRAM. Default: None."""
