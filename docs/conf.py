@@ -79,6 +79,8 @@ intersphinx_mapping = {
 
 html_theme = "furo"
 html_title = f"trikafka {VERSION}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
 html_extra_path = ["llms.txt"]
 html_theme_options = {"top_of_page_buttons": []}
 

@@ -20,9 +20,7 @@ from trikafka.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerC
 from trikafka.config.describe import default, describe
 
 ROOT = Path(__file__).resolve().parent.parent
-MADE = (
-    "Made by scripts/generate.py from {source}: run `make generated` after a change there; do not edit."
-)
+MADE = "Made by scripts/generate.py from {source}: run `make generated` after a change there; do not edit."
 WIDTH = 100
 #: Names in the annotations of settings, by their modules.
 _IMPORTS = {
