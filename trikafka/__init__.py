@@ -12,6 +12,7 @@ from ._version import VERSION as __version__
 #: The module that defines each public name.
 _HOMES = {
     "._api.admin.admin": ("Admin",),
+    "._api.admin.configs": ("ConfigChange", "ConfigEntry", "ConfigResource"),
     "._api.admin.types": (
         "ClusterDescription",
         "GroupListing",

@@ -1,6 +1,7 @@
 # Made by scripts/generate.py from trikafka/__init__.py: run `make generated` after a change there; do not edit.
 
 from ._api.admin.admin import Admin
+from ._api.admin.configs import ConfigChange, ConfigEntry, ConfigResource
 from ._api.admin.opening import open_admin
 from ._api.admin.types import (
     ClusterDescription,
@@ -158,6 +159,9 @@ __all__ = [
     "ClusterDescription",
     "CommitFailedError",
     "CompiledPartWarning",
+    "ConfigChange",
+    "ConfigEntry",
+    "ConfigResource",
     "ConfigurationError",
     "ConnectionEvent",
     "ConnectionStatistics",

@@ -13,6 +13,7 @@ import trio.testing
 import trikafka
 from trikafka import (
     Admin,
+    ConfigResource,
     KafkaTimeoutError,
     ListedOffset,
     NewTopic,
@@ -289,6 +290,7 @@ async def test_moved_coordinator_is_found(autojump_clock: trio.testing.MockClock
 
 # --- deadlines, cancellation, misuse --------------------------------------------------------------
 
+TOPIC = ConfigResource("topic", "t")
 CALLS: list[tuple[str, Callable[[Admin], Callable[..., Awaitable[object]]], tuple[object, ...]]] = [
     ("create_topics", lambda admin: admin.create_topics, ({"a": NewTopic(1)},)),
     ("delete_topics", lambda admin: admin.delete_topics, (["t"],)),
@@ -305,6 +307,11 @@ CALLS: list[tuple[str, Callable[[Admin], Callable[..., Awaitable[object]]], tupl
     ("describe_producers", lambda admin: admin.describe_producers, ([T0],)),
     ("find_hanging_transactions", lambda admin: admin.find_hanging_transactions, ()),
     ("abort_transaction", lambda admin: admin.abort_transaction, (T0, 0)),
+    ("describe_configs", lambda admin: admin.describe_configs, ([TOPIC],)),
+    ("alter_configs", lambda admin: admin.alter_configs, ({TOPIC: {"flush.ms": 7}},)),
+    ("delete_records", lambda admin: admin.delete_records, ({T0: 0},)),
+    ("delete_group_offsets", lambda admin: admin.delete_group_offsets, ("g", [T0])),
+    ("alter_group_offsets", lambda admin: admin.alter_group_offsets, ("new", {T0: 1})),
 ]
 every_call = pytest.mark.parametrize(
     ("name", "method", "args"), CALLS, ids=[name for name, _, _ in CALLS]

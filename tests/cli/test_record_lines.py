@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trikafka import Record, TimestampType
-from trikafka.cli.records import (
+from trikafka.cli.record_lines import (
     BadLineError,
     Line,
     from_json,

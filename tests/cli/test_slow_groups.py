@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock as Clock
 
 from trikafka.cli.consuming import ConsumePlan, Consuming
-from trikafka.cli.records import output_format
+from trikafka.cli.record_lines import output_format
 from trikafka.cli.running import Stop
 from trikafka.testing import ScriptedCluster
 

@@ -60,6 +60,11 @@ async def test_first_producer_and_consumer_run(servers: str, tmp_path: Path) -> 
     assert sum("b'hello 999'" in line for line in lines) == 1
 
 
+async def test_settings_of_a_topic_are_changed(servers: str, tmp_path: Path) -> None:
+    lines = run(program("docs/admin.md", "settings"), servers, tmp_path)
+    assert set(lines) <= {"retention.ms 86400000", "cleanup.policy delete,compact"}
+
+
 async def test_toy_plugin_runs(servers: str, tmp_path: Path) -> None:
     eu, us, got, value, gave = run(program("docs/plugins.md", "plugin"), servers, tmp_path)
     assert eu == "0"

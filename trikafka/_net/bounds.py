@@ -33,11 +33,20 @@ FACTORS: Mapping[str, int] = {
     ),
     **dict.fromkeys(("Heartbeat", "InitProducerId", "AddOffsetsToTxn", "EndTxn"), 0),
     **dict.fromkeys(
-        ("Produce", "ListOffsets", "OffsetForLeaderEpoch", "OffsetCommit", "TxnOffsetCommit"), 16
+        (
+            "Produce",
+            "ListOffsets",
+            "OffsetForLeaderEpoch",
+            "OffsetCommit",
+            "TxnOffsetCommit",
+            "DeleteRecords",
+            "OffsetDelete",
+        ),
+        16,
     ),
     **dict.fromkeys(("AddPartitionsToTxn", "WriteTxnMarkers", "LeaveGroup"), 16),
     **dict.fromkeys(("FindCoordinator", "DeleteTopics", "CreatePartitions", "DeleteGroups"), 128),
-    "CreateTopics": 1_024,
+    **dict.fromkeys(("CreateTopics", "IncrementalAlterConfigs"), 1_024),
 }
 _MIB = 1 << 20
 #: What each item that a request names may bring, and what comes besides, however many they are

@@ -37,6 +37,8 @@ _THROTTLES = {
     "DeleteTopicsRequest": 2,
     "DescribeConfigsRequest": 2,
     "CreatePartitionsRequest": 1,
+    "IncrementalAlterConfigsRequest": 0,
+    "DeleteRecordsRequest": 1,
     "DeleteGroupsRequest": 1,
     "InitProducerIdRequest": 1,
     "AddPartitionsToTxnRequest": 1,

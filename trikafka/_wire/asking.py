@@ -165,6 +165,11 @@ _NAMES: Mapping[str, Sequence[tuple[int, _Names]]] = {
     "DescribeConfigsRequest": [
         (0, _Names("resources", "results", ("resource_type", "resource_name")))
     ],
+    "IncrementalAlterConfigsRequest": [
+        (0, _Names("resources", "responses", ("resource_type", "resource_name")))
+    ],
+    "DeleteRecordsRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
+    "OffsetDeleteRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
     "DescribeGroupsRequest": [(0, _Names("groups", "groups", ("group_id",), None, ()))],
     "ConsumerGroupDescribeRequest": [(0, _Names("group_ids", "groups", ("group_id",), None, ()))],
     "DeleteGroupsRequest": [(0, _Names("groups_names", "results", ("group_id",), None, ()))],

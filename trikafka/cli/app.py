@@ -29,9 +29,12 @@ from .suggesting import Suggesting
 
 #: trikafka's own commands with their short help. Each is ``trikafka.cli.<name>.command``.
 _OWN = {
+    "cluster": "Show the brokers and the controller.",
+    "configs": "Show or change settings of topics, brokers and groups.",
     "consume": "Print records of topics.",
-    "groups": "Show or delete consumer groups: members, offsets, lag.",
+    "groups": "Show or delete consumer groups: members, offsets, lag. Reset their offsets.",
     "produce": "Write lines or JSON to a topic.",
+    "records": "Delete the oldest records of topics.",
     "topics": "List, create, delete, describe or grow topics.",
     "transactions": "List or describe transactions, find those that hang, or abort one.",
 }
@@ -57,6 +60,9 @@ class Commands(Suggesting):
             "send": "produce",
             "topic": "topics",
             "group": "groups",
+            "config": "configs",
+            "record": "records",
+            "brokers": "cluster",
         }
     )
 

@@ -92,7 +92,7 @@ def command(
     from ..config import ConsumerConfig
     from .admin import chosen
     from .consuming import ConsumePlan, Consuming
-    from .records import output_format
+    from .record_lines import output_format
     from .start import At, parse
 
     given = common.settings(ConsumerConfig)

@@ -23,7 +23,7 @@ from ..types import TopicPartition
 from .admin import no_topic
 from .output import Output
 from .progress import Meter, meter, warn
-from .records import Format
+from .record_lines import Format
 from .running import Stop
 from .start import At, Start, place
 

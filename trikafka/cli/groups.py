@@ -1,13 +1,16 @@
-"""``trikafka groups``: list, describe and delete consumer groups."""
+"""``trikafka groups``: list, describe and delete consumer groups, and reset their offsets."""
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
+from .resetting import reset_offsets
+from .suggesting import WithVerbs
 from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
@@ -15,7 +18,21 @@ if TYPE_CHECKING:
     from ..types import TopicPartition
 
 
-@click.command()
+class _Groups(WithVerbs):
+    verbs = MappingProxyType({"reset-offsets": reset_offsets})
+
+
+#: What a word means that is no group, by other tools' habits.
+_HINTS = {
+    **{verb: f"; did you mean --{verb}?" for verb in ("list", "describe", "delete")},
+    **dict.fromkeys(
+        ("reset", "reset-offset", "--reset-offsets"),
+        "; did you mean 'trikafka groups reset-offsets GROUP'?",
+    ),
+}
+
+
+@click.command(cls=_Groups)
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
 @click.option(
     "-G",
@@ -48,6 +65,8 @@ def command(
     Of each partition: what is committed (OFFSET), where the log ends (END), how many lie between
     (LAG), and who reads it (MEMBER, CLIENT: the client_id of its program, HOST). A member without
     partitions has a line of its own.
+
+    "trikafka groups reset-offsets GROUP" sets the offsets of a group; see its --help.
     """
     if list_ + describe + delete > 1:
         raise click.UsageError(
@@ -93,7 +112,7 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
     listed = {group.group_id: group for group in await admin.list_groups()}
     for name in names or ():
         if name not in listed:
-            hint = f"; did you mean --{name}?" if name in ("list", "describe", "delete") else ""
+            hint = _HINTS.get(name, "")
             raise click.ClickException(f"group {name!r} does not exist{hint}")
     chosen = sorted(listed) if names is None else names
     described = await admin.describe_groups(chosen)

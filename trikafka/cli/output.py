@@ -13,7 +13,7 @@ import click
 import trio
 
 from ..types import Record
-from .records import Format
+from .record_lines import Format
 
 _FILE_WRITE = 262_144
 #: Seconds for which a cancelled write waits for the thread. The thread may be blocked by a reader

@@ -67,7 +67,7 @@ def command(
     from ..config import ProducerConfig
     from .options import pair
     from .producing import ProducePlan, Producing
-    from .records import from_json, from_raw, literal
+    from .record_lines import from_json, from_raw, literal
 
     ctx = click.get_current_context()
     _check_files(files, topic, ctx)

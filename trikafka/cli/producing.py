@@ -17,7 +17,7 @@ from .._api.producer.producer import Producer
 from ..errors import TrikafkaError
 from .admin import no_topic
 from .progress import Meter, meter, note
-from .records import BadLineError, Line
+from .record_lines import BadLineError, Line
 from .running import Stop
 from .source import Lines
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import trio
 
-from .records import BadLineError
+from .record_lines import BadLineError
 
 _PIECE = 65_536
 _LONGEST = 100_000_000

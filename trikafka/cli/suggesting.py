@@ -4,9 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import click
+
+
+class WithVerbs(click.Command):
+    """A command whose first argument may be a verb, which is a command of its own.
+
+    Any other first argument is the command's: ``trikafka groups NAME`` shows a group.
+    """
+
+    verbs: ClassVar[Mapping[str, click.Command]] = {}
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        verb = self.verbs.get(args[0]) if args else None
+        if verb is not None:
+            return verb.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
 
 
 class Suggesting(click.Group):

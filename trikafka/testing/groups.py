@@ -1,7 +1,7 @@
 """Handlers of the classic group APIs, offsets and the admin's group calls.
 
-JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch, ListGroups, DescribeGroups
-and DeleteGroups.
+JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch, OffsetDelete, ListGroups,
+DescribeGroups and DeleteGroups.
 """
 
 from __future__ import annotations
@@ -191,6 +191,27 @@ async def offset_commit(call: ScriptedCall) -> Message:
             parts.append({"partition_index": part.partition_index, "error_code": error})
         topics.append({"name": item.name, "topic_id": item.topic_id, "partitions": parts})
     return call.respond(topics=topics)
+
+
+async def offset_delete(call: ScriptedCall) -> Message:
+    """Delete committed offsets of a group without members."""
+    request = call.request
+    group = call.groups.by_id.get(request.group_id)
+    code = refusal(call, request.group_id) or (69 if group is None else 0)
+    topics: list[Message] = []
+    if code or group is None:
+        return call.respond(error_code=code, topics=topics)
+    for item in request.topics:
+        parts = []
+        for part in item.partitions:
+            # A broker asks whether a member is subscribed to the topic. Here any member will do.
+            error = 86 if group.members or (group.modern and group.modern.members) else 0
+            error = call.error(item.name, part.partition_index) or error
+            if not error:
+                group.offsets.pop((item.name, part.partition_index), None)
+            parts.append({"partition_index": part.partition_index, "error_code": error})
+        topics.append({"name": item.name, "partitions": parts})
+    return call.respond(error_code=0, topics=topics)
 
 
 def _commit_refusal(call: ScriptedCall) -> int:

@@ -309,3 +309,70 @@ async def describe_configs(call: ScriptedCall) -> Message:
             }
         )
     return call.respond(results=results)
+
+
+async def alter_configs(call: ScriptedCall) -> Message:
+    """Change configured values of topics; other resources have none to change."""
+    results = []
+    for item in call.request.resources:
+        topic, code = None, 42
+        if item.resource_type == _TOPIC_RESOURCE:
+            topic, code = call.state.find_topic(item.resource_name, None)
+        code = call.error(item.resource_name) or code
+        if topic is not None and not code and not call.request.validate_only:
+            for change in item.configs:
+                _change(topic.config, change)
+        results.append(
+            {
+                "error_code": code,
+                "error_message": None,
+                "resource_type": item.resource_type,
+                "resource_name": item.resource_name,
+            }
+        )
+    return call.respond(responses=results)
+
+
+def _change(config: dict[str, str], change: Any) -> None:
+    """Carry out a change: 0 sets, 1 deletes, 2 appends to a list, 3 subtracts from it."""
+    if change.config_operation == 0:
+        config[change.name] = change.value
+    elif change.config_operation == 1:
+        config.pop(change.name, None)
+    else:
+        had = [text for text in config.get(change.name, "").split(",") if text]
+        given = change.value.split(",")
+        left = [text for text in had if text not in given]
+        config[change.name] = ",".join(
+            [*had, *(text for text in given if text not in had)]
+            if change.config_operation == 2
+            else left
+        )
+
+
+async def delete_records(call: ScriptedCall) -> Message:
+    """Delete the records before an offset; -1 stands for the end of the log."""
+    topics = []
+    for item in call.request.topics:
+        parts = []
+        for part in item.partitions:
+            topic, code = call.state.find_topic(item.name, None)
+            log = topic.partition(part.partition_index) if topic is not None else None
+            if log is None:
+                code = code or 3
+            elif log.leader != call.node.node_id:
+                code = 6
+            elif part.offset > log.end:
+                code = 1
+            code = call.error(item.name, part.partition_index) or code
+            if log is not None and not code:
+                log.truncate_before(log.end if part.offset < 0 else part.offset)
+            parts.append(
+                {
+                    "partition_index": part.partition_index,
+                    "low_watermark": -1 if code or log is None else log.start,
+                    "error_code": code,
+                }
+            )
+        topics.append({"name": item.name, "partitions": parts})
+    return call.respond(topics=topics)

@@ -29,13 +29,17 @@ from ...config import AdminConfig
 from ...error_codes import ErrorCode
 from ...errors import (
     AuthenticationError,
+    CommitFailedError,
     ConfigurationError,
     DamagedResponseError,
+    IllegalStateError,
     KafkaConnectionError,
     KafkaTimeoutError,
+    MemberFencedError,
     RequestTimedOutError,
     TransactionNotOpenError,
     TrikafkaError,
+    combined,
     from_code,
 )
 from ...interfaces import CoordinatorKind
@@ -53,9 +57,24 @@ from ..client.context import Context
 from ..client.option_parsing import names_of
 from ..client.service import Exit, Service
 from . import messages
+from .configs import (
+    ConfigCalls,
+    ConfigEntry,
+    ConfigResource,
+    ConfigValue,
+    checked_changes,
+    checked_resources,
+)
+from .deleting import (
+    checked_limits,
+    delete_offsets_request,
+    delete_records_request,
+    read_deleted_offsets,
+    read_low_watermarks,
+)
 from .ending import TransactionEnd
 from .messages import AdminOutcome
-from .places import AskCoordinator, at_coordinators
+from .places import AskCoordinator, at_coordinators, at_leaders
 from .transactions import Filters, HangingSearch, TransactionLookups, check_seconds
 from .types import (
     ClusterDescription,
@@ -115,6 +134,7 @@ class Admin:
         self._coordinators = self._context.manager("coordinator")
         self._offsets = self._context.manager("offsets")
         self._transactions = TransactionLookups(self._brokers, self._metadata, self._coordinators)
+        self._configs = ConfigCalls(self._brokers, self._metadata)
         self._telemetry = ClientInstanceId(config, self._metadata)
 
     def __repr__(self) -> str:
@@ -299,6 +319,76 @@ class Admin:
 
         return await self._call("topic_configs", attempt, timeout)
 
+    async def describe_configs(
+        self,
+        resources: Iterable[ConfigResource],
+        *,
+        documentation: bool = False,
+        timeout: float | None = None,
+    ) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        """Return the settings of topics, brokers, groups and other resources.
+
+        Args:
+            resources: The resources, such as ``ConfigResource("broker", "1")``.
+            documentation: Ask the brokers for their text about each setting, too.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            For each resource its settings by name.
+
+        Raises:
+            ConfigurationError: A resource is none, or the cluster has no such broker.
+            UnknownTopicOrPartitionError: A topic does not exist.
+            AuthorizationError: The right to ``DescribeConfigs`` is missing.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = checked_resources(resources)
+        found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+
+        async def attempt(call: Call) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+            await self._configs.describe(call, chosen, found, documentation=documentation)
+            return {one: found[one] for one in chosen}
+
+        return await self._call("describe_configs", attempt, timeout)
+
+    async def alter_configs(
+        self,
+        changes: Mapping[ConfigResource, Mapping[str, ConfigValue]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Change settings of topics, brokers, groups and other resources; leave all others.
+
+        Args:
+            changes: For each resource the settings to change, by name. A value is set; ``None``
+                removes the setting, so that the next one in line applies; a :class:`ConfigChange`
+                appends to a list or subtracts from it.
+            validate_only: Let the brokers check the changes without making them.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``changes`` is not such a mapping, or the cluster has no such
+                broker.
+            BrokerResponseError: A setting or its value does not exist. The error names the
+                resource, and others that failed as well; the rest is changed.
+            AuthorizationError: The right to ``AlterConfigs`` is missing.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while a request is in flight, the changes may or may not have been made.
+        """
+        left = checked_changes(changes)
+        failed: dict[str, TrikafkaError] = {}
+
+        async def attempt(call: Call) -> None:
+            await self._configs.alter(call, left, failed, validate_only=validate_only)
+
+        await self._call("alter_configs", attempt, timeout)
+        if failed:
+            raise messages.first_of(failed, "the settings of")
+
     # --- the cluster and its partitions -----------------------------------------------------------
 
     async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
@@ -345,6 +435,49 @@ class Admin:
             return {tp: messages.listed_offset(found[tp]) for tp in todo}
 
         return await self._call("list_offsets", attempt, timeout)
+
+    async def delete_records(
+        self, before: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Delete the records before an offset, for good and for every reader.
+
+        Args:
+            before: For each partition the offset of the first record to keep, or
+                ``OffsetSpec.LATEST`` for none.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The first offset that is left, by partition.
+
+        Raises:
+            ConfigurationError: An offset is not a whole number from 0.
+            BrokerResponseError: An offset lies behind the end of the log, or the topic's
+                ``cleanup.policy`` does not allow it. ``failures`` has the error of each partition
+                that failed; the others are done.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while a request is in flight, records may or may not have been deleted.
+        """
+        limits = checked_limits(before)
+        found: dict[TopicPartition, int] = {}
+        failed: dict[TopicPartition, TrikafkaError] = {}
+
+        async def ask(call: Call, node: Node, partitions: list[TopicPartition]) -> None:
+            request = delete_records_request(limits, partitions, int(call.step_limit * 1000))
+            response = await call.step(
+                f"DeleteRecords to {node}", lambda: self._brokers.request(node, request)
+            )
+            read_low_watermarks(response, found, failed)
+
+        async def attempt(call: Call) -> None:
+            failed.clear()
+            todo = [tp for tp in limits if tp not in found]
+            await at_leaders(call, self._metadata, todo, partial(ask, call))
+            if failed:
+                raise combined(failed)
+
+        await self._call("delete_records", attempt, timeout)
+        return {tp: found[tp] for tp in limits}
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -426,6 +559,86 @@ class Admin:
         commits = Commits(self._config, group, self._brokers, self._coordinators, MemberIdentity)
         found = await commits.committed(chosen, timeout=timeout, name="list_group_offsets")
         return {tp: found_at for tp, found_at in sorted(found.items()) if found_at is not None}
+
+    async def alter_group_offsets(
+        self,
+        group_id: str,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Set the offsets of a group without members; create the group if there is none.
+
+        Args:
+            group_id: The group.
+            offsets: For each partition the offset of the next record to read.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: An offset is not a whole number from 0.
+            IllegalStateError: The group has members, which would overwrite the offsets.
+            UnknownTopicOrPartitionError: A partition does not exist.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        (group,) = names_of("group_id", [group_id])
+        positions = messages.positions_of(offsets)
+        self._check_open()
+        commits = Commits(self._config, group, self._brokers, self._coordinators, MemberIdentity)
+        try:
+            await commits.commit(positions, timeout=timeout, name="alter_group_offsets")
+        except (CommitFailedError, MemberFencedError) as error:
+            raise IllegalStateError(
+                f"group {group!r} has members, which would overwrite the offsets: stop them first"
+            ) from error
+
+    async def delete_group_offsets(
+        self,
+        group_id: str,
+        partitions: Iterable[TopicPartition],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Delete a group's committed offsets of partitions.
+
+        Args:
+            group_id: The group. It may have members, if none is subscribed to these topics.
+            partitions: The partitions; those without an offset are no error.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            GroupIdNotFoundError: The group does not exist.
+            BrokerResponseError: A member is subscribed to a topic. ``failures`` has the error of
+                each partition that failed; the others are done.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        (group,) = names_of("group_id", [group_id])
+        left = set(messages.partitions_of(partitions))
+        failed: dict[TopicPartition, TrikafkaError] = {}
+
+        async def delete(call: Call, node: Node, groups: list[str]) -> None:
+            request = delete_offsets_request(group, left)
+            response = await call.step(
+                f"OffsetDelete to {node}", lambda: self._brokers.request(node, request)
+            )
+            read_deleted_offsets(response, group, left, failed)
+            if left:
+                raise DamagedResponseError(
+                    f"the response to OffsetDelete leaves out {min(left)}, which was asked for"
+                )
+
+        async def attempt(call: Call) -> None:
+            if left:
+                await self._at_coordinators(call, [group], partial(delete, call))
+            else:
+                await trio.lowlevel.checkpoint()
+
+        await self._call("delete_group_offsets", attempt, timeout, [group])
+        if failed:
+            raise combined(failed)
 
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None

@@ -31,6 +31,7 @@ from ...interfaces.cluster import TopicInfo
 from ...types import (
     GroupDescription,
     MemberDescription,
+    OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetSpec,
     TopicPartition,
@@ -76,6 +77,25 @@ def check_offset(offset: int) -> None:
     """Raise :exc:`ConfigurationError` unless the value is an offset."""
     if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
         raise ConfigurationError(f"an offset is a whole number from 0, not {offset!r}")
+
+
+def positions_of(
+    offsets: Mapping[TopicPartition, OffsetAndMetadata | int],
+) -> dict[TopicPartition, OffsetAndMetadata]:
+    """Return the checked offsets of a group. Raises :exc:`ConfigurationError`."""
+    if not isinstance(offsets, Mapping):
+        raise ConfigurationError(
+            f"offsets must be a mapping of TopicPartition to offset, not {offsets!r}"
+        )
+    found = {}
+    for tp in partitions_of(offsets):
+        position = offsets[tp]
+        if not isinstance(position, OffsetAndMetadata):
+            check_offset(position)
+            position = OffsetAndMetadata(position)
+        check_offset(position.offset)
+        found[tp] = position
+    return found
 
 
 def topics_request(names: Iterable[str] | None) -> MetadataRequest:

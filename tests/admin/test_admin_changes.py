@@ -1,0 +1,149 @@
+"""Settings, offsets of groups and deleted records against the scripted cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio.testing
+
+import trikafka
+from trikafka import (
+    Admin,
+    ConfigChange,
+    ConfigResource,
+    ConfigurationError,
+    OffsetAndMetadata,
+    OffsetSpec,
+    TopicPartition,
+)
+from trikafka.testing import ScriptedCluster
+
+T, U = ConfigResource("topic", "t"), ConfigResource("topic", "u")
+T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
+NOT_CONTROLLER, REFUSED = 41, 40
+
+
+@asynccontextmanager
+async def opened(cluster: ScriptedCluster) -> AsyncIterator[Admin]:
+    async with trikafka.open_admin(
+        bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+    ) as admin:
+        yield admin
+
+
+async def test_settings_are_changed_and_read(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster, opened(cluster) as admin:
+        await admin.alter_configs({T: {"a": 1, "b": True, "c": "x,y"}, U: {"a": "2"}})
+        await admin.alter_configs(
+            {T: {"a": None, "c": ConfigChange("append", "z"), "b": ConfigChange("set", False)}}
+        )
+        await admin.alter_configs({T: {"c": ConfigChange("subtract", "x")}})
+        found = await admin.describe_configs([U, T])
+        assert list(found) == [U, T]
+        assert {name: entry.value for name, entry in found[T].items()} == {"b": "false", "c": "y,z"}
+        assert found[U]["a"].source == "topic"
+        assert len(cluster.requests("IncrementalAlterConfigs")) == 3
+
+
+async def test_refused_change_names_its_resource(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster, opened(cluster) as admin:
+        cluster.fail("IncrementalAlterConfigs", REFUSED, topic="t")
+        with pytest.raises(trikafka.BrokerResponseError, match="topic 't'"):
+            await admin.alter_configs({T: {"a": 1}, U: {"a": 1}})
+        assert list((await admin.describe_configs([U]))[U]) == ["a"]
+
+
+async def test_only_what_is_left_is_changed_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster, opened(cluster) as admin:
+        cluster.fail("IncrementalAlterConfigs", NOT_CONTROLLER, topic="u")
+        await admin.alter_configs({T: {"a": 1}, U: {"a": 1}})
+        asked = [
+            [one.resource_name for one in seen.request.resources]
+            for seen in cluster.requests("IncrementalAlterConfigs")
+        ]
+        assert asked == [["t", "u"], ["u"]]
+
+
+async def test_settings_of_a_broker_come_from_it(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=3, topics={"t": 1}) as cluster, opened(cluster) as admin:
+        with pytest.raises(trikafka.BrokerResponseError):  # it has no settings of brokers
+            await admin.describe_configs([ConfigResource("broker", "2")])
+        assert {seen.node_id for seen in cluster.requests("DescribeConfigs")} == {2}
+        with pytest.raises(ConfigurationError, match="no broker 7; it has 0, 1, 2"):
+            await admin.describe_configs([ConfigResource("broker", "7")])
+
+
+async def test_records_are_deleted_at_their_leaders(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster, opened(cluster) as admin:
+        for tp in (T0, T1):
+            cluster.append(*tp, [b"v"] * 4)
+        assert await admin.delete_records({T0: 3, T1: OffsetSpec.LATEST}) == {T0: 3, T1: 4}
+        assert len(cluster.records("t", 0)) == 1
+        with pytest.raises(trikafka.BrokerResponseError) as caught:
+            await admin.delete_records({T0: 4, T1: 9})
+        assert set(caught.value.failures) == {T1}
+        assert cluster.records("t", 0) == []
+
+
+async def test_offsets_of_a_group_are_set_and_deleted(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster, opened(cluster) as admin:
+        await admin.alter_group_offsets("g", {T0: 3, T1: OffsetAndMetadata(4, metadata="m")})
+        await admin.delete_group_offsets("g", [T0])
+        left = await admin.list_group_offsets("g")
+        assert {tp: (at.offset, at.metadata) for tp, at in left.items()} == {T1: (4, "m")}
+        with pytest.raises(trikafka.GroupIdNotFoundError, match="'other'"):
+            await admin.delete_group_offsets("other", [T0])
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda admin: admin.alter_configs([T]), "a mapping of ConfigResource"),
+        (lambda admin: admin.alter_configs({T: {}}), "topic 't' must be a mapping"),
+        (lambda admin: admin.alter_configs({"t": {"a": 1}}), "must hold ConfigResource, not 't'"),
+        (lambda admin: admin.alter_configs({T: {"a": [1]}}), "the value of a must be text"),
+        (lambda admin: admin.describe_configs("t"), "a collection of ConfigResource, not 't'"),
+        (lambda admin: admin.delete_records([T0]), "a mapping of TopicPartition to offset"),
+        (lambda admin: admin.delete_records({T0: -1}), "the offset of the first record to keep"),
+        (
+            lambda admin: admin.delete_records({T0: OffsetSpec.EARLIEST}),
+            "the offset of the first record to keep",
+        ),
+        (lambda admin: admin.alter_group_offsets("g", {T0: -1}), "a whole number from 0, not -1"),
+        (lambda admin: admin.alter_group_offsets("", {T0: 1}), "group_id"),
+        (lambda admin: admin.delete_group_offsets("g", ["t"]), "a partition is a TopicPartition"),
+    ],
+)
+async def test_bad_input_is_refused_before_any_request(
+    autojump_clock: trio.testing.MockClock, call: Any, text: str
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        before = len(cluster.log)
+        with pytest.raises(ConfigurationError, match=text):
+            await call(admin)
+        assert len(cluster.log) == before
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: ConfigResource("topics", "t"), "one of topic, broker"),  # type: ignore[arg-type]
+        (lambda: ConfigResource("topic", ""), "a text that is not empty"),
+        (lambda: ConfigResource("broker", "one"), "by its number, not 'one'"),
+        (lambda: ConfigChange("replace", "x"), "one of set, delete"),  # type: ignore[arg-type]
+        (lambda: ConfigChange("append"), "'append' needs a value"),
+        (lambda: ConfigChange("delete", "x"), "'delete' takes no value"),
+    ],
+)
+def test_values_check_themselves(make: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=text):
+        make()
+
+
+def test_value_of_a_change_is_hidden() -> None:
+    assert "s3cret" not in repr(ConfigChange("set", "s3cret"))

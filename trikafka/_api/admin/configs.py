@@ -1,0 +1,394 @@
+"""The settings of topics, brokers, groups and metrics subscriptions: values and calls."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal, TypeAlias, get_args
+
+import trio
+from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+
+from ..._net.brokers import Brokers
+from ..._net.deadlines import Call
+from ..._net.gather import all_of
+from ...errors import (
+    ConfigurationError,
+    DamagedResponseError,
+    ErrorCode,
+    TrikafkaError,
+    from_code,
+    topic_error,
+)
+from ...interfaces import MetadataManager
+from ...types import Node
+from .messages import named
+
+ResourceType: TypeAlias = Literal["topic", "broker", "broker_logger", "client_metrics", "group"]
+Operation: TypeAlias = Literal["set", "delete", "append", "subtract"]
+#: Kafka's numbers.
+_TYPES: dict[ResourceType, int] = {
+    "topic": 2,
+    "broker": 4,
+    "broker_logger": 8,
+    "client_metrics": 16,
+    "group": 32,
+}
+_TYPE_NAMES = {number: name for name, number in _TYPES.items()}
+_OPERATIONS: dict[Operation, int] = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
+_SOURCES = {
+    1: "topic",
+    2: "broker",
+    3: "brokers",
+    4: "file",
+    5: "default",
+    6: "broker_logger",
+    7: "client_metrics",
+    8: "group",
+}
+_VALUE_TYPES = {
+    1: "boolean",
+    2: "string",
+    3: "int",
+    4: "short",
+    5: "long",
+    6: "double",
+    7: "list",
+    8: "class",
+    9: "password",
+}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ConfigResource:
+    """A thing that has settings.
+
+    Attributes:
+        type: ``"topic"``, ``"broker"``, ``"broker_logger"``, ``"client_metrics"`` or ``"group"``.
+        name: The topic, the broker's number as text, the subscription or the group. An empty name
+            of a broker stands for the settings that all brokers share.
+    """
+
+    type: ResourceType
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.type not in get_args(ResourceType):
+            raise ConfigurationError(
+                f"the type of a ConfigResource is one of {', '.join(get_args(ResourceType))}, not "
+                f"{self.type!r}"
+            )
+        if not isinstance(self.name, str) or (not self.name and self.type != "broker"):
+            raise ConfigurationError(
+                f"the name of a {self.type} must be a text that is not empty, not {self.name!r}"
+            )
+        if self.type in ("broker", "broker_logger") and self.name and not self.name.isdecimal():
+            raise ConfigurationError(f"a broker is named by its number, not {self.name!r}")
+
+    def __str__(self) -> str:
+        return f"{self.type.replace('_', ' ')} {self.name!r}" if self.name else "all brokers"
+
+    @property
+    def node_id(self) -> int | None:
+        """The broker that alone knows these settings; ``None``: any broker does."""
+        own = self.type in ("broker", "broker_logger") and self.name
+        return int(self.name) if own else None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigEntry:
+    """One setting of a resource.
+
+    Attributes:
+        name: Its name.
+        value: Its value as text; ``None`` if it has none, or is secret.
+        source: Where the value comes from: ``"topic"``, ``"broker"`` (that broker's dynamic
+            setting), ``"brokers"`` (that of all brokers), ``"file"`` (the broker's properties),
+            ``"group"``, ``"client_metrics"``, ``"broker_logger"`` or ``"default"``.
+        read_only: True if it cannot be changed while the broker runs.
+        sensitive: True if the value is secret.
+        type: The kind of value: ``"int"``, ``"list"`` ...; ``None`` if the broker does not say.
+        documentation: The broker's text about the setting; ``None`` unless it was asked for.
+        synonyms: All values that apply, as ``(name, value, source)``; the first one counts.
+    """
+
+    name: str
+    value: str | None
+    source: str
+    read_only: bool
+    sensitive: bool
+    type: str | None = None
+    documentation: str | None = None
+    synonyms: tuple[tuple[str, str | None, str], ...] = ()
+
+    @property
+    def is_default(self) -> bool:
+        """True if nothing sets it: the value is Kafka's own default."""
+        return self.source == "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A change of one setting.
+
+    Attributes:
+        operation: ``"set"``; ``"delete"``: back to what applies without it; ``"append"`` and
+            ``"subtract"``: items of a list.
+        value: The new value, or the items separated by commas; ``None`` for ``"delete"``. It may be
+            a password, so ``repr`` does not show it.
+    """
+
+    operation: Operation
+    value: str | int | float | bool | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.operation not in get_args(Operation):
+            raise ConfigurationError(
+                f"the operation of a ConfigChange is one of {', '.join(get_args(Operation))}, not "
+                f"{self.operation!r}"
+            )
+        if (self.value is None) is not (self.operation == "delete"):
+            needs = "takes no value" if self.operation == "delete" else "needs a value"
+            raise ConfigurationError(f"the operation {self.operation!r} {needs}")
+
+
+#: A value to set, ``None`` to delete the setting, or a change by name.
+ConfigValue: TypeAlias = str | int | float | bool | ConfigChange | None
+Changes: TypeAlias = dict[ConfigResource, dict[str, ConfigChange]]
+
+
+def checked_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
+    """Return the resources, each once. Raises :exc:`ConfigurationError`."""
+    if isinstance(resources, str | ConfigResource):
+        raise ConfigurationError(
+            f"resources must be a collection of ConfigResource, not {resources!r}"
+        )
+    found = list(dict.fromkeys(resources))
+    for one in found:
+        if not isinstance(one, ConfigResource):
+            raise ConfigurationError(f"resources must hold ConfigResource, not {one!r}")
+    return found
+
+
+def checked_changes(changes: Mapping[ConfigResource, Mapping[str, ConfigValue]]) -> Changes:
+    """Return the changes in full. Raises :exc:`ConfigurationError`."""
+    if not isinstance(changes, Mapping):
+        raise ConfigurationError(
+            "changes must be a mapping of ConfigResource to a mapping of names and values, not "
+            f"{changes!r}"
+        )
+    checked_resources(changes)
+    found: Changes = {}
+    for resource, entries in changes.items():
+        if not isinstance(entries, Mapping) or not entries:
+            raise ConfigurationError(
+                f"the changes of {resource} must be a mapping of names and values that is not "
+                f"empty, not {entries!r}"
+            )
+        found[resource] = {name: _change(name, value) for name, value in entries.items()}
+    return found
+
+
+def _change(name: object, value: ConfigValue) -> ConfigChange:
+    if not isinstance(name, str) or not name:
+        raise ConfigurationError(f"the name of a setting is a text, not {name!r}")
+    if isinstance(value, ConfigChange):
+        return value
+    if value is not None and not isinstance(value, str | int | float):
+        raise ConfigurationError(f"the value of {name} must be text, a number or None")
+    return ConfigChange("delete") if value is None else ConfigChange("set", value)
+
+
+def text_of(value: object) -> str | None:
+    """Return a value in the brokers' notation."""
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def describe_request(
+    resources: Sequence[ConfigResource], *, documentation: bool
+) -> DescribeConfigsRequest:
+    """Return a DescribeConfigs request."""
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    return DescribeConfigsRequest(
+        resources=[
+            resource(
+                resource_type=_TYPES[one.type], resource_name=one.name, configuration_keys=None
+            )
+            for one in resources
+        ],
+        include_synonyms=True,
+        include_documentation=documentation,
+    )
+
+
+def alter_request(changes: Changes, *, validate_only: bool) -> IncrementalAlterConfigsRequest:
+    """Return an IncrementalAlterConfigs request."""
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    return IncrementalAlterConfigsRequest(
+        resources=[
+            resource(
+                resource_type=_TYPES[one.type],
+                resource_name=one.name,
+                configs=[
+                    resource.AlterableConfig(
+                        name=name,
+                        config_operation=_OPERATIONS[change.operation],
+                        value=text_of(change.value),
+                    )
+                    for name, change in entries.items()
+                ],
+            )
+            for one, entries in changes.items()
+        ],
+        validate_only=validate_only,
+    )
+
+
+def resource_of(result: Any) -> ConfigResource:
+    """Return the resource that a part of a response is about."""
+    return ConfigResource(_TYPE_NAMES[result.resource_type], result.resource_name)
+
+
+def error_of(result: Any, operation: str) -> TrikafkaError | None:
+    """Return the error in a part of a response; ``None`` if there is none."""
+    if not result.error_code:
+        return None
+    resource = resource_of(result)
+    if resource.type == "topic" and result.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return topic_error(result.error_code, resource.name, make=False)
+    what = named(resource.type.replace("_", " "), resource.name, result.error_message)
+    return from_code(result.error_code, what, operation=operation)
+
+
+def entries_of(result: Any) -> dict[str, ConfigEntry]:
+    """Return the settings in a part of a DescribeConfigs response."""
+    return {
+        entry.name: ConfigEntry(
+            entry.name,
+            None if entry.is_sensitive else entry.value,
+            _SOURCES.get(entry.config_source, "unknown"),
+            entry.read_only,
+            entry.is_sensitive,
+            _VALUE_TYPES.get(getattr(entry, "config_type", 0)),
+            getattr(entry, "documentation", None),
+            tuple(
+                (
+                    other.name,
+                    None if entry.is_sensitive else other.value,
+                    _SOURCES.get(other.source, "unknown"),
+                )
+                for other in entry.synonyms or ()
+            ),
+        )
+        for entry in result.configs
+    }
+
+
+class ConfigCalls:
+    """The requests about settings, each to the broker that must have it."""
+
+    # A broker's own settings and log levels are known to that broker alone, so such a request must
+    # reach it. All other settings are in the cluster's metadata: any broker returns them, and
+    # forwards a change to the controller. One request to a broker takes all of its resources.
+    #
+    # A repeated change is harmless: "set" and "delete" name the outcome, and a broker neither
+    # appends an item twice nor misses one to subtract. So what has failed for a passing reason is
+    # simply sent again.
+
+    def __init__(self, brokers: Brokers, metadata: MetadataManager) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+
+    async def describe(
+        self,
+        call: Call,
+        resources: Sequence[ConfigResource],
+        found: dict[ConfigResource, dict[str, ConfigEntry]],
+        *,
+        documentation: bool,
+    ) -> None:
+        """Read the settings of what is not in ``found`` yet. Raises the first error."""
+
+        async def ask(node_id: int | None, part: list[ConfigResource]) -> None:
+            request = describe_request(part, documentation=documentation)
+            response = await self._request(call, "DescribeConfigs", node_id, request)
+            failed: TrikafkaError | None = None
+            for result in response.results:
+                error = error_of(result, "DescribeConfigs")
+                failed = failed or error
+                if error is None:
+                    found[resource_of(result)] = entries_of(result)
+            if failed is not None:
+                raise failed
+
+        await self._each_place([one for one in resources if one not in found], ask)
+
+    async def alter(
+        self,
+        call: Call,
+        left: Changes,
+        failed: dict[str, TrikafkaError],
+        *,
+        validate_only: bool,
+    ) -> None:
+        """Make the changes in ``left``.
+
+        What is done leaves ``left``; so does what has failed finally, into ``failed``.
+
+        Raises:
+            TrikafkaError: A passing error; the rest is still in ``left``.
+        """
+
+        async def ask(node_id: int | None, part: list[ConfigResource]) -> None:
+            request = alter_request({one: left[one] for one in part}, validate_only=validate_only)
+            response = await self._request(call, "IncrementalAlterConfigs", node_id, request)
+            passing: TrikafkaError | None = None
+            for result in response.responses:
+                resource, error = resource_of(result), error_of(result, "AlterConfigs")
+                if error is not None and error.retriable and math.isinf(error.patience):
+                    passing = error
+                    continue
+                del left[resource]
+                if error is not None:
+                    failed[str(resource)] = error
+            if passing is not None:
+                raise passing
+            if missing := [one for one in part if one in left]:
+                raise DamagedResponseError(
+                    f"the response to IncrementalAlterConfigs leaves out {missing[0]}, which was "
+                    "asked for"
+                )
+
+        await self._each_place(list(left), ask)
+
+    async def _each_place(
+        self,
+        resources: Sequence[ConfigResource],
+        ask: Callable[[int | None, list[ConfigResource]], Awaitable[None]],
+    ) -> None:
+        places: dict[int | None, list[ConfigResource]] = defaultdict(list)
+        for one in resources:
+            places[one.node_id].append(one)
+        if not places:
+            await trio.lowlevel.checkpoint()
+        await all_of([partial(ask, node_id, part) for node_id, part in places.items()])
+
+    async def _request(self, call: Call, name: str, node_id: int | None, request: Any) -> Any:
+        if node_id is None:
+            return await call.step(name, lambda: self._metadata.ask_any(lambda: request))
+        node = await self._broker(call, node_id)
+        return await call.step(f"{name} to {node}", lambda: self._brokers.request(node, request))
+
+    async def _broker(self, call: Call, node_id: int) -> Node:
+        seen = self._metadata.snapshot
+        if node_id not in seen.nodes:
+            seen = await call.step("look up the brokers", self._metadata.refresh)
+        if node_id not in seen.nodes:
+            known = ", ".join(map(str, sorted(seen.nodes)))
+            raise ConfigurationError(f"the cluster has no broker {node_id}; it has {known}")
+        return seen.nodes[node_id]

@@ -1,0 +1,134 @@
+"""``trikafka configs``: show and change settings of topics, brokers and groups."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .admin import ask
+from .options import Common, common_options, output_option, pair
+from .suggesting import Suggesting
+from .tables import say, say_done, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from .._api.admin.configs import ConfigResource
+
+#: The resource types, as an argument names them.
+_TYPES = ("topic", "broker", "broker-logger", "client-metrics", "group")
+_kind = click.argument("kind", type=click.Choice(_TYPES), metavar="|".join(_TYPES))
+_name = click.argument("name", required=False)
+
+
+class _Verbs(Suggesting):
+    words = MappingProxyType(
+        {"show": "get", "list": "get", "describe": "get", "alter": "set", "delete": "set"}
+    )
+
+
+@click.group(cls=_Verbs)
+@common_options
+def command(common: Common) -> None:
+    """Show or change settings of topics, brokers and groups."""
+
+
+@command.command()
+@_kind
+@_name
+@click.option("--all", "everything", is_flag=True, help="Those that have Kafka's own default, too.")
+@click.option("--docs", is_flag=True, help="The brokers' text about each setting, too.")
+@output_option
+@common_options
+def get(
+    common: Common, kind: str, name: str | None, everything: bool, docs: bool, output: str
+) -> None:
+    """Show the settings of a topic, a broker or a group.
+
+    A broker is named by its number; without a name it is what all brokers share. SOURCE says where
+    the value comes from.
+    """
+    resource = _resource(kind, name)
+
+    async def work(admin: Admin) -> list[Any]:
+        found = await admin.describe_configs([resource], documentation=docs)
+        entries = sorted(found[resource].values(), key=lambda entry: entry.name)
+        return [entry for entry in entries if everything or not entry.is_default]
+
+    entries = ask(common, work)
+    if output == "json":
+        say_json(
+            [
+                {
+                    "name": entry.name,
+                    "value": entry.value,
+                    "source": entry.source,
+                    "read_only": entry.read_only,
+                    "sensitive": entry.sensitive,
+                    "type": entry.type,
+                    **({"documentation": entry.documentation} if docs else {}),
+                }
+                for entry in entries
+            ]
+        )
+    elif not entries:
+        say(f"{resource} has only defaults; --all shows them")
+    elif docs:
+        for entry in entries:
+            say(f"{entry.name}={_shown(entry)}  ({entry.source})\n    {entry.documentation or ''}")
+    else:
+        rows = [(entry.name, _shown(entry), entry.source) for entry in entries]
+        say(table(("NAME", "VALUE", "SOURCE"), rows))
+
+
+@command.command("set")
+@_kind
+@_name
+@click.argument("changes", nargs=-1, metavar="NAME=VALUE...")
+@click.option(
+    "--delete", "gone", multiple=True, metavar="NAME", help="Remove a setting; repeatable."
+)
+@click.option("--dry-run", is_flag=True, help="Let the brokers check the changes, and change none.")
+@output_option
+@common_options
+def set_(
+    common: Common,
+    kind: str,
+    name: str | None,
+    changes: tuple[str, ...],
+    gone: tuple[str, ...],
+    dry_run: bool,
+    output: str,
+) -> None:
+    """Change settings of a topic, a broker or a group; leave all others.
+
+    For what all brokers share, write '' as the name.
+    """
+    resource = _resource(kind, name)
+    wanted: dict[str, str | None] = {**dict(pair(text) for text in changes)}
+    wanted.update(dict.fromkeys(gone))
+    if not wanted:
+        raise click.UsageError("give NAME=VALUE, or --delete NAME", click.get_current_context())
+    ask(common, lambda admin: admin.alter_configs({resource: wanted}, validate_only=dry_run))
+    done = "valid; nothing was changed" if dry_run else "changed"
+    say_done(
+        output,
+        f"{resource}: {', '.join(sorted(wanted))}: {done}",
+        {"resource": [resource.type, resource.name], "names": sorted(wanted), "dry_run": dry_run},
+    )
+
+
+def _resource(kind: str, name: str | None) -> ConfigResource:
+    from .._api.admin.configs import ConfigResource
+    from ..errors import ConfigurationError
+
+    kind = kind.replace("-", "_")
+    try:
+        return ConfigResource(kind, name or "")  # type: ignore[arg-type]
+    except ConfigurationError as error:
+        raise click.UsageError(str(error), click.get_current_context()) from None
+
+
+def _shown(entry: Any) -> str | None:
+    return "(secret)" if entry.sensitive else entry.value

@@ -1,0 +1,212 @@
+"""``trikafka groups reset-offsets``, and the choice of partitions and places for it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from .admin import ask
+from .options import Common, common_options, output_option
+from .progress import warn
+from .start import At, Start, parse
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from ..types import PartitionInfo, TopicPartition
+
+_SHIFT = re.compile(r"[+-]\d{1,18}")
+topics_option = click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC[:P,...]",
+    help="A topic, or some of its partitions, such as orders:0,2; repeatable.",
+)
+execute_option = click.option(
+    "--execute", is_flag=True, help="Do it. Without this, only what would happen is shown."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """A place relative to the committed offset."""
+
+    by: int
+
+
+def parse_place(text: str) -> Start | Shift:
+    """Return the place that ``--to`` names.
+
+    Raises:
+        click.BadParameter: The text names none.
+    """
+    if _SHIFT.fullmatch(text):
+        return Shift(int(text))
+    try:
+        start = parse(text if text[:1] != "2" or "-" not in text else f"@{text}")
+    except click.BadParameter:
+        start = Start(At.STORED)
+    if start.at is At.STORED:
+        raise click.BadParameter(
+            f"{text!r} is neither 'earliest', 'latest', an offset, +N or -N from the committed "
+            "offset, nor a time like 2026-01-31T12:00 or @ milliseconds",
+            param_hint="--to",
+        )
+    return start
+
+
+def parse_topics(given: Iterable[str]) -> dict[str, set[int] | None]:
+    """Return the partitions by topic; ``None`` means all.
+
+    Raises:
+        click.BadParameter: A partition is not a number.
+    """
+    found: dict[str, set[int] | None] = {}
+    for text in given:
+        name, colon, numbers = text.partition(":")
+        if not name or (colon and not re.fullmatch(r"\d+(,\d+)*", numbers)):
+            raise click.BadParameter(
+                f"{text!r} is not TOPIC or TOPIC:PARTITION,...", param_hint="--topic"
+            )
+        known = found.setdefault(name, set() if colon else None)
+        if not colon:
+            found[name] = None
+        elif known is not None:
+            known.update(map(int, numbers.split(",")))
+    return found
+
+
+def partitions_of(
+    chosen: Mapping[str, set[int] | None], topics: Mapping[str, list[PartitionInfo]]
+) -> list[TopicPartition]:
+    """Return the chosen partitions.
+
+    Raises:
+        click.ClickException: A topic or partition does not exist.
+    """
+    from ..errors import topic_missing
+    from ..types import TopicPartition
+
+    found = []
+    for name, numbers in chosen.items():
+        if name not in topics:
+            raise click.ClickException(topic_missing(name, topics))
+        there = {info.partition for info in topics[name]}
+        if missing := (numbers or set()) - there:
+            raise click.ClickException(
+                f"topic {name!r} has no partition {min(missing)}, only 0 to {max(there)}"
+            )
+        found += [TopicPartition(name, number) for number in sorted(numbers or there)]
+    return found
+
+
+async def offsets_at(
+    admin: Admin,
+    place: Start | Shift,
+    partitions: list[TopicPartition],
+    committed: Mapping[TopicPartition, int],
+) -> dict[TopicPartition, int]:
+    """Return the offset of a place in each partition, moved into the log where it is outside."""
+    from ..types import OffsetSpec
+
+    begins = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    times = {}
+    if isinstance(place, Start) and place.at is At.TIME:
+        times = await admin.list_offsets(dict.fromkeys(partitions, place.value))
+    found = {}
+    for tp in partitions:
+        begin, end, at_time = begins[tp], ends[tp], times.get(tp)
+        assert begin is not None
+        assert end is not None
+        if isinstance(place, Shift):
+            if tp not in committed:
+                raise click.ClickException(f"{tp} has no committed offset to count from")
+            wanted = committed[tp] + place.by
+        elif place.at is At.OFFSET:
+            wanted = place.value
+        elif place.at is At.BEGINNING:
+            wanted = begin.offset
+        else:
+            wanted = end.offset if at_time is None else at_time.offset
+        found[tp] = min(max(wanted, begin.offset), end.offset)
+        if found[tp] != wanted:
+            warn(
+                f"{tp} has no offset {wanted}, only {begin.offset} to {end.offset}: "
+                f"{found[tp]} is used"
+            )
+    return found
+
+
+@click.command("reset-offsets")
+@click.argument("group")
+@topics_option
+@click.option("--all-topics", is_flag=True, help="All topics of which the group has offsets.")
+@click.option(
+    "--to",
+    "to",
+    required=True,
+    metavar="PLACE",
+    help="earliest, latest, an offset, a time (2026-01-31T12:00, or @ and milliseconds), or +N or "
+    "-N from the committed offset.",
+)
+@execute_option
+@output_option
+@common_options
+def reset_offsets(
+    common: Common,
+    group: str,
+    topics: tuple[str, ...],
+    all_topics: bool,
+    to: str,
+    execute: bool,
+    output: str,
+) -> None:
+    """Set the committed offsets of a group without members.
+
+    Without --execute nothing is changed: the table shows what would be.
+    """
+    place, chosen = parse_place(to), parse_topics(topics)
+    if bool(chosen) is all_topics:
+        raise click.UsageError("give --topic, or --all-topics", click.get_current_context())
+
+    async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
+        stored = {tp: at.offset for tp, at in (await admin.list_group_offsets(group)).items()}
+        if all_topics:
+            partitions = sorted(stored)
+            if not partitions:
+                raise click.ClickException(f"group {group!r} has no offsets; give --topic")
+        else:
+            known = await admin.list_topics(include_internal=True)
+            partitions = partitions_of(chosen, known)
+        offsets = await offsets_at(admin, place, partitions, stored)
+        if execute:
+            await admin.alter_group_offsets(group, offsets)
+        return [(tp, stored.get(tp), offsets[tp]) for tp in partitions]
+
+    rows = ask(common, work)
+    if output == "json":
+        say_json(
+            {
+                "group": group,
+                "executed": execute,
+                "partitions": [
+                    {"topic": tp.topic, "partition": tp.partition, "before": old, "after": new}
+                    for tp, old, new in rows
+                ],
+            }
+        )
+        return
+    say(
+        table(
+            ("TOPIC", "PARTITION", "OFFSET", "NEW"),
+            [(tp.topic, tp.partition, old, new) for tp, old, new in rows],
+        )
+    )
+    say(f"the offsets of {group} are set" if execute else "nothing was changed; add --execute")
