@@ -76,6 +76,8 @@ ROOMS: dict[str, list[str]] = {
     ],
     # Programs over the clients; of a consumer's state, tasks know the kind of a partition.
     "tasks": [*TASKS, "_state.consumer"],
+    # The tools of the frame that programs over the clients may use, too.
+    "toolkit": [*LOW, "_api.client"],
     "_api": [*TASKS, "tasks"],  # exports and sinks
     "cli": [*TASKS, "_api", "tasks", ""],
     "testing": BASE,

@@ -66,7 +66,12 @@ async def within(
 def check_timeout(timeout: float | None, default: float) -> float:
     """Return the limit of a call in seconds.
 
-    Raises :exc:`ConfigurationError` (a ``ValueError``) before any I/O.
+    Args:
+        timeout: The argument ``timeout=`` of the call; ``None``: not given.
+        default: The limit of a call without ``timeout=``.
+
+    Raises:
+        ConfigurationError: ``timeout`` is not a number from 0. (It is a ``ValueError``, too.)
     """
     if timeout is None:
         return default

@@ -44,9 +44,13 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
 async def with_background(
     works: Iterable[Callable[[], Awaitable[object]]], main: Callable[[], Awaitable[None]]
 ) -> None:
-    """Run ``main`` with ``works`` beside it; they are cancelled when it ends.
+    """Run ``main`` with other work beside it, which is cancelled when ``main`` ends.
 
-    The first exception of any of them is raised as it is.
+    The first exception of any of them cancels the others, and is raised as it is, in no group.
+
+    Args:
+        works: Functions to run beside ``main``.
+        main: The function to wait for.
     """
     errors: list[Exception] = []
 

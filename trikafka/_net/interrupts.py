@@ -24,9 +24,10 @@ def interrupt_in(error: BaseException) -> BaseException | None:
 
 @contextmanager
 def interrupts_unwrapped() -> Iterator[None]:
-    """Raise an interrupt outside of the group into which an internal nursery has put it.
+    """Raise an interrupt outside of the group into which a nursery in this block has put it.
 
-    Errors beside the interrupt are not lost: an interrupt without a cause gets them as its cause.
+    An interrupt is a ``KeyboardInterrupt`` or a ``SystemExit``. Errors beside it are not lost: an
+    interrupt without a cause gets them as its cause. Other groups are raised as they are.
     """
     try:
         yield

@@ -12,9 +12,14 @@ _random = random.Random()
 
 
 def backoff(failures: int, first_ms: float, most_ms: float) -> float:
-    """Return the wait in seconds after ``failures`` failures (1, 2 ...).
+    """Return the seconds to wait after a number of failures in a row (KIP-580).
 
-    It grows exponentially, has a jitter of 20 %, and is never over ``most_ms``.
+    The wait doubles with each failure and has a jitter of 20 %.
+
+    Args:
+        failures: The number of failures, from 1.
+        first_ms: The wait after the first failure, in milliseconds.
+        most_ms: The longest wait, in milliseconds.
     """
     delay = min(most_ms, first_ms * 2.0 ** min(failures - 1, 30))
     return min(most_ms, delay * _random.uniform(0.8, 1.2)) / 1000
@@ -29,6 +34,11 @@ class Retry:
     __slots__ = ("_first_ms", "_most_ms", "failures")
 
     def __init__(self, config: ClientConfig) -> None:
+        """Start with no failure.
+
+        Args:
+            config: The settings of a client, such as ``consumer.config``.
+        """
         self.failures = 0  # since the last success
         self._first_ms = config.retry_backoff_ms
         self._most_ms = config.retry_backoff_max_ms

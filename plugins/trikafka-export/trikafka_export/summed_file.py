@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from trikafka._checksum import crc32c
+from trikafka.toolkit import crc32c
 
 _AT_ONCE = 4 << 20
 

@@ -143,6 +143,19 @@ class Admin:
             f"client_id={self._config.client_id!r}{' closed' if self._closed else ''}>"
         )
 
+    @property
+    def config(self) -> AdminConfig:
+        """The settings of this client, with their defaults.
+
+        The object is frozen. Passwords and keys in it hide themselves from ``repr``.
+        """
+        return self._config
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing has begun: each call raises :exc:`trio.ClosedResourceError`."""
+        return self._closed
+
     async def _start(self) -> None:
         await self._metadata.bootstrap()
         self._context.start_soon(self._metadata.run)

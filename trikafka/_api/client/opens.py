@@ -80,7 +80,15 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
 
 
 def opens(function: Callable[P, AsyncIterator[Client]]) -> Callable[P, Opening[Client]]:
-    """Turn a generator that yields one open client into a function for ``async with``."""
+    """Turn a generator that yields one open client into a function for ``async with``.
+
+    As :func:`contextlib.asynccontextmanager`, but an object that is used without ``async with``
+    raises an error with the right line.
+
+    Args:
+        function: An async generator function called ``open_...``. Everything after its only
+            ``yield`` closes the client.
+    """
     block = asynccontextmanager(function)
     by_name = all(
         one.kind is inspect.Parameter.VAR_KEYWORD

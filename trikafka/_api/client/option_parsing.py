@@ -11,9 +11,16 @@ from .opens import Opening
 
 
 def check_client(call: str, given: object, kind: type, rest: str) -> None:
-    """Raise :exc:`ConfigurationError`, with the right line, unless ``given`` is an open client.
+    """Raise unless an argument is an open client.
 
-    ``rest``: the arguments of the call as an example, with ``{}`` for the client.
+    Args:
+        call: The name of the function that takes the client.
+        given: The argument.
+        kind: The class that it must have, such as :class:`trikafka.Consumer`.
+        rest: The arguments of the call as an example for the error, with ``{}`` for the client.
+
+    Raises:
+        ConfigurationError: ``given`` is something else. The error shows the right line.
     """
     if isinstance(given, kind):
         return
@@ -60,7 +67,11 @@ def config_text(value: str | int | float | bool) -> str:
 
 
 def shown(given: Any) -> str:
-    """Return a value as an error shows it: its kind, if it is long or may be secret."""
+    """Return an argument as an error shows it: its kind, if it is long or may be secret.
+
+    Args:
+        given: The argument.
+    """
     if isinstance(given, Opening):
         return f"trikafka.{given.opens}(...)"
     if isinstance(given, int | float | None) or (

@@ -15,6 +15,7 @@ from ..._net.deadlines import check_timeout
 from ..._state.arguments import checked_partition, topic_names
 from ..._state.consumer.subscription import Mode
 from ..._wire.columns import RecordBatch
+from ...config import ConsumerConfig
 from ...errors import ConfigurationError, IllegalStateError
 from ...interfaces import RebalanceListener
 from ...types import OffsetAndMetadata, OffsetSpec, Record, SubscriptionPattern, TopicPartition
@@ -67,6 +68,24 @@ class Consumer(LookUps, Committing):
             f"<trikafka.Consumer group_id={self._config.group_id!r} "
             f"partitions={len(self._assignment)}>"
         )
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The settings of this consumer, with their defaults.
+
+        The object is frozen. Passwords and keys in it hide themselves from ``repr``.
+        """
+        return self._config
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing has begun: nothing is received any more."""
+        return self._closed
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster, from the last metadata; ``None`` where the brokers give none."""
+        return self._parts.metadata.snapshot.cluster_id
 
     # --- calls that return at once ---
 

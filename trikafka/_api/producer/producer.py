@@ -151,6 +151,19 @@ class Producer:
             f"client_id={self._config.client_id!r}{' closed' if self._closed else ''}>"
         )
 
+    @property
+    def config(self) -> ProducerConfig:
+        """The settings of this producer, with their defaults.
+
+        The object is frozen. Passwords and keys in it hide themselves from ``repr``.
+        """
+        return self._config
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing has begun: no record is accepted any more."""
+        return self._closed
+
     async def _start(self) -> None:
         await self._metadata.bootstrap()
         self._service.start_soon(self._metadata.run)

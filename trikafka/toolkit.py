@@ -1,0 +1,25 @@
+"""Tools for programs that are built on the clients: workers, exporters, commands.
+
+:func:`trikafka.run_tasks` and the plugins of trikafka are such programs. They use the clients'
+public methods and these tools, and nothing else of trikafka.
+"""
+
+from ._api.client.opens import opens
+from ._api.client.option_parsing import check_client, shown
+from ._checksum import crc32c
+from ._net.deadlines import check_timeout
+from ._net.gather import with_background
+from ._net.interrupts import interrupts_unwrapped
+from ._net.retry import Retry, backoff
+
+__all__ = [
+    "Retry",
+    "backoff",
+    "check_client",
+    "check_timeout",
+    "crc32c",
+    "interrupts_unwrapped",
+    "opens",
+    "shown",
+    "with_background",
+]
