@@ -23,6 +23,8 @@ BASE = [
     "hooks",
     "_version",
 ]
+#: Of these, the ones that users import, too.
+PUBLIC = [*(room for room in BASE if not room.startswith("_")), "toolkit"]
 LOW = [*BASE, "_wire", "_net"]
 #: What every wing of a floor may import, beside the wings that are listed for it.
 STATE = [*BASE, "_wire", "_state"]
@@ -74,10 +76,10 @@ ROOMS: dict[str, list[str]] = {
         "_managers.commits",
         "_managers.producer",
     ],
-    # Programs over the clients; of a consumer's state, tasks know the kind of a partition.
-    "tasks": [*TASKS, "_state.consumer"],
-    # The tools of the frame that programs over the clients may use, too.
+    # The tools of the frame for programs over the clients.
     "toolkit": [*LOW, "_api.client"],
+    # Programs over the clients. They import what users import.
+    "tasks": [*PUBLIC, ""],
     "_api": [*TASKS, "tasks"],  # exports and sinks
     "cli": [*TASKS, "_api", "tasks", ""],
     "testing": BASE,

@@ -159,6 +159,7 @@ _HOMES = {
         "ConnectionStatistics",
         "DetachedTransaction",
         "GroupDescription",
+        "GroupMembership",
         "GroupMetadata",
         "IsolationLevel",
         "MemberDescription",

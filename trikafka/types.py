@@ -357,6 +357,31 @@ class GroupMetadata:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupMembership(GroupMetadata):
+    """A subscribed consumer's membership of its group at one moment.
+
+    As a :class:`GroupMetadata` it can be passed to :meth:`Transaction.send_offsets`.
+
+    Attributes:
+        group_id: The group.
+        generation: The generation, or the member epoch (KIP-848); -1 outside of the group.
+        member_id: The member's id; empty outside of the group.
+        group_instance_id: The id of a static member (KIP-345).
+        state: The member's state, as in :class:`ConsumerStatistics`.
+        leader: Whether this member leads the group and assigns its partitions. ``None`` where the
+            group has no leader (the consumer protocol), and outside of the group.
+    """
+
+    state: str = "unjoined"
+    leader: bool | None = None
+
+    @property
+    def joined(self) -> bool:
+        """True while the group knows the member in a generation."""
+        return self.generation >= 0
+
+
+@dataclass(frozen=True, slots=True)
 class PreparedTransaction:
     """The name of a prepared transaction (KIP-939).
 

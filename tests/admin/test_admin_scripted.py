@@ -407,3 +407,12 @@ async def test_wrong_arguments_are_refused_early(autojump_clock: trio.testing.Mo
     for partitions, replicas in ((0, 1), (1, 0), (True, 1), ("3", 1)):
         with pytest.raises(trikafka.ConfigurationError):
             NewTopic(partitions, replicas)  # type: ignore[arg-type]
+
+
+def test_config_entries_are_in_kafkas_notation() -> None:
+    topic = NewTopic(config={"preallocate": True, "retention.ms": 5, "compression.type": "lz4"})
+    assert topic.config_entries == {
+        "preallocate": "true",
+        "retention.ms": "5",
+        "compression.type": "lz4",
+    }

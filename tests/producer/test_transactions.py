@@ -799,3 +799,18 @@ async def test_quota_on_transactions_is_kept(version: int, autojump_clock: Clock
                 await producer.send("t", b"v", partition=0)
         first, second = [seen.time for seen in cluster.requests("EndTxn")]
         assert second - first == 1.5
+
+
+async def test_lent_transaction_is_filled_and_not_ended(autojump_clock: Clock) -> None:
+    """Blocks may overlap; the lender ends the transaction after all of them."""
+    async with transacting() as (cluster, producer):
+        async with producer.transaction() as txn:
+            with txn.lend():
+                with txn.lend():
+                    await producer.send("t", b"a", partition=0)
+                for end in (txn.commit, txn.abort, txn.prepare, txn.detach):
+                    with pytest.raises(trikafka.IllegalStateError, match="does not end its"):
+                        await end()
+            await txn.commit()
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"a"]

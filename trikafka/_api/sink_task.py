@@ -11,9 +11,9 @@ from .._net.retry import Retry
 from .._wire.columns import RecordBatch
 from ..config import ConsumerConfig
 from ..interfaces import BatchWriter, SinkBatch
+from ..tasks.callbacks import seen_through
 from ..tasks.plan import RunShutdown, TaskPlan, TimeoutBudget
 from ..tasks.stream_task import StreamTask
-from .client.callbacks import seen_through
 from .consumer.batches import joined
 from .consumer.consumer import Consumer
 from .consumer.partition_stream import PartitionStream, StreamBatches

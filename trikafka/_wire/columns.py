@@ -176,6 +176,36 @@ class RecordBatch(Sequence[Record]):
             self._leader_epoch,
         )
 
+    @property
+    def raw(self) -> RecordBatch:
+        """The same records with keys and values as they were written.
+
+        This batch itself, unless the consumer has deserializers.
+        """
+        return self
+
+    def deserialize(self, record: Record) -> Record:
+        """Return a record of :attr:`raw` with key and value as this batch has them.
+
+        So a program can keep the bytes of a record, and deserialize it when it needs the values.
+
+        Args:
+            record: A record of :attr:`raw`.
+
+        Raises:
+            DeserializationError: A deserializer of the consumer failed.
+        """
+        return record
+
+    def detached(self) -> RecordBatch:
+        """Return the same records without the batch's hold on the consumer's position.
+
+        A record that cannot be deserialized moves the position of its partition back to itself when
+        it is read from a batch, and is delivered again. Read from a detached batch, it raises the
+        same :exc:`DeserializationError`, and the position stays.
+        """
+        return self
+
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Return the records as a ``pyarrow.RecordBatch``.
 

@@ -12,12 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._api.admin.opening import open_admin
-from .._api.admin.types import NewTopic
-from .._api.client.option_parsing import check_client, config_text, names_of
-from .._api.consumer.consumer import Consumer
-from .._net.deadlines import check_timeout
-from .._net.retry import Retry
+from .. import Consumer, NewTopic, open_admin
 from ..config import ClientConfig
 from ..errors import (
     BootstrapError,
@@ -28,10 +23,11 @@ from ..errors import (
     TrikafkaError,
     topic_missing,
 )
+from ..toolkit import Retry, check_client, check_timeout
 from ..types import PartitionInfo
 
 if TYPE_CHECKING:
-    from .._api.admin.admin import Admin
+    from .. import Admin
 
 _log = logging.getLogger("trikafka.tasks")
 
@@ -67,7 +63,7 @@ async def ensure_topics(
     """
     check_client("ensure_topics", consumer, Consumer, '{}, {{"jobs": NewTopic(3)}}')
     check_topics(topics)
-    half = consumer._config.max_poll_interval_ms / 2000
+    half = consumer.config.max_poll_interval_ms / 2000
     making = _Making(consumer, topics)
     return await making.ensure(
         min(half, check_timeout(timeout, half)), joining=2 * half if timeout is None else 0.0
@@ -84,7 +80,8 @@ def check_topics(topics: Mapping[str, NewTopic]) -> None:
     for name, topic in topics.items():
         if not isinstance(topic, NewTopic):
             raise ConfigurationError(f"topics must have a NewTopic for {name!r}, not {topic!r}")
-    names_of("topics", topics)
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"topics must be names, not {name!r}")
 
 
 class _Making:
@@ -93,7 +90,7 @@ class _Making:
     def __init__(self, consumer: Consumer, topics: Mapping[str, NewTopic]) -> None:
         self._consumer = consumer
         self._topics = topics
-        self._config = consumer._config
+        self._config = consumer.config
         self._problems = dict.fromkeys(self._wanted, "was not looked at yet")
         self._ready: dict[str, list[PartitionInfo]] = {}
         # Why the last round did not succeed, if a call failed.
@@ -127,21 +124,20 @@ class _Making:
     @property
     def _joining(self) -> bool:
         """True while the consumer is subscribed and has not joined its group yet."""
-        return (
-            self._consumer._subscription.grouped
-            and not self._consumer._parts.core.member.identity.joined
-        )
+        membership = self._consumer.membership()
+        return membership is not None and not membership.joined
 
     # All members of a group start at about the same time, and each would create the same topics. As
     # in Kafka Streams (KIP-572), the member that leads the group creates them where there is such a
     # member, and the others wait. It is known after the join only, so nothing is created before. A
-    # group of the consumer protocol (KIP-848) has no leader (``leads`` is None): there any member
+    # group of the consumer protocol (KIP-848) has no leader (``leader`` is None): there any member
     # creates, and the one that comes second gets TopicAlreadyExistsError, which the next round
     # settles by looking again.
     @property
     def _may_create(self) -> bool:
         """True where this member creates topics: in a group with a leader, only the leader does."""
-        return not self._joining and self._consumer._parts.core.member.leads is not False
+        membership = self._consumer.membership()
+        return membership is None or (membership.joined and membership.leader is not False)
 
     async def _wait(self, retry: Retry, limit: float) -> None:
         if self._joining:  # the time begins after the join
@@ -196,8 +192,8 @@ class _Making:
         for name, config in (
             await admin.topic_configs(chosen, include_defaults=True, timeout=self._share)
         ).items():
-            for key, value in self._topics[name].config.items():
-                if config.get(key) != (text := config_text(value)):
+            for key, text in self._topics[name].config_entries.items():
+                if config.get(key) != text:
                     wrong[name] = f"has {key}={config.get(key)}, not {text}"
         self._refuse(wrong)
 

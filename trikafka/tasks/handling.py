@@ -15,11 +15,7 @@ from functools import partial
 
 import trio
 
-from .._api.client.callbacks import NotAsyncError, awaitable, seen_through
-from .._api.consumer.deserializing import DeserializedBatch
-from .._api.producer.producer import Producer
-from .._net.retry import backoff
-from .._wire.columns import RecordBatch
+from .. import Producer, RecordBatch
 from ..errors import (
     ArrowDeliveryError,
     AuthenticationError,
@@ -34,7 +30,9 @@ from ..errors import (
     from_code,
 )
 from ..errors.groups import members, outlined
+from ..toolkit import backoff
 from ..types import Record, TopicPartition
+from .callbacks import NotAsyncError, awaitable, seen_through
 from .dead_letters import DeadLetter, Letter, dead_letter_headers
 from .timer import timeout_in
 
@@ -133,7 +131,7 @@ class RecordAttempt:
     @property
     def records(self) -> Iterable[Record]:
         """The records with their bytes as written."""
-        return (self.raw,) if isinstance(self.raw, Record) else raw_batch(self.raw)
+        return (self.raw,) if isinstance(self.raw, Record) else self.raw.raw
 
     @property
     def partition(self) -> TopicPartition:
@@ -158,9 +156,7 @@ class Handling:
         self._dead_letter = dead_letter
         self._producer = producer
         self._group_id = group_id
-        self._in_transaction = (
-            producer is not None and producer._config.transactional_id is not None
-        )
+        self._in_transaction = producer is not None and producer.config.transactional_id is not None
         self.by_batch = by_batch
 
     def works(self, batch: RecordBatch) -> Iterable[RecordAttempt]:
@@ -168,16 +164,9 @@ class Handling:
         if self.by_batch:
             # The run retries a record that cannot be deserialized, or writes it as a dead letter.
             # Such a record must not move the partition's position.
-            return (
-                RecordAttempt(
-                    batch.delivered_by(lambda offset: None)
-                    if isinstance(batch, DeserializedBatch)
-                    else batch
-                ),
-            )
-        if isinstance(batch, DeserializedBatch):
-            apply = batch.deserialize
-            return (RecordAttempt(raw, lambda raw=raw: apply(raw)) for raw in raw_batch(batch))  # type: ignore[misc]
+            return (RecordAttempt(batch.detached()),)
+        if (raw := batch.raw) is not batch:
+            return (RecordAttempt(each, partial(batch.deserialize, each)) for each in raw)
         return map(RecordAttempt, batch)
 
     async def attempt(self, work: RecordAttempt) -> None:
@@ -387,15 +376,6 @@ def _is_not_the_records(member: BaseException) -> bool:
     if isinstance(member, AuthorizationError):
         return member.code != ErrorCode.TOPIC_AUTHORIZATION_FAILED
     return isinstance(member, _NOT_THE_RECORDS)
-
-
-def raw_batch(batch: RecordBatch) -> RecordBatch:
-    """Return the batch with its bytes as they were written."""
-    if not isinstance(batch, DeserializedBatch):
-        return batch
-    return RecordBatch(
-        batch.topic, batch.partition, batch.columns, batch.next_offset, batch.leader_epoch
-    )
 
 
 def explained(error: Exception, work: RecordAttempt) -> Exception:

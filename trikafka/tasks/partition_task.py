@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from .._api.consumer.consumer import Consumer
-from .._api.consumer.partition_stream import PartitionStream
-from .._net.retry import Retry
+from .. import Consumer, PartitionStream
 from ..config import ConsumerConfig
+from ..toolkit import Retry
 from .handling import FailureAction, RecordAttempt, explained
 from .keyed_workers import KeyedWorkers
 from .plan import HandlingPlan, RunShutdown, TimeoutBudget
@@ -102,7 +101,7 @@ class PartitionTask(StreamTask):
         #    the record.
         #
         # In 2 and 3 the workers stop, and ``processed`` stays at this record or before it. Success is
-        # progress for both timers (seed 004), and for the watchdog of stuck handlers (``_alive``).
+        # progress for both timers (seed 004), and for the watchdog of stuck handlers.
         while True:
             try:
                 await self._plan.handling.attempt(work)
@@ -110,7 +109,7 @@ class PartitionTask(StreamTask):
                 budget = budget or TimeoutBudget(self._name, [self._timer], Retry(self._config))
                 delay = self._classified(work, error, budget)
             else:
-                self._stream._alive()
+                self._stream.report_progress()
                 self._timer.progressed()
                 self.commit_timer.progressed()
                 return True

@@ -11,12 +11,12 @@ from functools import partial
 
 import trio
 
-from .._api.admin.types import NewTopic
-from .._api.client.callbacks import awaitable, seen_through
-from .._net.retry import Retry
+from .. import NewTopic
 from ..errors import ConfigurationError
 from ..errors.groups import outlined
+from ..toolkit import Retry
 from ..types import TopicPartition
+from .callbacks import awaitable, seen_through
 from .handling import Handling
 from .timer import TaskTimer, timeout_in
 

@@ -7,21 +7,17 @@ and dead letters to it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import trio
 
-from .._api.client.callbacks import awaitable, check_async
-from .._api.client.option_parsing import check_client
-from .._api.consumer.consumer import Consumer
-from .._api.producer.producer import Producer
-from .._api.producer.transaction_handle import Transaction
-from .._net.retry import Retry
-from .._state.arguments import ToCommit
-from .._wire.columns import RecordBatch
+from .. import Consumer, Producer, RecordBatch, Transaction
 from ..errors import ConfigurationError
 from ..errors.groups import outlined
+from ..toolkit import Retry, check_client
+from ..types import OffsetAndMetadata, TopicPartition
+from .callbacks import awaitable, check_async
 from .plan import TimeoutBudget, check_task_timeout
 from .rounds import TransactionRound, may_be_done_again, settle
 from .timer import TaskTimer, timeout_in
@@ -97,7 +93,7 @@ async def process(
     check_task_timeout(task_timeout_ms)
 
     def budget(who: str) -> TimeoutBudget:
-        return TimeoutBudget(who, [TaskTimer(task_timeout_ms)], Retry(producer._config), _timed_out)
+        return TimeoutBudget(who, [TaskTimer(task_timeout_ms)], Retry(producer.config), _timed_out)
 
     await budget("settling what the last call left open").until_done(
         partial(settle, consumer, producer)
@@ -117,7 +113,7 @@ async def process(
     while True:
         work = TransactionRound(consumer)
 
-        async def handle(txn: Transaction) -> ToCommit:
+        async def handle(txn: Transaction) -> Mapping[TopicPartition, OffsetAndMetadata]:
             batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023 - it does not outlive this round
             while batch is not None:
                 await awaitable("handler", handler, handler(batch, txn))

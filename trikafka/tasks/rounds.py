@@ -8,16 +8,12 @@ aborted before. Used by ``process`` and by ``run_tasks``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from weakref import WeakSet
 
 import trio
 
-from .._api.consumer.consumer import Consumer
-from .._api.producer.producer import Producer
-from .._api.producer.transaction_handle import Transaction
-from .._state.arguments import ToCommit
-from .._wire.columns import RecordBatch
+from .. import Consumer, Producer, RecordBatch, Transaction
 from ..error_codes import ErrorCode
 from ..errors import (
     ArrowDeliveryError,
@@ -113,7 +109,7 @@ class TransactionRound:
     async def process(
         self,
         producer: Producer,
-        handle: Callable[[Transaction], Awaitable[ToCommit]],
+        handle: Callable[[Transaction], Awaitable[Mapping[TopicPartition, OffsetAndMetadata]]],
         undecided: Callable[[TransactionUndecidedError], float],
     ) -> None:
         """Handle the round in one transaction, with the offsets that ``handle`` returns.
@@ -122,7 +118,7 @@ class TransactionRound:
         seconds until the outcome is asked for again, or raises.
         """
         async with producer.transaction() as txn:
-            with txn._lend():
+            with txn.lend():
                 done = await handle(txn)
             await txn.send_offsets(done, self._consumer)
             self._committing = True
@@ -130,9 +126,9 @@ class TransactionRound:
                 try:
                     return await txn.commit()
                 except TransactionUndecidedError as error:
-                    if not producer._closed:
+                    if not producer.is_closed:
                         await trio.sleep(undecided(error))
-                    if producer._closed:
+                    if producer.is_closed:
                         raise  # no task asks for the outcome any more
 
     def failed(self, error: BaseException) -> None:

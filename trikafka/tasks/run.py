@@ -11,19 +11,19 @@ from functools import partial
 
 import trio
 
-from .._api.client.service import CANCELLED_CLOSE_LIMIT
-from .._api.consumer.consumer import Consumer
-from .._api.consumer.partition_stream import PartitionStream
-from .._net.interrupts import interrupts_unwrapped
-from .._net.retry import Retry
+from .. import Consumer, PartitionStream
 from ..config import ConsumerConfig
 from ..errors import KafkaTimeoutError, TrikafkaError
+from ..toolkit import Retry, interrupts_unwrapped
 from ..types import TopicPartition
 from .ensuring import ensure_topics
 from .plan import RunShutdown, TaskPlan, TimeoutBudget
 from .stream_task import NOT_COMMITTED, StreamTask
 
 _log = logging.getLogger("trikafka.tasks")
+#: The limit of the last commit of a run that was cut off, in seconds. A client that is cancelled
+#: closes within the same time.
+_LAST_COMMIT_LIMIT = 1.0
 
 
 class TaskRun:
@@ -81,9 +81,7 @@ class TaskRun:
                 )
             raise
         finally:
-            with trio.CancelScope(
-                shield=True, deadline=trio.current_time() + CANCELLED_CLOSE_LIMIT
-            ):
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _LAST_COMMIT_LIMIT):
                 await self._commit_last()
         if self._shutdown.error is not None:
             raise self._shutdown.error
@@ -170,7 +168,7 @@ class TaskRun:
 
     async def _commit_last(self) -> None:
         try:
-            await self._commit(self._uncommitted(), timeout=CANCELLED_CLOSE_LIMIT)
+            await self._commit(self._uncommitted(), timeout=_LAST_COMMIT_LIMIT)
         except (TrikafkaError, trio.ClosedResourceError) as error:
             _log.warning("what was done last was not committed, and is seen again: %s", error)
             if not isinstance(error, (*NOT_COMMITTED, trio.ClosedResourceError)):

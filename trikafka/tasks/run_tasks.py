@@ -8,14 +8,11 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Literal, overload
 
-from .._api.admin.types import NewTopic
-from .._api.client.callbacks import check_async
-from .._api.client.option_parsing import check_client
-from .._api.consumer.consumer import Consumer
-from .._api.producer.producer import Producer
-from .._wire.columns import RecordBatch
+from .. import Consumer, NewTopic, Producer, RecordBatch
 from ..errors import ConfigurationError
+from ..toolkit import check_client
 from ..types import Record, TopicPartition
+from .callbacks import check_async
 from .dead_letters import DeadLetter
 from .ensuring import check_topics
 from .ensuring import ensure_topics as ensure_topics
@@ -137,7 +134,7 @@ async def run_tasks(
     check_client("run_tasks", consumer, Consumer, "{}, handler")
     if producer is not None:
         check_client("run_tasks", producer, Producer, "consumer, handler, producer={}")
-    config = consumer._config
+    config = consumer.config
     _check_numbers(concurrency, batches)
     check_task_timeout(task_timeout_ms)
     check_async("handler", handler, "batch" if batches else "record")
@@ -148,7 +145,7 @@ async def run_tasks(
     if topics is not None:
         check_topics(topics)
     check_commits(consumer, "run_tasks")
-    transactional = producer is not None and producer._config.transactional_id is not None
+    transactional = producer is not None and producer.config.transactional_id is not None
     if dead_letter is not None and producer is None:
         raise ConfigurationError("dead_letter= needs producer=: who writes to it")
     if producer is not None and dead_letter is None and not transactional:
@@ -175,11 +172,11 @@ def check_commits(consumer: Consumer, call: str) -> None:
     Raises:
         ConfigurationError: The consumer has no ``group_id``, or auto commit is on.
     """
-    if consumer._config.group_id is None:
+    if consumer.config.group_id is None:
         raise ConfigurationError(
             f"{call} commits what is done, which takes a group: open the consumer with a group_id"
         )
-    if consumer._parts.group.auto_commit is not None:
+    if consumer.config.enable_auto_commit:
         raise ConfigurationError(
             f"{call} commits by itself: open the consumer with enable_auto_commit=False"
         )

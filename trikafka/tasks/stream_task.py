@@ -7,12 +7,10 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from .._api.consumer.consumer import Consumer
-from .._api.consumer.handler_tasks import running_handlers
-from .._api.consumer.partition_stream import PartitionStream
-from .._net.gather import with_background
+from .. import Consumer, PartitionStream
 from ..config import ConsumerConfig
 from ..errors import CommitFailedError, KafkaTimeoutError, RebalanceInProgressError
+from ..toolkit import with_background
 from ..types import TopicPartition
 from .handling import RecordAttempt, explained
 from .plan import InterruptibleWaits, RunShutdown, TaskPlan, TimeoutBudget
@@ -63,7 +61,7 @@ class StreamTask:
     def to_commit(self) -> int | None:
         """The offset to commit; ``None`` if the group knows it or the partition was revoked."""
         processed = self.processed
-        return processed if self._stream._owned and processed != self._committed else None
+        return processed if self._stream.owned and processed != self._committed else None
 
     def committed(self, offset: int) -> None:
         """Note that the group has this offset."""
@@ -79,7 +77,7 @@ class StreamTask:
         Raises only cancellations: an error is reported to the run.
         """
         try:
-            with running_handlers(self._consumer):
+            with self._consumer.handling():
                 await self._work(first)
         except Exception as error:
             self._failed(error)
@@ -109,7 +107,7 @@ class StreamTask:
             # for a later run or a plain receive of this consumer.
             async with self._stream:
                 try:
-                    with self._stream._behind_another():
+                    with self._stream.awaiting_predecessor():
                         begun = await self._unless_over(first)
                     if begun:
                         await self._feed()
@@ -125,7 +123,7 @@ class StreamTask:
                     raise
         finally:
             processed = self.processed
-            if processed is not None and self._stream._owned:
+            if processed is not None and self._stream.owned:
                 self._consumer.seek(self.partition, processed)  # the next reader goes on there
 
     def _next_attempt(
@@ -156,8 +154,8 @@ class StreamTask:
 
     async def _pause(self, seconds: float) -> bool:
         """Wait, at most until the task is over; return whether to go on."""
-        with self._stream._rest(), self._waits.scope(), trio.move_on_after(seconds):
-            await self._stream._until_ended()
+        with self._stream.backing_off(), self._waits.scope(), trio.move_on_after(seconds):
+            await self._stream.wait_ended()
         return not self._over
 
     async def _unless_over(self, work: Callable[[], Awaitable[object]]) -> bool:
@@ -165,7 +163,7 @@ class StreamTask:
         with self._waits.scope() as scope:
 
             async def watch() -> None:
-                await self._stream._until_ended()
+                await self._stream.wait_ended()
                 scope.cancel()
 
             async def main() -> None:

@@ -30,17 +30,11 @@ from functools import partial
 
 import trio
 
-from .._api.consumer.consumer import Consumer
-from .._api.consumer.handler_tasks import running_handlers
-from .._api.producer.producer import Producer
-from .._api.producer.transaction_handle import Transaction
-from .._net.interrupts import interrupts_unwrapped
-from .._net.retry import Retry
-from .._state.consumer.assignment import AssignedPartition
-from .._wire.columns import RecordBatch
+from .. import Consumer, Producer, RecordBatch, Transaction
 from ..config import ConsumerConfig
 from ..errors import TransactionError, TransactionUndecidedError
 from ..errors.groups import outlined
+from ..toolkit import Retry, interrupts_unwrapped
 from ..types import OffsetAndMetadata, TopicPartition
 from .ensuring import ensure_topics
 from .handling import FailureAction, RecordAttempt, explained, failed_transactions
@@ -64,8 +58,11 @@ class _UndoneError(Exception):
 class _Task:
     """The task of one partition, as far as it is known between the rounds."""
 
-    def __init__(self, tp: TopicPartition, plan: HandlingPlan, config: ConsumerConfig) -> None:
+    def __init__(
+        self, tp: TopicPartition, epoch: int | None, plan: HandlingPlan, config: ConsumerConfig
+    ) -> None:
         self.tp = tp
+        self.epoch = epoch  # the assignment that it is for
         self.timer = plan.timer()
         self.budget = TimeoutBudget(f"the task of {tp}", [self.timer], Retry(config))
         self.ready = plan.prepare is None
@@ -123,7 +120,7 @@ class _RoundPart:
         return self.offsets
 
     async def _handlers(self, task: _Task, batches: Iterable[RecordBatch]) -> None:
-        with running_handlers(self._consumer):
+        with self._consumer.handling():
             await self._partition(task, batches)
 
     async def _partition(self, task: _Task, batches: Iterable[RecordBatch]) -> None:
@@ -194,9 +191,9 @@ class TransactionalRun:
         self._plan = plan
         # The longest time that a round takes records.
         self._limit = (
-            min(config.auto_commit_interval_ms, producer._config.transaction_timeout_ms / 2) / 1000
+            min(config.auto_commit_interval_ms, producer.config.transaction_timeout_ms / 2) / 1000
         )
-        self._tasks: dict[AssignedPartition, _Task] = {}
+        self._tasks: dict[TopicPartition, _Task] = {}
         self._shutdown = RunShutdown()
         self._retry = Retry(config)
         self._refused = 0  # in a row
@@ -215,9 +212,9 @@ class TransactionalRun:
                     try:
                         await self._rounds(nursery)
                     except Exception as error:
-                        if not (
-                            self._consumer._closed and isinstance(error, trio.ClosedResourceError)
-                        ):  # a closed consumer ends the run in order
+                        # A closed consumer ends the run in order.
+                        closed = isinstance(error, trio.ClosedResourceError)
+                        if not (closed and self._consumer.is_closed):
                             self._shutdown.fail(error)
                     nursery.cancel_scope.cancel()
         except BaseException:
@@ -228,9 +225,9 @@ class TransactionalRun:
                 )
             raise
         finally:
-            for partition, task in self._tasks.items():
-                if task.paused and self._consumer._assignment.partitions.get(task.tp) is partition:
-                    self._consumer.resume([task.tp])
+            for tp, task in self._tasks.items():
+                if task.paused and self._consumer.assignment_epoch(tp) == task.epoch:
+                    self._consumer.resume([tp])
         if self._shutdown.error is not None:
             raise self._shutdown.error
 
@@ -334,33 +331,36 @@ class TransactionalRun:
     # --- the tasks ---
 
     def _task(self, tp: TopicPartition) -> _Task:
-        partition = self._consumer._assignment.partitions.get(tp)
-        task = None if partition is None else self._tasks.get(partition)
-        if task is None:  # assigned in this very receive, or revoked again
-            task = _Task(tp, self._plan, self._config)
-            if partition is not None:
-                self._tasks[partition] = task
+        """Return the task of a partition's present assignment."""
+        epoch = self._consumer.assignment_epoch(tp)
+        task = self._tasks.get(tp)
+        if task is None or task.epoch != epoch:
+            self._drop(tp)
+            task = _Task(tp, epoch, self._plan, self._config)
+            if epoch is not None:  # None: revoked since it was received
+                self._tasks[tp] = task
         return task
+
+    def _drop(self, tp: TopicPartition) -> None:
+        """Forget the task of an assignment that has ended; its start is cut off."""
+        if (task := self._tasks.pop(tp, None)) is not None:
+            task.scope.cancel()
 
     def _wake_tasks(self, nursery: trio.Nursery) -> float | None:
         """Resume the tasks whose wait is over, pause the suspended ones.
 
         Returns the seconds until the next wait is over.
         """
-        assigned = self._consumer._assignment.partitions
-        for partition in [
-            partition
-            for partition, task in self._tasks.items()
-            if assigned.get(task.tp) is not partition
-        ]:
-            self._tasks.pop(partition).scope.cancel()
+        assigned, paused = self._consumer.assignment(), self._consumer.paused()
+        for tp in self._tasks.keys() - assigned:
+            self._drop(tp)
         now, turns = trio.current_time(), list[float]()
-        for tp, partition in assigned.items():
+        for tp in assigned:
             task = self._task(tp)
             if not task.ready and not task.begun:
                 task.begun = True
                 nursery.start_soon(self._prepare, task)
-            if task.skipped != task.paused and not (task.skipped and partition.paused):
+            if task.skipped != task.paused and not (task.skipped and tp in paused):
                 (self._consumer.pause if task.skipped else self._consumer.resume)([tp])
                 task.paused = task.skipped
             if task.due > now:
@@ -369,7 +369,7 @@ class TransactionalRun:
 
     async def _prepare(self, task: _Task) -> None:
         try:
-            with task.scope, running_handlers(self._consumer):
+            with task.scope, self._consumer.handling():
                 await task.budget.until_done(partial(self._plan.prepared, task.tp))
                 task.ready = True
                 self._shutdown.waits.cut()  # the next receive includes this task

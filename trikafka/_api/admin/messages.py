@@ -36,7 +36,6 @@ from ...types import (
     OffsetSpec,
     TopicPartition,
 )
-from ..client.option_parsing import config_text
 from .types import GroupListing, ListedOffset, NewTopic
 
 _TOPIC_RESOURCE = 2
@@ -127,9 +126,7 @@ def create_topics(topics: Mapping[str, NewTopic], timeout_ms: int) -> CreateTopi
             num_partitions=topic.partitions,
             replication_factor=topic.replication_factor,
             assignments=[],
-            configs=[
-                config(name=key, value=config_text(value)) for key, value in topic.config.items()
-            ],
+            configs=[config(name=key, value=value) for key, value in topic.config_entries.items()],
         )
         for name, topic in topics.items()
     ]

@@ -46,6 +46,17 @@ class NewTopic:
                     f"{value!r}"
                 )
 
+    @property
+    def config_entries(self) -> dict[str, str]:
+        """The topic's own settings as text, in the brokers' notation.
+
+        :meth:`Admin.topic_configs` returns the same texts for a topic with these settings.
+        """
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.config.items()
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterDescription:

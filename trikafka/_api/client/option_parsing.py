@@ -61,11 +61,6 @@ def names_of(what: str, names: Iterable[str]) -> list[str]:
     return found
 
 
-def config_text(value: str | int | float | bool) -> str:
-    """Return a topic's setting in the broker's notation."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def shown(given: Any) -> str:
     """Return an argument as an error shows it: its kind, if it is long or may be secret.
 

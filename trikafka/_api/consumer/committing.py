@@ -16,7 +16,13 @@ from ...errors import (
     PollIntervalExceededError,
     from_code,
 )
-from ...types import GroupMetadata, OffsetAndMetadata, Record, TopicPartition
+from ...types import (
+    GroupMembership,
+    GroupMetadata,
+    OffsetAndMetadata,
+    Record,
+    TopicPartition,
+)
 from .base import ConsumerBase
 
 
@@ -164,6 +170,25 @@ class Committing(ConsumerBase):
             return GroupMetadata(self._config.group_id)
         return GroupMetadata(
             self._config.group_id, identity.generation, identity.member_id, identity.instance_id
+        )
+
+    def membership(self) -> GroupMembership | None:
+        """Return this consumer's membership of its group.
+
+        Returns:
+            Its generation, and whether it leads the group. ``None`` while nothing is subscribed: a
+            consumer of :meth:`assign` is no member.
+        """
+        if not self._subscription.grouped:
+            return None
+        who, member = self.group_metadata(), self._parts.core.member
+        return GroupMembership(
+            who.group_id,
+            who.generation,
+            who.member_id,
+            who.group_instance_id,
+            member.state.value,
+            member.leads,
         )
 
     def offsets_for_transaction(

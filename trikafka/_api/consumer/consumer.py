@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import AbstractContextManager
 
 import trio
 
@@ -22,7 +23,7 @@ from ...types import OffsetAndMetadata, OffsetSpec, Record, SubscriptionPattern,
 from ..client.service import Exit
 from .batches import ArrowBatches, Batches
 from .committing import Committing
-from .handler_tasks import inside_handler
+from .handler_tasks import inside_handler, running_handlers
 from .health import ConsumerHealth, consumer_health
 from .lookups import LookUps
 from .parts import ConsumerParts
@@ -170,6 +171,21 @@ class Consumer(LookUps, Committing):
     def assignment(self) -> frozenset[TopicPartition]:
         """Return the partitions that this consumer has now."""
         return frozenset(self._assignment.partitions)
+
+    def assignment_epoch(self, partition: TopicPartition) -> int | None:
+        """Return the number of a partition's assignment to this consumer.
+
+        A partition that was revoked and is assigned again has a higher number. So work on records
+        of an earlier assignment can be told from work on records of this one.
+
+        Args:
+            partition: The partition.
+
+        Returns:
+            The number; ``None`` while the partition is not assigned.
+        """
+        assigned = self._assignment.partitions.get(partition)
+        return None if assigned is None else assigned.number
 
     def subscription(self) -> frozenset[str]:
         """Return the subscribed topics.
@@ -453,6 +469,15 @@ class Consumer(LookUps, Committing):
         """
         return PartitionStreams(self._parts.streams)
 
+    def handling(self) -> AbstractContextManager[None]:
+        """Mark this task, and the tasks below it, as handlers of this consumer's records.
+
+        :meth:`unsubscribe` and :meth:`aclose` wait for the handlers. So they raise
+        :exc:`IllegalStateError` inside this block instead of waiting for themselves. Open the block
+        before the task's first nursery.
+        """
+        return running_handlers(self)
+
     # --- calls that reach the network ---
 
     async def unsubscribe(self, *, timeout: float | None = None) -> None:
@@ -590,9 +615,8 @@ class Consumer(LookUps, Committing):
             )
         if inside_handler(self):
             raise IllegalStateError(
-                f"{call}() would wait for the handler of run_tasks() that it was called in; end "
-                "the run by a signal of stop_on=,"
-                " cancel it, or call this in another task"
+                f"{call}() would wait for the handler that it was called in; call it in another "
+                "task, cancel the run, or end the run by a signal (stop_on= of run_tasks)"
             )
 
     def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:

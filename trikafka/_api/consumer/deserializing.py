@@ -82,9 +82,16 @@ class DeserializedBatch(RecordBatch):
         return DeserializedBatch(self, self._deserializers, stands_at)
 
     @property
-    def deserialize(self) -> Callable[[Record], Record]:
-        """The function that deserializes one record; it raises :exc:`DeserializationError`."""
-        return self._deserializers.apply
+    def raw(self) -> RecordBatch:
+        return RecordBatch(
+            self.topic, self.partition, self.columns, self.next_offset, self.leader_epoch
+        )
+
+    def deserialize(self, record: Record) -> Record:
+        return self._deserializers.apply(record)
+
+    def detached(self) -> RecordBatch:
+        return self.delivered_by(lambda offset: None)
 
     def __iter__(self) -> Iterator[Record]:
         return _Records(super()._make, len(self), self._apply)

@@ -86,7 +86,7 @@ class PartitionStream:
         self._busy = self._entered = self._left = False
         self._behind = False  # an earlier task still handles records of the partition
         self._warned_at: float | None = None
-        self._resting = 0  # attempts that run_tasks will make later
+        self._resting = 0  # attempts that the worker will make later
         self._patient = False  # its handler may take any time
         self._records = record_iterator(self._record)
 
@@ -299,12 +299,70 @@ class PartitionStream:
             self._came_back()
         self._leave()
 
-    # --- for the tasks of run_tasks ---
+    # --- for a worker that handles records beside the iteration ---
 
     @property
-    def _owned(self) -> bool:
-        """True while the consumer owns the partition, even if another stream reads it."""
+    def owned(self) -> bool:
+        """True while the consumer owns the partition and does not give it up.
+
+        Also after the stream was left, and while another stream reads the partition: then this
+        handler may still seek and commit.
+        """
         return self._assigned.owned
+
+    async def wait_ended(self) -> None:
+        """Wait until the stream has ended (:attr:`ended`).
+
+        Any number of tasks may wait. When cancelled, nothing has changed.
+        """
+        # Only a stream that has not ended may have a signal: a partition with a signal wakes no
+        # receive (ConsumerCore.stream_signal).
+        if self.ended:
+            await trio.lowlevel.checkpoint()
+            return
+        signal = self._streams.signal(self._assigned)
+        while not self.ended:
+            await signal.wait()
+
+    def report_progress(self) -> None:
+        """Show that the handler is not stuck.
+
+        Asking for the next record shows it, too. A worker that has several records in hand, or
+        tries one again, calls this after each attempt. Otherwise the handler is stuck after
+        ``max_poll_interval_ms`` (see ``Consumer.partitions``).
+        """
+        self._last_seen = trio.current_time()
+        self._warned_at = None
+        self._streams.came_back(self)
+
+    @contextmanager
+    def backing_off(self) -> Iterator[None]:
+        """Mark a wait for the next attempt at a record: the handler is not stuck meanwhile.
+
+        Blocks of several records may overlap.
+        """
+        self._resting += 1
+        try:
+            yield
+        finally:
+            self._resting -= 1
+            self.report_progress()
+
+    @contextmanager
+    def awaiting_predecessor(self) -> Iterator[None]:
+        """Mark a wait for the handler of an earlier stream of this partition.
+
+        A partition that comes back has a new stream while the handler of the one before may still
+        have a record in hand. If all handlers are stuck and the member leaves its group, the return
+        of that earlier handler counts, and not this one.
+        """
+        self._behind = True
+        try:
+            yield
+        finally:
+            self._behind = False
+
+    # --- for the tasks of sink_batches ---
 
     @property
     def _gone(self) -> bool:
@@ -314,40 +372,9 @@ class PartitionStream:
         """
         return self._assigned.state in (PartitionState.LOST, PartitionState.GONE)
 
-    def _alive(self) -> None:
-        """Note that an attempt at a record has ended: the handler is not stuck."""
-        self._last_seen = trio.current_time()
-        self._warned_at = None
-        self._streams.came_back(self)
-
-    @contextmanager
-    def _rest(self) -> Iterator[None]:
-        """Mark a wait for the next attempt at a record: the handler is not stuck meanwhile."""
-        self._resting += 1
-        try:
-            yield
-        finally:
-            self._resting -= 1
-            self._alive()
-
-    @contextmanager
-    def _behind_another(self) -> Iterator[None]:
-        """Mark a wait for an earlier task of the same partition."""
-        self._behind = True
-        try:
-            yield
-        finally:
-            self._behind = False
-
     def _allow_any_time(self) -> None:
         """Permit the handler any time: it never is a reason to leave the group."""
         self._patient = True
-
-    async def _until_ended(self) -> None:
-        """Wait until the stream has ended."""
-        signal = self._streams.signal(self._assigned)
-        while not self.ended:
-            await signal.wait()
 
     # --- for Streams ---
 
@@ -384,7 +411,7 @@ class PartitionStream:
 
         ``None`` while the handler waits for records, or has none to work on. With several records
         in hand (``concurrency=`` of run_tasks), a record that is finished, or will be retried,
-        shows that the handler is not stuck: see :meth:`_alive`.
+        shows that the handler is not stuck: see :meth:`report_progress`.
         """
         if self._busy or self._resting or self._assigned.paused or not self._attended:
             return None

@@ -72,7 +72,7 @@ class Transaction:
         self._timeout = timeout
         self._check_open = check_open
         self._number = 0  # 0: not begun
-        self._lent = False  # to a handler, which must not end the transaction
+        self._lent = 0  # open blocks of lend()
         # Nothing is left to do for this transaction, or nothing that this object may do.
         self._over = False
 
@@ -264,16 +264,18 @@ class Transaction:
         )
 
     @contextmanager
-    def _lend(self) -> Iterator[None]:
-        """Accept records and offsets in this block, but refuse to end the transaction.
+    def lend(self) -> Iterator[None]:
+        """Lend the transaction to other code: it may fill the transaction, and not end it.
 
-        The lender ends it.
+        Inside this block records and :meth:`send_offsets` are accepted as before. :meth:`commit`,
+        :meth:`abort`, :meth:`prepare` and :meth:`detach` raise :exc:`IllegalStateError`, in any
+        task. The lender ends the transaction after the block.
         """
-        self._lent = True
+        self._lent += 1
         try:
             yield
         finally:
-            self._lent = False
+            self._lent -= 1
 
     async def _leave(self, error: BaseException) -> None:
         """Abort because the block ends with ``error``, even inside a cancelled scope.

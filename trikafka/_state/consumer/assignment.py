@@ -76,6 +76,7 @@ class AssignedPartition:
         "fetchable",
         "limit",
         "log",
+        "number",
         "paused",
         "position_requested",
         "progress",
@@ -86,10 +87,17 @@ class AssignedPartition:
     )
 
     def __init__(
-        self, table: Assignment, tp: TopicPartition, state: PartitionState, progress: Progress
+        self,
+        table: Assignment,
+        tp: TopicPartition,
+        state: PartitionState,
+        progress: Progress,
+        number: int = 0,
     ) -> None:
         self._table = table
         self.tp = tp
+        #: The number of this assignment: a partition that leaves and comes back has a higher one.
+        self.number = number
         self.state = state
         #: How far the user is.
         self.progress = progress
@@ -450,6 +458,8 @@ class Assignment:
         self._changed: dict[AssignedPartition, None] | None = None
         #: The partitions that the cluster does not know: since when, and the snapshot's version.
         self._missing: dict[AssignedPartition, tuple[float, int]] = {}
+        #: The number of assignments of partitions so far.
+        self._numbers = 0
         #: The number of receives under way.
         self._receivers = 0
         self._limits: Mapping[TopicPartition, int] | None = None
@@ -664,7 +674,9 @@ class Assignment:
         self.fetching_changed(partition)
 
     def _new(self, tp: TopicPartition, state: PartitionState) -> AssignedPartition:
-        partition = AssignedPartition(self, tp, state, Progress(marks=self._marks))
+        self._numbers += 1
+        progress = Progress(marks=self._marks)
+        partition = AssignedPartition(self, tp, state, progress, self._numbers)
         if self._limits is not None:
             partition.limit_to(self._limits.get(tp, 0))
         return partition

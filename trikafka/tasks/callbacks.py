@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from ...errors import ConfigurationError
+from ..errors import ConfigurationError
 
 _log = logging.getLogger("trikafka.tasks")
 
