@@ -15,6 +15,7 @@ import trikafka_broker
 
 import trikafka
 import trikafka.testing
+import trikafka.toolkit
 from trikafka.config import ConsumerConfig, ProducerConfig, settings_of
 
 ROOT = Path(__file__).parent.parent
@@ -59,7 +60,9 @@ def _documented(page: Path) -> Counter[str]:
     names: Counter[str] = Counter()
     module = ""
     for line in page.read_text().splitlines():
-        if found := re.match(r"\.\. (?:py:)?(currentmodule|auto\w+|data):: ([\w.]+)", line):
+        if found := re.match(
+            r"\.\. (?:py:)?(currentmodule|auto\w+|data|function):: ([\w.]+)", line
+        ):
             kind, name = found.groups()
             if kind == "currentmodule":
                 module = name
@@ -69,7 +72,9 @@ def _documented(page: Path) -> Counter[str]:
 
 
 @pytest.mark.parametrize(
-    "package", [trikafka, trikafka.testing, trikafka_broker], ids=lambda package: package.__name__
+    "package",
+    [trikafka, trikafka.testing, trikafka.toolkit, trikafka_broker],
+    ids=lambda package: package.__name__,
 )
 def test_api_pages_have_each_public_name_once(package: Any) -> None:
     pages = sum(map(_documented, (ROOT / "docs/api").glob("*.rst")), Counter())
