@@ -26,6 +26,7 @@ from ...errors import (
 from ...interfaces import MetadataManager
 from ...types import Node
 from .messages import named
+from .types import config_text
 
 ResourceType: TypeAlias = Literal["topic", "broker", "broker_logger", "client_metrics", "group"]
 Operation: TypeAlias = Literal["set", "delete", "append", "subtract"]
@@ -203,10 +204,8 @@ def _change(name: object, value: ConfigValue) -> ConfigChange:
 
 
 def text_of(value: object) -> str | None:
-    """Return a value in the brokers' notation."""
-    if value is None:
-        return None
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    """Return a value in the brokers' notation; ``None`` stays ``None``."""
+    return None if value is None else config_text(value)
 
 
 def describe_request(

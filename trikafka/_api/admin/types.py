@@ -21,6 +21,11 @@ TRANSACTION_STATES = (
 )
 
 
+def config_text(value: object) -> str:
+    """Return the value of a setting in the brokers' notation."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create.
@@ -52,10 +57,7 @@ class NewTopic:
 
         :meth:`Admin.topic_configs` returns the same texts for a topic with these settings.
         """
-        return {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in self.config.items()
-        }
+        return {name: config_text(value) for name, value in self.config.items()}
 
 
 @dataclass(frozen=True, slots=True)
