@@ -39,15 +39,13 @@ class Job:
         before = self.frame.count()
         trio.run(add_one, self.servers, self.topic)
         self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-        reader = self.spark.read.format("trikafka").options(
-            subscribe=self.topic, pushFilters="true", **self.options
-        )
-        pushed = (
+        reader = self.spark.read.format("trikafka").options(subscribe=self.topic, **self.options)
+        chosen = (
             reader.schema("partition INT, offset BIGINT")
             .load()
             .where("partition = 0 AND offset >= 10")
         )
-        found = {"count": before, "pushed": pushed.count(), "columns": pushed.columns}
+        found = {"count": before, "chosen": chosen.count(), "columns": chosen.columns}
         self.spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
         return found
 

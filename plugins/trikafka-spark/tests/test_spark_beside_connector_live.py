@@ -20,7 +20,7 @@ SOURCES = ("kafka", "trikafka")
 ALL = {"subscribe": "T"}
 SAME: dict[str, dict[str, str]] = {
     "assign, headers": {"assign": '{"T": [0, 2]}', "includeHeaders": "true"},
-    "a pattern that is found anywhere": {"subscribePattern": r"beside-\w+\z"},
+    "a pattern that is found anywhere": {"subscribePattern": r"beside-\w+\Z"},
     "two topics, names in any case": {"SUBSCRIBE": "T, U", "INCLUDEHEADERS": "TRUE"},
     "offsets of each kind": ALL
     | {

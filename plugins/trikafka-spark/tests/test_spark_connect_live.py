@@ -77,7 +77,7 @@ async def test_program_uses_spark_connect(
 ) -> None:
     """A Trio program uses all of the data source by Spark Connect.
 
-    It uses snapshots, a schema of its own, pushed filters, exactly-once writes and streams, and
+    It uses snapshots, a schema of its own, a filter, exactly-once writes and streams, and
     cancels a query.
     """
     assert importlib.util.find_spec("grpc"), "the client needs what pyspark[connect] names"
@@ -97,7 +97,7 @@ async def test_program_uses_spark_connect(
         )
     assert done.returncode == 0, done.stderr.decode()
     found = json.loads(done.stdout)
-    assert (found["count"], found["pushed"], found["columns"]) == (100, 41, ["partition", "offset"])
+    assert (found["count"], found["chosen"], found["columns"]) == (100, 41, ["partition", "offset"])
     assert found["batches"] == 2
     assert found["cancelled"] < 30
     assert len(await records(kafka_broker, written)) == 100, "one load(), one snapshot"

@@ -25,9 +25,8 @@ from trikafka_export.pieces import PieceWriter, Shape
 from trikafka_export.sink import ParquetSink
 from trikafka_export.task import WriteTask
 from trikafka_spark import snapshots
-from trikafka_spark.filters import Limits
 from trikafka_spark.options import read_options
-from trikafka_spark.ranges import Planned, limit_ranges
+from trikafka_spark.ranges import Planned
 
 from trikafka import ConfigurationError, ExportError, OffsetRange, RangeWork
 from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
@@ -214,13 +213,3 @@ def test_huge_numbers_are_refused_by_option(
 ) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(option))):
         read_options({"kafka.bootstrap.servers": "x:1", "subscribe": "t", **option})
-
-
-async def test_bound_before_1970_keeps_untimed_records() -> None:
-    """A lower bound before 1970 includes records without a time.
-
-    They have the time -1, which a look-up of times from 0 on would skip. So there is no look-up.
-    """
-    options = read_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
-    planned = [Planned(OffsetRange("t", 0, 0, 10), None)]
-    assert await limit_ranges(options, planned, Limits(since=-1)) == planned

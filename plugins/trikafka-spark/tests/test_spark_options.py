@@ -191,8 +191,16 @@ def test_stream_starts_at_the_latest_offsets() -> None:
     for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
         with pytest.raises(ConfigurationError, match=f"{name} is not valid in a streaming query"):
             read_options({**BASE, name: "latest"}, streaming=True)
-    with pytest.raises(ConfigurationError, match="pushFilters is not valid in a streaming query"):
-        read_options({**BASE, "pushFilters": "true"}, streaming=True)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_push_filters_is_refused(value: str, streaming: bool) -> None:
+    """The error of the removed option names the options that replace it."""
+    with pytest.raises(
+        ConfigurationError, match=r"'pushFilters' was removed: .*startingOffsets.*startingTimestamp"
+    ):
+        read_options({**BASE, "pushFilters": value}, streaming=streaming)
 
 
 def test_rates_of_a_stream_are_read() -> None:

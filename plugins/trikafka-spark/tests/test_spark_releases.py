@@ -9,9 +9,7 @@ import sys
 
 import pyspark
 import pytest
-from pyspark.sql.types import StructType
 from trikafka_spark.releases import STREAM_READS, needed_by
-from trikafka_spark.source import TrikafkaDataSource
 
 from trikafka import ConfigurationError
 
@@ -40,22 +38,6 @@ def test_missing_class_names_the_needed_release() -> None:
 def test_other_missing_package_is_not_explained() -> None:
     with pytest.raises(ImportError, match="no_such_package"), needed_by(STREAM_READS):
         importlib.import_module("no_such_package")
-
-
-def test_pushed_filters_need_spark_4_1(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    source = TrikafkaDataSource(
-        {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t", "pushFilters": "true"}
-    )
-    source.reader(StructType())
-    assert not caplog.messages
-    monkeypatch.delattr("pyspark.sql.datasource.Filter")
-    source.reader(StructType())
-    (said,) = caplog.messages
-    assert said.startswith(
-        "pushFilters has no effect: it needs Spark 4.1 or newer, and this is Spark "
-    )
 
 
 def test_exports_need_no_data_source() -> None:

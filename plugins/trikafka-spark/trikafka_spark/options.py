@@ -9,9 +9,9 @@ from typing import Any
 
 from trikafka import ConfigurationError, TopicPartition
 
-from .given import Given, lists_of_partitions
 from .kafka_settings import consumer_settings
-from .patterns import java_pattern
+from .option_parsing import Given, lists_of_partitions
+from .topic_patterns import topic_pattern
 
 EARLIEST, LATEST = -2, -1
 
@@ -28,9 +28,8 @@ _RATES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
 _OTHERS = ("failOnDataLoss", "includeHeaders", "kafkaConsumer.pollTimeoutMs")
 #: Options about the inside of the connector's JVM client. They have no effect here.
 _IGNORED = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
-#: Options that the connector does not have: filters that choose what is fetched (batch), and a group
-#: to commit to (streams).
-_OURS = ("pushFilters", "groupId")
+#: Options that the connector does not have: a group to commit to (streams).
+_OURS = ("groupId",)
 READ_OPTIONS = (*_CHOICES, *_STARTING, *_ENDING, *_SPLITTING, *_RATES, *_OTHERS, *_IGNORED, *_OURS)
 _log = logging.getLogger("trikafka.spark")
 
@@ -88,7 +87,6 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     stall_limit: float = 120.0
-    push_filters: bool = False
     rates: Rates = Rates()
     group_id: str | None = None
 
@@ -107,6 +105,11 @@ def read_options(
         ConfigurationError: An option is unknown or not valid.
     """
     given = Given(options)
+    if "pushFilters" in given:
+        raise ConfigurationError(
+            "the option 'pushFilters' was removed: choose what is fetched by startingOffsets, "
+            "endingOffsets, startingTimestamp or assign; Spark applies all filters to the rows"
+        )
     given.refuse_unknown(READ_OPTIONS)
     settings = consumer_settings(given.kafka, tell)
     assign, subscribe, pattern = _chosen(given)
@@ -136,7 +139,6 @@ def read_options(
         fail_on_data_loss=given.flag("failOnDataLoss", True),
         include_headers=given.flag("includeHeaders", False),
         stall_limit=(given.whole("kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
-        push_filters=given.flag("pushFilters", False),
         rates=_rates(given),
         group_id=_group(given),
     )
@@ -159,7 +161,7 @@ def _chosen(given: Given) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], 
         return (), topics, None
     if not text:
         raise ConfigurationError("subscribePattern is empty")
-    java_pattern(text)
+    topic_pattern(text)
     return (), (), text
 
 
@@ -177,11 +179,6 @@ def _streaming_bounds(given: Given) -> Bound:
     for name in _ENDING:
         if name in given:
             raise ConfigurationError(f"{name} is not valid in a streaming query, which has no end")
-    if "pushFilters" in given:
-        raise ConfigurationError(
-            "pushFilters is not valid in a streaming query: Spark hands filters over in batch "
-            "queries only"
-        )
     return _bound(given, "starting", LATEST)
 
 

@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 import trikafka
 from trikafka import OffsetOutOfRangeError, OffsetRange, TopicPartition, TrikafkaError
 
-from .filters import Limits
 from .options import EARLIEST, LATEST, Bound, ReadOptions
-from .patterns import java_pattern
+from .topic_patterns import topic_pattern
 
 
 class Planned(NamedTuple):
@@ -59,34 +58,6 @@ async def bind_ranges(options: ReadOptions) -> list[Planned]:
     ]
 
 
-async def limit_ranges(
-    options: ReadOptions, planned: Sequence[Planned], limits: Limits
-) -> list[Planned]:
-    """Return what the filters leave of the ranges.
-
-    Raises :exc:`trikafka.TrikafkaError`.
-    """
-    left = [
-        one._replace(wanted=limits.cut(one.wanted))
-        for one in planned
-        if limits.admits(one.wanted.topic, one.wanted.partition)
-    ]
-    left = [one for one in left if one.wanted.start < one.wanted.end]
-    # A time before 1970 includes the records without a time (-1), which may be anywhere.
-    if limits.since is None or limits.since < 0 or not left:
-        return left
-    async with open_reader(options) as consumer:
-        tps = [TopicPartition(one.wanted.topic, one.wanted.partition) for one in left]
-        found = await consumer.offsets_for_times(dict.fromkeys(tps, limits.since))
-    late = []
-    for tp, one in zip(tps, left, strict=True):
-        if (at := found.get(tp)) is not None:
-            late.append(
-                one._replace(wanted=one.wanted._replace(start=max(one.wanted.start, at.offset)))
-            )
-    return [one for one in late if one.wanted.start < one.wanted.end]
-
-
 async def find_partitions(
     consumer: Any, options: ReadOptions, *, gone_is_an_error: bool = True
 ) -> tuple[list[TopicPartition], dict[str, str | None]]:
@@ -98,7 +69,7 @@ async def find_partitions(
         TrikafkaError: A topic or a partition does not exist, unless ``gone_is_an_error`` is false.
     """
     if options.pattern is not None:
-        pattern = java_pattern(options.pattern)
+        pattern = topic_pattern(options.pattern)
         topics = [topic for topic in await consumer.list_topics() if pattern.search(topic)]
     else:
         topics = list(options.subscribe or dict.fromkeys(tp.topic for tp in options.assign))

@@ -14,7 +14,6 @@ from trikafka import ConfigurationError
 #: The parts of this package, each with the first release that has its classes.
 DATA_SOURCE = ("the data source 'trikafka'", "4.0")
 STREAM_WRITES = ("writing a stream to 'trikafka'", "4.1")
-FILTERS = ("pushFilters", "4.1")
 STREAM_READS = ("reading a stream of 'trikafka'", "4.2")
 
 

@@ -47,15 +47,6 @@ def shared(token: str, bind: Callable[[], list[Planned]]) -> list[Planned]:
         return planned
 
 
-def first_use(token: str, purpose: str) -> bool:
-    """Return whether no other purpose was named before with this token."""
-    with _entry(f"{token}-use") as entry:
-        before = entry.read()
-        if not before:
-            entry.write(purpose)
-        return before in ("", purpose)
-
-
 class _Entry:
     """An open file that is locked."""
 

@@ -6,22 +6,18 @@ process and pickles them to others, so they hold options and offset ranges only.
 
 from __future__ import annotations
 
-import logging
-import sys
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import pyspark
 import trio
 from pyspark.sql.types import StructType
 
-from trikafka import ConfigurationError, TrikafkaError
+from trikafka import ConfigurationError
 
 from .ddl import DDL, HEADERS_DDL
-from .filters import Limits, limits_of
 from .options import ReadOptions, read_options
-from .releases import DATA_SOURCE, FILTERS, STREAM_READS, STREAM_WRITES, needed_by
+from .releases import DATA_SOURCE, STREAM_READS, STREAM_WRITES, needed_by
 from .worker import Acknowledging
 
 with needed_by(DATA_SOURCE):
@@ -37,10 +33,6 @@ with needed_by(DATA_SOURCE):
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter  # since 4.1
-
-_log = logging.getLogger("trikafka.spark")
-_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TrikafkaDataSource(DataSource):
@@ -82,11 +74,7 @@ class TrikafkaDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of one batch query."""
-        options = read_options(self.options)
-        if options.push_filters:
-            _warn_without_filters()
-        kind = FilteringReader if options.push_filters and _is_pushing() else TrikafkaReader
-        return kind(options, schema, self._token)
+        return TrikafkaReader(read_options(self.options), schema, self._token)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of one streaming query."""
@@ -119,31 +107,6 @@ class TrikafkaDataSource(DataSource):
         )
 
 
-def _warn_without_filters() -> None:
-    """Log that ``pushFilters`` has no effect if this Spark has no filters for data sources."""
-    try:
-        from pyspark.sql.datasource import Filter  # noqa: F401
-    except ImportError:
-        name, least = FILTERS
-        _log.warning(
-            "%s has no effect: it needs Spark %s or newer, and this is Spark %s; all records are "
-            "read, and filtered in Spark",
-            name,
-            least,
-            pyspark.__version__,
-        )
-
-
-def _is_pushing() -> bool:
-    """Return whether this process is Spark's program that passes filters to a reader.
-
-    If Spark's setting forbids filters, Spark refuses each reader that could take them. A data
-    source cannot see the setting, but Spark then plans in another program.
-    """
-    main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
-
-
 class TrikafkaReader(Acknowledging, DataSourceReader):
     """The reader of a batch query, which plans the offset ranges once for a data frame."""
 
@@ -153,19 +116,16 @@ class TrikafkaReader(Acknowledging, DataSourceReader):
         self._options = options
         self._token = token
         self._columns = Columns(schema)
-        self._limits = Limits()
 
     def partitions(self) -> list[InputPartition]:
         """Bind the offset ranges, and return the tasks.
 
         All actions of a data frame, and all branches of one action, see the same records.
         """
-        from .ranges import bind_ranges, limit_ranges, plan_each
+        from .ranges import bind_ranges, plan_each
         from .snapshots import shared
 
         planned = shared(self._token, lambda: trio.run(bind_ranges, self._options))
-        if self._limits != Limits():
-            planned = trio.run(limit_ranges, self._options, planned, self._limits)
         return [RangePartition(one) for one in plan_each(planned, self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -175,27 +135,3 @@ class TrikafkaReader(Acknowledging, DataSourceReader):
         """
         if isinstance(partition, RangePartition):
             yield from read_planned(partition.planned, self._options, self._columns)
-
-
-class FilteringReader(TrikafkaReader):
-    """The reader of a query whose filters choose what is fetched."""
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take the limits that the filters set, and return all filters: Spark applies them as well.
-
-        Spark (4.2, 4.3) keeps the ranges of the last filters for all uses of a data frame. Another
-        branch or query would lack records.
-
-        Raises:
-            TrikafkaError: The data frame was planned with other filters before.
-        """
-        from .snapshots import first_use
-
-        self._limits = limits_of(filters)
-        if not first_use(self._token, str(self._limits)):
-            raise TrikafkaError(
-                "with pushFilters a data frame is for one query, and this one has been planned "
-                "with other filters:"
-                " load() it anew for each, or leave pushFilters out"
-            )
-        return filters

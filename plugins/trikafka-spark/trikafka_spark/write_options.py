@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 
 from trikafka import ConfigurationError
 
-from .given import Given
 from .kafka_settings import producer_settings
+from .option_parsing import Given
 
 #: The known options. Spark passes its own ``checkpointLocation`` and ``queryName`` as well.
 WRITE_OPTIONS = (
