@@ -53,10 +53,12 @@ def test_plugin_format_makes_the_sink(tmp_path: Path) -> None:
     assert isinstance(found, ParquetSink)
 
 
-def test_unknown_format_is_refused_without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trikafka.hooks._entry_points", lambda: ())
-    with pytest.raises(ConfigurationError, match="no plugin writes format=lines; here are parquet"):
-        trikafka_sink("file", {"format": "lines", "destination": "x"}, ())
+@pytest.mark.parametrize("name", ["orc", "lines", "org.example.Orcs"])
+def test_other_format_is_refused_with_the_way(name: str) -> None:
+    """The error says how Spark writes a format that exports do not write."""
+    said = rf"no plugin writes format={name}: exports write parquet, .* spark\.read\.format"
+    with pytest.raises(ConfigurationError, match=said):
+        trikafka_sink("file", {"format": name, "destination": "x"}, ())
 
 
 async def test_plugin_runner_gets_large_plans() -> None:

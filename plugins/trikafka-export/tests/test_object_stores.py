@@ -133,9 +133,9 @@ def test_invalid_address_hides_the_secrets(destination: str, options: Any, said:
     assert SECRET not in str(caught.value)
 
 
-def test_spark_formats_need_a_file_system(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_unknown_format_writes_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match="format=orc is for folders of a file system"):
+    with pytest.raises(ConfigurationError, match="no plugin writes format=orc"):
         find_sink("s3://bucket/x", {"format": "orc"})
     assert not list(tmp_path.iterdir())
 

@@ -67,7 +67,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
     "--format",
     "format",
     metavar="NAME",
-    help="Of what is written: parquet (default), delta, iceberg, one of Spark's.",
+    help="Of what is written: parquet (default), delta, iceberg, or one of a plugin.",
 )
 @click.option(
     "--option",

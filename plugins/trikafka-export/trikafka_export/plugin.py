@@ -45,13 +45,9 @@ def trikafka_sink(
     name = str(options.get("format", "parquet")).strip()
     format = call_first(load_plugins(plugins), "trikafka_export_format", ExportFormat, name=name)
     if format is None:
-        from .sink_options import refuse_typo
+        from .sink_options import refuse_format
 
-        refuse_typo(name)
-        raise ConfigurationError(
-            f"no plugin writes format={name}; here are parquet, {', '.join(_TABLES)}, and with "
-            "trikafka-spark installed those of Spark"
-        )
+        refuse_format(name)
     sink: Sink = format.sink(scheme, options, plugins)
     return sink
 

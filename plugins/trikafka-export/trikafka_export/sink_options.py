@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from trikafka import ConfigurationError
 from trikafka.interfaces import ExportState
@@ -16,9 +16,8 @@ from .formats.options import OPTIONS, ParseOptions, parse_options
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 _PARTITIONS = ("date", "topic")
-#: Known names of formats, to detect a typo. A format of Spark's with nearly one of these names can
-#: be given by the name of its class.
-_FORMATS = ("parquet", "delta", "iceberg", "orc", "json", "avro", "csv", "text", "xml")
+#: The formats of this package.
+_FORMATS = ("parquet", "delta", "iceberg")
 #: Names that a destination without any published row may hold: an export's own folder, and the
 #: folder that Spark leaves after a write.
 _NOTHING = ("_trikafka", "_temporary")
@@ -77,10 +76,7 @@ def sink_options(
     conf = {name: text_of(value) for name, value in given.items() if name.startswith("spark.")}
     rest = {name: value for name, value in given.items() if name not in conf and name != "format"}
     if (format := str(given.get("format", "parquet")).strip()).lower() != "parquet":
-        refuse_typo(format)
-        raise ConfigurationError(
-            f"format={format} is for folders of a file system: tables elsewhere are not written"
-        )
+        refuse_format(format)
     for name in rest:
         if name not in _NAMES:
             near = difflib.get_close_matches(name, [*_NAMES, *more], n=1)
@@ -133,15 +129,15 @@ def partition_by(value: Any) -> tuple[str, ...]:
     return tuple(sorted(names, reverse=True))  # the order of the folders: topic, then date
 
 
-def refuse_typo(format: str) -> None:
-    """Raise :exc:`ConfigurationError` for an unknown format whose name is nearly a known one.
-
-    A plan would store the name before Spark is asked for the format.
-    """
-    if format.lower() in _FORMATS:
-        return
-    if near := difflib.get_close_matches(format.lower(), _FORMATS, n=1, cutoff=0.7):
-        raise ConfigurationError(f"unknown format {format!r}; did you mean {near[0]!r}?")
+def refuse_format(name: str) -> NoReturn:
+    """Raise :exc:`ConfigurationError`: no plugin writes this format."""
+    if near := difflib.get_close_matches(name.lower(), _FORMATS, n=1, cutoff=0.7):
+        raise ConfigurationError(f"unknown format {name!r}; did you mean {near[0]!r}?")
+    raise ConfigurationError(
+        f"no plugin writes format={name}: exports write {', '.join(_FORMATS)}. For another format "
+        "of Spark's, read the topic with spark.read.format('trikafka') of trikafka-spark, and "
+        "write the frame"
+    )
 
 
 def refuse_other_format(

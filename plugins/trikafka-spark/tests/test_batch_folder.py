@@ -15,10 +15,8 @@ from trikafka_export.batch_folder import BatchFolder
 from trikafka_export.columns import SCHEMA
 from trikafka_export.sink import ParquetSink
 from trikafka_export.sink_options import SinkOptions, sink_options
-from trikafka_spark.tables.named import NamedTable
-from trikafka_spark.tables.options import table_options
 
-from trikafka import ConfigurationError, ExportError, RecordBatch, TableStore
+from trikafka import ConfigurationError, ExportError, RecordBatch
 from trikafka._api.sinks import find_sink
 from trikafka.interfaces import BatchSink, SinkBatch
 
@@ -199,7 +197,6 @@ async def test_any_topic_has_a_readable_file_name(tmp_path: Path, topic: str) ->
 
 async def test_delta_table_gets_no_plain_files(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
-    orc = table_options({"format": "orc"})
     for sink in (BatchFolder(tmp_path, SinkOptions()), ParquetSink(tmp_path)):
         with pytest.raises(
             ConfigurationError, match="is a Delta table, to which files are not just added"
@@ -207,8 +204,6 @@ async def test_delta_table_gets_no_plain_files(tmp_path: Path) -> None:
             async with sink:
                 pass
     assert os.listdir(tmp_path) == ["_delta_log"]
-    with pytest.raises(ConfigurationError, match="is a Delta table"):
-        NamedTable(TableStore(tmp_path), orc).check()
 
 
 async def test_tables_and_consumers_are_kept_apart(tmp_path: Path) -> None:

@@ -1,37 +1,103 @@
-"""The Spark job of a large export, with one task for each unit of ranges."""
+"""The Spark jobs of a large export: run, watched and cancelled through threads.
+
+A job has one task for each unit of ranges. The Trio loop never blocks. The jobs carry a tag, by
+which any thread can cancel them (``interruptTag`` works only in the thread that set the tag). Tags
+belong to a thread, and Trio uses threads again, so the thread that set the tag removes it.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Sequence
+import secrets
+import uuid
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
 from trikafka_export.rounds import Rounds, Try, units
 from trikafka_export.task import WriteTask
 
-from .range_units import Unit, error_from_text, run_unit
-from .spark_work import SparkWork
+from trikafka import ExportError
+
+from .cancelling import CancellableCall
+from .range_units import Unit, error_from_text, error_of, run_unit
+from .session import answers, first_line, text_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+Results = list[Exception | None]
+_POLL_EVERY = 0.2
 
-class SparkJob(SparkWork[list[Exception | None]]):
+
+class SparkJob:
     """The ranges of an export as Spark jobs, one job a round.
 
-    The result has for each range the error of Kafka that ended it, or ``None``.
+    The result has for each range the error of Kafka that ended it, or ``None``. All methods but
+    :meth:`run` block.
     """
 
     def __init__(
         self, context: SparkContext, tasks: Sequence[WriteTask], limiter: trio.CapacityLimiter
     ) -> None:
-        super().__init__(context, limiter)
+        self._context = context
+        self._limiter = limiter
+        self._tag = f"trikafka-export-{uuid.uuid4()}"
+        self._secret = secrets.token_hex(16)
+        self._call = CancellableCall(
+            self._tagged, lambda: context.cancelJobsWithTag(self._tag), limiter
+        )
         self._tasks = tasks
+        self._rows: Any = None
         self._done: Any = None
 
-    def _act(self) -> list[Exception | None]:
-        self._done = self._context.accumulator(0)
+    @property
+    def silent(self) -> bool:
+        """True once the JVM did not respond to a cancellation."""
+        return self._call.silent
+
+    async def run(self, report: Callable[[int, int], None]) -> Results:
+        """Do the work, and call ``report(ranges done, rows done)`` a few times a second.
+
+        Raises:
+            ExportError: The work failed; the cause is the worker's own error.
+            Exception: The error of ``report``.
+
+        Cancellation: the jobs are cancelled, and the call waits for at most five seconds
+        (:class:`CancellableCall`).
+        """
+        results: list[Results] = []
+        failures: list[Exception] = []
+        finished = trio.Event()
+
+        async def work() -> None:
+            try:
+                results.append(await self._call.run())
+            except Exception as error:
+                failures.append(error)
+            finally:
+                finished.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            try:
+                while not finished.is_set():
+                    with trio.move_on_after(_POLL_EVERY):
+                        await finished.wait()
+                    report(
+                        *await trio.to_thread.run_sync(
+                            self._progress, abandon_on_cancel=True, limiter=self._limiter
+                        )
+                    )
+            except Exception as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        return results[0]
+
+    def _run_rounds(self) -> Results:
         rounds = Rounds([task.planned for task in self._tasks])
         number = 0
         while (tries := rounds.next()) and not self._call.cancelled:
@@ -62,6 +128,52 @@ class SparkJob(SparkWork[list[Exception | None]]):
             for index, text in zip(order, texts, strict=True)
         ]
 
-    def _counted(self) -> tuple[int, int]:
-        """Return the numbers of ranges and rows of the Spark tasks that have ended."""
-        return (self._done.value, self._rows.value) if self._done is not None else (0, 0)
+    def _tagged(self) -> Results:
+        context = self._context
+        try:
+            context.addJobTag(self._tag)
+            context.setJobGroup(self._tag, "trikafka export")
+            self._rows = context.accumulator(0)
+            self._done = context.accumulator(0)
+            return self._run_rounds()
+        except ExportError:
+            raise
+        except Exception as error:
+            failure, cause = self._explained(error)
+            raise failure from cause
+        finally:
+            with contextlib.suppress(Exception):  # the JVM may be gone, and the tag with it
+                context.removeJobTag(self._tag)
+                for name in ("spark.jobGroup.id", "spark.job.description"):
+                    context.setLocalProperty(name, None)  # type: ignore[arg-type]
+
+    def _progress(self) -> tuple[int, int]:
+        try:
+            # Two accumulators: the ranges and the rows of the Spark tasks that have ended.
+            return (self._done.value, self._rows.value) if self._done is not None else (0, 0)
+        except Exception as error:
+            failure, cause = self._explained(error)
+            raise failure from cause
+
+    def _explained(self, error: Exception) -> tuple[ExportError, Exception]:
+        """Return an :exc:`ExportError` for an error of Spark, and its cause.
+
+        The cause is the worker's own error if the text has one.
+        """
+        text = text_of(error)
+        known = error_of(text, self._secret)
+        if known is not None:
+            where, cause = known
+            return ExportError(f"exporting {where} failed: {cause}"), cause
+        if "ModuleNotFoundError" in text:
+            name = text.partition("ModuleNotFoundError: ")[2].partition("\n")[0].strip()
+            return ExportError(
+                f"Spark's Python workers lack a package ({name}); install trikafka-spark where "
+                "they run"
+            ), error
+        if not answers(self._context):
+            return ExportError(
+                "Spark ended in the middle of the export: its JVM was killed, or the context was "
+                "stopped"
+            ), error
+        return ExportError(f"the Spark job failed: {first_line(error)}"), error

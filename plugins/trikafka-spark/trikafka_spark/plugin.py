@@ -1,14 +1,14 @@
-"""The hooks of the entry point: the runner of large exports, and the formats of Spark."""
+"""The hook of the entry point: the runner of large exports."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from trikafka.hooks import hookimpl
 
 if TYPE_CHECKING:
-    from trikafka.interfaces import ExportFormat, ExportRunner, Sink
+    from trikafka.interfaces import ExportRunner
 
 
 @hookimpl
@@ -19,26 +19,3 @@ def trikafka_export_runner(name: str, options: Mapping[str, Any]) -> ExportRunne
     from .runner import SparkRunner
 
     return SparkRunner.from_options(options)
-
-
-@hookimpl(trylast=True)
-def trikafka_export_format(name: str) -> ExportFormat:
-    """Return the format that Spark knows by this name.
-
-    Spark is asked for it at the first export only. So other plugins come first.
-    """
-    return _Table()
-
-
-class _Table:
-    """A table of Spark's."""
-
-    def sink(self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]) -> Sink:
-        if scheme != "file":
-            from trikafka_export.sink import ParquetSink
-
-            return ParquetSink.from_options(options, plugins)  # raises: these need a folder
-
-        from .tables.sink import TableSink
-
-        return TableSink.from_options(options)

@@ -383,11 +383,6 @@ def _joined(ours: dict[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
 
 def text_of(error: BaseException) -> str:
     """Return the whole text of an error of PySpark, with its causes in the JVM."""
-    return "\n".join(causes_of(error))
-
-
-def causes_of(error: BaseException) -> list[str]:
-    """Return the text of an error of PySpark, and of each cause in the JVM; at least one text."""
     texts = [str(error)]
     try:
         java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
@@ -395,8 +390,8 @@ def causes_of(error: BaseException) -> list[str]:
             texts.append(str(java))
             java = java.getCause()
     except Exception:  # the JVM may be gone
-        return [type(error).__name__]
-    return texts
+        return type(error).__name__
+    return "\n".join(texts)
 
 
 def first_line(error: BaseException) -> str:
