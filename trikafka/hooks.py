@@ -25,7 +25,6 @@ import pluggy
 from .config import ClientConfig
 from .errors import PluginError, TrikafkaError
 from .interfaces import (
-    BatchSink,
     ClientContext,
     CompressionCodec,
     ConnectionObserver,
@@ -115,7 +114,7 @@ class HookSpecs:
     @hookspec(firstresult=True)
     def trikafka_sink(
         self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]
-    ) -> Sink | BatchSink | None:
+    ) -> Sink | None:
         """Create the destination for a URL scheme. The first result counts.
 
         Args:
@@ -124,8 +123,7 @@ class HookSpecs:
             plugins: The objects of the setting ``plugins``, for hooks that the sink calls.
 
         Returns:
-            A ``Sink`` for exports, a ``BatchSink`` for :func:`trikafka.sink_batches`, an object
-            that is both, or ``None``.
+            A ``Sink`` for exports, or ``None``.
         """
 
     @hookspec

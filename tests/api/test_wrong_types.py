@@ -43,7 +43,6 @@ def opened(call: str, client: str, rest: str) -> str:
             "consumer, producer, handler",
             "process",
         ),
-        (lambda given: trikafka.sink_batches(given, "x"), "consumer, destination", "sink_batches"),
         (
             lambda given: trikafka.ensure_topics(given, {}),
             'consumer, {"jobs": NewTopic(3)}',
@@ -170,15 +169,15 @@ async def test_wrong_export_arguments_are_explained(
     assert not where.exists()
 
 
-async def test_wrong_sink_options_are_explained(settings: dict[str, Any], tmp_path: Path) -> None:
+async def test_wrong_sink_options_are_explained(tmp_path: Path) -> None:
     wrong: Any = "delta"
     with pytest.raises(ConfigurationError, match="sink_options must be a mapping"):
         await trikafka.check_export(tmp_path, sink_options=wrong)
-    async with trikafka.open_consumer(
-        "orders", group_id="g", enable_auto_commit=False, **settings
-    ) as consumer:
-        with pytest.raises(ConfigurationError, match="sink_options must be a mapping"):
-            await trikafka.sink_batches(consumer, tmp_path, sink_options=wrong)
+
+
+async def test_sink_batches_names_its_successor(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"was removed: examples/group_files\.py"):
+        await trikafka.sink_batches(object(), tmp_path, flush_ms=1_000)
 
 
 @pytest.mark.parametrize("acks", [1.0, 0.0, -1.0, True])

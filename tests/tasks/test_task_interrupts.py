@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import trio
 from tasking import cluster_of, committed, consumer_of, producer_of
-from test_sink_batches import Lake
 from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import Record
 from trikafka.errors.groups import members
-from trikafka.interfaces import SinkBatch
 from trikafka.testing import ScriptedCluster
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit]
@@ -93,28 +91,6 @@ async def test_refused_commit_does_not_hide_interrupt(
             async with consumer_of(cluster) as consumer:
                 await trikafka.run_tasks(consumer, handler)
     assert "what was done last was not committed" in caplog.text
-
-
-@pytest.mark.parametrize("interrupt", INTERRUPTS)
-async def test_interrupt_commits_written_tables(
-    autojump_clock: Clock, interrupt: type[BaseException]
-) -> None:
-    class Interrupted(Lake):
-        async def write(self, batch: SinkBatch) -> None:
-            if self.written:
-                await in_nursery(interrupt())
-            await super().write(batch)
-
-    lake = Interrupted()
-    async with cluster_of(1, records=10) as cluster:
-        with pytest.raises(interrupt):
-            async with consumer_of(
-                cluster, plugins=[lake], max_poll_records=4, auto_commit_interval_ms=60_000
-            ) as consumer:
-                await trikafka.sink_batches(consumer, "lake://x", max_rows=4)
-        assert lake.offsets() == [0, 1, 2, 3]
-        assert committed(cluster) == 4
-        assert left(cluster)
 
 
 @pytest.mark.parametrize("by_hand", [False, True])

@@ -8,13 +8,11 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
   :mod:`.cluster` hold the parts of the context.
 * :mod:`.listeners`: rebalance listeners and observers (``trikafka_rebalance_listener``,
   ``trikafka_observer``).
-* :mod:`.sink`: the destination of an export (``trikafka_sink``). :mod:`.batch_sink`: the
-  destination of a consumer's batches (the same hook). :mod:`.export`: the format of an export and
-  the runner of its ranges (``trikafka_export_format``, ``trikafka_export_runner``).
+* :mod:`.sink`: the destination of an export (``trikafka_sink``). :mod:`.export`: the format of an
+  export and the runner of its ranges (``trikafka_export_format``, ``trikafka_export_runner``).
 * :mod:`.command`: a subcommand of the command line (``trikafka_command``).
 """
 
-from .batch_sink import BatchSink, BatchWriter, SinkBatch
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .command import Subcommand
 from .context import (
@@ -76,8 +74,6 @@ from .state import ConsumerState
 
 __all__ = [
     "AbandoningSink",
-    "BatchSink",
-    "BatchWriter",
     "BrokerAccess",
     "BrokerConnection",
     "Call",
@@ -127,7 +123,6 @@ __all__ = [
     "Response",
     "RowsBatch",
     "Sink",
-    "SinkBatch",
     "SinkReport",
     "Subcommand",
     "TableRows",

@@ -1,4 +1,4 @@
-"""All tasks of one :func:`trikafka.run_tasks` or :func:`trikafka.sink_batches`.
+"""All tasks of one :func:`trikafka.run_tasks`.
 
 Tasks begin as partitions are assigned and end in order.
 """

@@ -14,9 +14,7 @@ import pytest
 from known_topics import add_records
 from s3_server import s3_server
 from test_lake_setup import begun
-from trikafka_export.batch_folder import BatchFolder
 from trikafka_export.sink import ParquetSink
-from trikafka_export.sink_options import SinkOptions
 from trikafka_export.stores import store_of
 
 import trikafka
@@ -54,11 +52,10 @@ async def test_folder_in_a_table_is_refused(iceberg: Path, tmp_path: Path) -> No
     for table, says in ((iceberg, ICEBERG), (delta, DELTA)):
         before = sorted(table.rglob("*"))
         for place, lies in ((table, "is"), (table / "data" / "new", f"lies in {table}, which is")):
-            for sink in (ParquetSink(place), BatchFolder(place, SinkOptions())):
-                with pytest.raises(ConfigurationError) as caught:
-                    async with sink:
-                        pass
-                assert str(caught.value).startswith(f"{place} {lies} {says}")
+            with pytest.raises(ConfigurationError) as caught:
+                async with ParquetSink(place):
+                    pass
+            assert str(caught.value).startswith(f"{place} {lies} {says}")
         assert [
             path
             for path in sorted(table.rglob("*"))
@@ -119,17 +116,13 @@ async def test_metadata_names_make_an_iceberg_table(
 
 async def test_begun_export_survives_a_table_around_it(tmp_path: Path) -> None:
     """An export continues when a table is made around its folder; new ones there are refused."""
-    place, batches = tmp_path / "lake" / "flights", tmp_path / "lake" / "batches"
+    place = tmp_path / "lake" / "flights"
     assert not await refused(place)
     async with ParquetSink(place) as sink:
         await sink.load()
         await sink.note_visit()
-    async with BatchFolder(batches, SinkOptions()):
-        pass
     (tmp_path / "lake" / "_delta_log").mkdir()
     assert not await refused(place)
-    async with BatchFolder(batches, SinkOptions()):
-        pass
     assert await refused(tmp_path / "lake" / "new")
     (place / "_delta_log").mkdir()
     assert await refused(place)

@@ -62,7 +62,6 @@ from trikafka.interfaces import (
     SinkReport,
 )
 
-from .batch_folder import BatchFolder, refuse_batches
 from .formats.missing import MissingSchemas
 from .formats.options import SECRET_OPTIONS, check_schemas
 from .formats.pinning import check, check_letters, formats, look_up, pin, unpinned, with_schemas
@@ -134,20 +133,6 @@ class ParquetSink:
         assert self._place is not None, "nothing is stored before the place is known"
         return self._place
 
-    def open_batches(self) -> BatchFolder:
-        """Return the folder that takes the batches of a consumer (:func:`trikafka.sink_batches`).
-
-        Each batch becomes a file.
-
-        Raises:
-            ConfigurationError: The destination is an object store.
-        """
-        if not isinstance(self._store, DirectoryStore):
-            raise ConfigurationError(
-                "sink_batches() writes to a directory of this machine, and not to an object store"
-            )
-        return BatchFolder(self._store.root, self._options)
-
     async def __aenter__(self) -> Self:
         """Open and lock the destination, and check what the runner needs.
 
@@ -192,7 +177,6 @@ class ParquetSink:
 
     def _open(self) -> None:
         if isinstance(self._store, DirectoryStore):
-            refuse_batches(self._store.root)
             refuse_name(self._given)
             refuse_tables(self._store.root, begun=Path(self._store.own_title).exists())
             self._gone_told = False

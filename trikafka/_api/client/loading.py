@@ -117,8 +117,6 @@ _TASKS = (
     "trikafka.tasks.transactional_run",
     "trikafka.tasks.run_tasks",
     "trikafka.tasks.processing",
-    "trikafka._api.sink_task",
-    "trikafka._api.sinks",
     "trikafka._api.sinking",
 )
 CONSUMER = (

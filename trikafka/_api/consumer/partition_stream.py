@@ -64,7 +64,6 @@ class PartitionStream:
         "_entered",
         "_last_seen",
         "_left",
-        "_patient",
         "_reader",
         "_records",
         "_resting",
@@ -87,7 +86,6 @@ class PartitionStream:
         self._behind = False  # an earlier task still handles records of the partition
         self._warned_at: float | None = None
         self._resting = 0  # attempts that the worker will make later
-        self._patient = False  # its handler may take any time
         self._records = record_iterator(self._record)
 
     def __repr__(self) -> str:
@@ -362,20 +360,6 @@ class PartitionStream:
         finally:
             self._behind = False
 
-    # --- for the tasks of sink_batches ---
-
-    @property
-    def _gone(self) -> bool:
-        """True once the consumer has lost or released the partition.
-
-        During a revocation it is not gone yet: the consumer waits for the handler.
-        """
-        return self._assigned.state in (PartitionState.LOST, PartitionState.GONE)
-
-    def _allow_any_time(self) -> None:
-        """Permit the handler any time: it never is a reason to leave the group."""
-        self._patient = True
-
     # --- for Streams ---
 
     @property
@@ -428,11 +412,7 @@ class PartitionStream:
         """
         if self._assigned.paused and not self._assigned.progress.in_hand:
             return None
-        if (
-            self._busy
-            or self._resting
-            or (self._attended and (self._patient or self._assigned.paused))
-        ):
+        if self._busy or self._resting or (self._attended and self._assigned.paused):
             return math.inf
         return self._held_since
 

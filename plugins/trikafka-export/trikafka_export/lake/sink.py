@@ -14,14 +14,12 @@ from trikafka import ConfigurationError, ExportError, OffsetRange
 from trikafka.config.secrets import secret
 from trikafka.interfaces import ExportCheck, ExportPlan, ExportState, PlannedRange, RangeResult
 
-from ..batch_folder import refuse_batches
 from ..folders import AGAIN
 from ..formats.options import SECRET_OPTIONS
 from ..sink import ParquetSink
 from .explaining import check_library
 from .giving_up import FilesGoneError
 from .options import LakeOptions, lake_options
-from .stores import folder_of
 
 if TYPE_CHECKING:
     from .log import TableLog
@@ -102,13 +100,6 @@ class LakeSink(ParquetSink):
         assert self._known is not None, "the sink was entered"
         return self._known
 
-    def open_batches(self) -> Any:
-        """Raise :exc:`ConfigurationError`: a consumer's batches become Parquet files."""
-        raise ConfigurationError(
-            "sink_batches() writes Parquet files to a directory, and nothing with "
-            f"format={self.format}"
-        )
-
     async def _enter_store(self) -> None:
         """Look for the table and lock it.
 
@@ -120,8 +111,6 @@ class LakeSink(ParquetSink):
             await super()._enter_store()
 
     def _open(self) -> None:
-        if (root := folder_of(self._store)) is not None:
-            refuse_batches(root)
         self._store.open()
 
     async def load(self) -> ExportState:
