@@ -17,8 +17,8 @@ from pyspark.sql.types import StructType
 from trikafka_export import task
 from trikafka_export.reading import read_range
 from trikafka_spark import range_units
-from trikafka_spark.ddl import DDL, HEADERS_DDL
-from trikafka_spark.pruning import Columns
+from trikafka_spark.query_columns import QueryColumns
+from trikafka_spark.source import DDL, HEADERS_DDL
 
 from trikafka import OffsetRange, RecordBatch
 
@@ -84,7 +84,7 @@ class _MemoryReader(DataSourceReader):
         self._topic = options["topic"]
         self._each = int(options["each"])
         self._partitions = int(options["partitions"])
-        self._columns = Columns(schema)
+        self._columns = QueryColumns(schema)
 
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(number) for number in range(self._partitions)]

@@ -134,7 +134,9 @@ def _ours(job: dict[str, Any]) -> Iterator[Way]:
         """Run the whole export with tasks that have another reader."""
         from .parquet_memory import run_unit
 
-        with patch("trikafka_spark.job.run_unit", run_unit):  # Spark pickles the function by name
+        with patch(
+            "trikafka_spark.spark_job.run_unit", run_unit
+        ):  # Spark pickles the function by name
             return export(spark_above=0, compression="snappy")(target)
 
     yield Way(

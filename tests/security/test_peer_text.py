@@ -14,7 +14,7 @@ import pytest
 import trio
 from hypothesis import given
 from hypothesis import strategies as st
-from trikafka_export.lake.explaining import explained
+from trikafka_export.lake.library_errors import explained
 from trikafka_export.lake.rest_catalog import _reason
 from trikafka_export.obstore_objects import _line
 from trio.testing import MockClock

@@ -15,7 +15,7 @@ from s3_server import S3Server, s3_server
 from test_formats_dead_letters import row
 from test_stores import Bucket, Directory, Place, finish, planned
 from trikafka_export.checking import check
-from trikafka_export.formats.letters import FileLetters
+from trikafka_export.formats.dead_letters import FileLetters
 from trikafka_export.pieces import PieceWriter, Shape
 
 from trikafka import ExportPiece, ExportStore

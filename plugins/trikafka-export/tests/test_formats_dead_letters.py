@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trikafka_export.formats.letters import FileLetters, room_for
+from trikafka_export.formats.dead_letters import FileLetters, room_for
 from trikafka_export.sink import ParquetSink
 from trikafka_export.sink_options import sink_options
 

@@ -20,7 +20,6 @@ from fastavro import parse_schema, schemaless_writer
 from google.protobuf import descriptor_pb2
 from scripted_registry import ScriptedRegistry, framed
 from trikafka_export.formats.avro_types import AvroSchema
-from trikafka_export.formats.choosing import choose, named
 from trikafka_export.formats.errors import SchemaError, SchemaRegistryTimeoutError
 from trikafka_export.formats.json_format import JsonDecoder, infer
 from trikafka_export.formats.options import check_schemas, parse_options
@@ -28,6 +27,7 @@ from trikafka_export.formats.parsing import Parser
 from trikafka_export.formats.protobuf_format import IndexedDecoder, ProtobufDecoder
 from trikafka_export.formats.protobuf_types import ProtobufSchema
 from trikafka_export.formats.registry import RegistryClient
+from trikafka_export.formats.schema_choice import choose, named
 
 from trikafka import ConfigurationError, ExportError
 

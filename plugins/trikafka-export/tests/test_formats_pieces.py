@@ -13,7 +13,7 @@ from test_formats_avro import INNER, encoded, field, logical, record
 from test_formats_protobuf import everything, made, schema_of
 from trikafka_export.columns import SCHEMA
 from trikafka_export.formats import parsing
-from trikafka_export.formats.work import Reading
+from trikafka_export.formats.range_parsing import RangeParsing
 from trikafka_export.pieces import PieceWriter, Shape
 
 from trikafka import ExportPiece, RangeWork
@@ -41,7 +41,7 @@ def written(
         0,
         Shape(),
         format,
-        Reading.of(format, "t"),
+        RangeParsing.of(format, "t"),
     )
     rows = [
         {

@@ -16,12 +16,12 @@ from test_formats_avro import encoded, field, record
 from test_formats_protobuf import a_file, add
 from trikafka_export.formats import framing
 from trikafka_export.formats import registry as registry_module
-from trikafka_export.formats.choosing import choose, named
 from trikafka_export.formats.errors import SchemaError, SchemaRegistryTimeoutError, UnreadableError
-from trikafka_export.formats.missing import MissingSchemas
+from trikafka_export.formats.missing_schemas import MissingSchemas
 from trikafka_export.formats.options import RegistrySettings, parse_options
 from trikafka_export.formats.parsing import Parser
 from trikafka_export.formats.registry import RegistryClient
+from trikafka_export.formats.schema_choice import choose, named
 from trikafka_export.task import Stopped, Stopper
 
 from trikafka import ConfigurationError, ExportError, KafkaTimeoutError

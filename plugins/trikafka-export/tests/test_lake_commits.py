@@ -20,9 +20,9 @@ from lakes import IcebergLake, Lake, StoredDelta, make_lake
 from s3_server import s3_server
 from trikafka_export.lake.columns import TableColumns, table_schema
 from trikafka_export.lake.footers import DataFile, read_footers
-from trikafka_export.lake.log import TableLog
 from trikafka_export.lake.options import lake_options
 from trikafka_export.lake.sink import LakeSink, _log_of
+from trikafka_export.lake.table_log import TableLog
 
 from trikafka import ConfigurationError, ExportError
 from trikafka.interfaces import ExportPlan, PlannedRange, WrittenFile

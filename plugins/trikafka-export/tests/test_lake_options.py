@@ -14,10 +14,10 @@ import pytest
 import trio
 from trikafka_export.columns import SCHEMA
 from trikafka_export.folders import Folders, day_of
-from trikafka_export.lake import explaining
+from trikafka_export.lake import library_errors
 from trikafka_export.lake.columns import TableColumns, table_schema, table_type
-from trikafka_export.lake.fitting import check_fit
 from trikafka_export.lake.options import lake_options
+from trikafka_export.lake.table_fit import check_fit
 from trikafka_export.plugin import trikafka_sink
 
 import trikafka
@@ -75,7 +75,7 @@ def test_options_are_sorted_by_their_owner() -> None:
 def test_missing_library_is_named_with_its_extra(
     format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(explaining, "find_spec", lambda name: None)
+    monkeypatch.setattr(library_errors, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match=rf"pip install 'trikafka-export\[{format}\]'"):
         trikafka_sink("file", {"destination": "a.b", "format": format}, ())
 

@@ -14,8 +14,8 @@ import pytest
 from lakes import IcebergLake, make_lake
 from pyiceberg.catalog import load_catalog
 from test_lake_commits import columns, log_of
-from trikafka_export.lake.explaining import advised
 from trikafka_export.lake.iceberg import IcebergLog
+from trikafka_export.lake.library_errors import advised
 from trikafka_export.lake.options import lake_options
 from trikafka_export.plugin import trikafka_sink
 from trikafka_export.sink import ParquetSink

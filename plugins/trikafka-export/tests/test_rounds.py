@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 from trikafka_export.reading import NothingYet
-from trikafka_export.rounds import LOOK, Aside, Rounds, Try, units
+from trikafka_export.rounds import LOOK, RangeAttempt, Rounds, UnresponsivePartitions, units
 
 from trikafka import KafkaTimeoutError, OffsetOutOfRangeError, TopicPartition
 from trikafka.interfaces import PlannedRange
@@ -51,11 +51,11 @@ class Workers:
             rounds.note(self._round(tries))
         return rounds.results
 
-    def _round(self, tries: list[Try]) -> list[tuple[int, Exception | None]]:
+    def _round(self, tries: list[RangeAttempt]) -> list[tuple[int, Exception | None]]:
         found = []
-        shared = Aside()
+        shared = UnresponsivePartitions()
         free = [(self.now, slot) for slot in range(self.slots)]
-        own = [shared if self.together else Aside() for _ in range(self.slots)]
+        own = [shared if self.together else UnresponsivePartitions() for _ in range(self.slots)]
         work = (
             [[at] for at in range(len(tries))]
             if self.together
@@ -70,9 +70,11 @@ class Workers:
         self.now = max(now for now, _ in free)
         return found
 
-    def _try(self, tried: Try, aside: Aside, now: float) -> tuple[float, Exception | None]:
+    def _try(
+        self, tried: RangeAttempt, unresponsive: UnresponsivePartitions, now: float
+    ) -> tuple[float, Exception | None]:
         planned = self.planned[tried.index]
-        error = aside.errors.get(planned.tp)
+        error = unresponsive.errors.get(planned.tp)
         if error is None:
             if planned.partition in self.frozen and now < self.thaws:
                 self.waits[planned.partition] += 1
@@ -83,7 +85,7 @@ class Workers:
                 now += patience
             else:
                 now += TAKES
-            aside.note(planned.tp, error)
+            unresponsive.note(planned.tp, error)
         self.ended[tried.index] = now
         return now, error
 
@@ -152,7 +154,7 @@ def test_healthy_ranges_need_one_round() -> None:
 
 def test_single_range_has_no_look() -> None:
     """A single range delays no other range, so it waits for the client's own time-out."""
-    assert Rounds(ranges(1, 1)).next() == [Try(0, None)]
+    assert Rounds(ranges(1, 1)).next() == [RangeAttempt(0, None)]
 
 
 def test_other_errors_concern_one_range() -> None:

@@ -18,7 +18,7 @@ from trikafka import ExportError
 
 from .reader import Reader
 from .reading import NothingYet
-from .rounds import Aside, Rounds, Try
+from .rounds import RangeAttempt, Rounds, UnresponsivePartitions
 from .task import Stopped, Stopper, WriteTask, write_range
 
 _POLL_EVERY = 0.2
@@ -92,18 +92,18 @@ class LocalJob:
             raise self._failure
         return self._rounds.results
 
-    async def _round(self, tries: Sequence[Try]) -> None:
+    async def _round(self, tries: Sequence[RangeAttempt]) -> None:
         results: list[tuple[int, Exception | None]] = []
-        aside = Aside()
+        unresponsive = UnresponsivePartitions()
 
-        async def work(each: Try) -> None:
+        async def work(each: RangeAttempt) -> None:
             task = self._tasks[each.index]
             try:
                 error = await trio.to_thread.run_sync(
                     self._work,
                     task,
                     each.patience,
-                    aside,
+                    unresponsive,
                     abandon_on_cancel=True,
                     limiter=self._limiter,
                 )
@@ -126,17 +126,19 @@ class LocalJob:
             self._failure = self._failure or error
             self._stopper.stop()
 
-    def _work(self, task: WriteTask, patience: float | None, aside: Aside) -> Exception | None:
+    def _work(
+        self, task: WriteTask, patience: float | None, unresponsive: UnresponsivePartitions
+    ) -> Exception | None:
         with self._lock:
             self._working += 1
             reader = self._free.pop() if self._free else Reader(task.settings)
         try:
             self._stopper.check()
             tp = task.planned.tp
-            error = aside.errors.get(tp) or write_range(
+            error = unresponsive.errors.get(tp) or write_range(
                 task, self._stopper, self._tell, reader, patience
             )
-            aside.note(tp, error)
+            unresponsive.note(tp, error)
             with self._lock:
                 self._done += not isinstance(error, NothingYet)
             return error

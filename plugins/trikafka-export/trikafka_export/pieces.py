@@ -24,7 +24,7 @@ from trikafka.interfaces import PlannedRange
 from .columns import spark_table
 from .folders import Folders
 from .formats.parsing import Parser
-from .formats.work import Reading
+from .formats.range_parsing import RangeParsing
 from .lake.columns import TableColumns
 from .summed_file import SummedFile
 
@@ -109,7 +109,7 @@ class PieceWriter:
     start: int
     shape: Shape
     format: Mapping[str, Any]
-    reading: Reading | None = None
+    reading: RangeParsing | None = None
     _waiting: list[RecordBatch] = field(default_factory=list)
     _rows: int = 0
     _bytes: int = 0
@@ -117,7 +117,7 @@ class PieceWriter:
     _written: int = 0
 
     def __post_init__(self) -> None:
-        reading = self.reading or Reading.of(self.format, self.planned.topic)
+        reading = self.reading or RangeParsing.of(self.format, self.planned.topic)
         self._parser = reading.parser
         self._letters = reading.letters(self.work)
         self._columns = TableColumns.of(self.format, self._parser)

@@ -50,7 +50,7 @@ KEPT_FOR = 30.0
 _log = logging.getLogger("trikafka.spark")
 
 
-class Feed(Protocol):
+class RangeRead(Protocol):
     """A range to read. Its methods are called in the loop; ``stopped`` is set by any thread."""
 
     name: str
@@ -85,24 +85,24 @@ class Reader:
         self._kept_for = kept_for
         #: Guards the next range, and whether a thread will take that range.
         self._lock = threading.Lock()
-        self._next: Feed | None = None
+        self._next: RangeRead | None = None
         self._serving = self._closed = False
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         # --- of the loop ---
-        self._current: Feed | None = None
+        self._current: RangeRead | None = None
         #: The scope in which a client is being opened.
         self._opening: trio.CancelScope | None = None
         self._woken = trio.Event()
 
-    def begin(self, feed: Feed) -> None:
+    def begin(self, read: RangeRead) -> None:
         """Start to read a range; the range before has ended."""
         with self._lock:
-            self._next = feed
+            self._next = read
             if not self._serving:
                 # In a copy of the context: the clients of all threads of an export share its log.
                 work = partial(copy_context().run, self._serve)
-                thread = threading.Thread(target=work, name=f"trikafka {feed.name}", daemon=True)
+                thread = threading.Thread(target=work, name=f"trikafka {read.name}", daemon=True)
                 self._token = None
                 thread.start()  # may raise, if the process can have no other thread
                 self._serving = True
@@ -110,10 +110,10 @@ class Reader:
                 return
         self._soon(self._wake)
 
-    def stop(self, feed: Feed) -> None:
+    def stop(self, read: RangeRead) -> None:
         """End a range, at any step."""
-        feed.stopped = True
-        self._soon(self._cut, feed)
+        read.stopped = True
+        self._soon(self._cut, read)
 
     def close(self) -> None:
         """End the thread, and wait for its end."""
@@ -137,22 +137,22 @@ class Reader:
                 left = self._next
                 self._next = None
                 self._serving = False
-            for feed in (self._current, left):
-                if feed is not None:
-                    feed.end(error)
+            for read in (self._current, left):
+                if read is not None:
+                    read.end(error)
 
     async def _main(self) -> None:
         self._token = trio.lowlevel.current_trio_token()
-        while (feed := self._taken(last=True)) is not None:
-            await self._read_from(feed)
+        while (read := self._taken(last=True)) is not None:
+            await self._read_from(read)
 
-    async def _read_from(self, feed: Feed) -> None:
+    async def _read_from(self, read: RangeRead) -> None:
         """Read this range, and the ones that follow, with one client."""
-        self._current = feed
+        self._current = read
         try:
             with trio.CancelScope() as self._opening:
-                if feed.stopped:
-                    feed.end(None)
+                if read.stopped:
+                    read.end(None)
                     return
                 async with trikafka.open_consumer(**_settings_of(self.settings)) as consumer:
                     self._opening = None
@@ -170,30 +170,30 @@ class Reader:
         # range with the error.
         self._current.end(None)
 
-    async def _following(self, consumer: Any) -> Feed | None:
+    async def _following(self, consumer: Any) -> RangeRead | None:
         consumer.assign([])  # or the consumer would go on fetching
         with trio.move_on_after(self._kept_for):
             while not self._closed:
                 self._woken = trio.Event()
-                if (feed := self._taken()) is not None:
-                    return feed
+                if (read := self._taken()) is not None:
+                    return read
                 await self._woken.wait()
         return None
 
-    def _taken(self, *, last: bool = False) -> Feed | None:
+    def _taken(self, *, last: bool = False) -> RangeRead | None:
         """Take the next range. With ``last`` this thread ends if there is none."""
         with self._lock:
-            feed = self._next
+            read = self._next
             self._next = None
-            self._serving = feed is not None or not last
-            return feed
+            self._serving = read is not None or not last
+            return read
 
     def _wake(self) -> None:
         self._woken.set()
 
-    def _cut(self, feed: Feed) -> None:
-        if feed is self._current:
-            feed.cut()
+    def _cut(self, read: RangeRead) -> None:
+        if read is self._current:
+            read.cut()
             if self._opening is not None:
                 self._opening.cancel()
 

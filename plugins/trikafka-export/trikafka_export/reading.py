@@ -17,7 +17,7 @@ early.
 # ``_GROUPS_AHEAD`` groups with ``_BYTES_AHEAD`` bytes wait between the threads, or one larger
 # group. That bounds the memory of a worker whose caller is slow.
 #
-# ``_Feed`` is the bridge. The caller's thread touches ``_items`` and, through the token, schedules
+# ``_RangeRead`` is the bridge. The caller's thread touches ``_items`` and, through the token, schedules
 # calls in the loop. All other state belongs to the loop. ``_Reading`` knows nothing of threads: it
 # owns the position, which only grows, so no record comes twice even where the log changes below it.
 #
@@ -111,18 +111,18 @@ def read_groups(
         TrikafkaError: The consumer failed.
     """
     own = Reader(settings) if reader is None else reader
-    feed = _Feed(
+    read = _RangeRead(
         _Reading(wanted, fail_on_data_loss, stall_limit, topic_id, on_lost, own.seen), patience
     )
-    own.begin(feed)
-    stop = partial(own.stop, feed)
+    own.begin(read)
+    stop = partial(own.stop, read)
     on_start(stop)
     try:
-        yield from feed
+        yield from read
     finally:
         stop()
-        feed.ended.wait()
-        feed.drop()
+        read.ended.wait()
+        read.drop()
         if reader is None:
             own.close()
 
@@ -136,7 +136,7 @@ def read_range(
             yield from group
 
 
-class _Feed:
+class _RangeRead:
     """The bridge between the thread of the loop and the caller's thread.
 
     ``_items`` holds groups, and at the end ``None`` or the error that ended the reading.
@@ -204,7 +204,7 @@ class _Feed:
         self._scope.cancel()
 
     def end(self, error: BaseException | None) -> None:
-        """Complete the feed, once."""
+        """Complete the read, once."""
         if not self.ended.is_set():
             self.ended.set()
             self._items.put(error)

@@ -8,7 +8,7 @@
 # they would occupy all slots, one after the other, and the other partitions would wait for them.
 #
 # So the first round tries every range, but waits for its first records for ``LOOK`` seconds only. A
-# range without records is set aside, with all that is left of its partition (``Aside``): at most
+# range without records is set aside, with all that is left of its partition (``UnresponsivePartitions``): at most
 # one short wait for each partition and worker.
 #
 # In the next rounds each such partition waits once more, by one range, as long as a client does.
@@ -38,7 +38,7 @@ _UNITS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Try:
+class RangeAttempt:
     """One attempt at a range, given by its index.
 
     ``patience`` is how many seconds to wait for the first records; ``None`` is as long as a client
@@ -50,7 +50,7 @@ class Try:
 
 
 @dataclass
-class Aside:
+class UnresponsivePartitions:
     """The partitions that did not respond in one round, with their errors; one per process."""
 
     errors: dict[TopicPartition, Exception] = field(default_factory=dict)
@@ -78,17 +78,19 @@ class Rounds:
         self._responding: set[TopicPartition] = set()
         self.results: list[Exception | None] = [None] * len(ranges)
 
-    def next(self) -> list[Try]:
+    def next(self) -> list[RangeAttempt]:
         """Return the attempts of the next round; an empty list at the end."""
         self._round += 1
         if self._round == 1:
-            return [Try(index, LOOK if len(self._left) > 1 else None) for index in self._left]
+            return [
+                RangeAttempt(index, LOOK if len(self._left) > 1 else None) for index in self._left
+            ]
         waiting: set[TopicPartition] = set()
         tries = []
         for index in self._left:
             tp = self._ranges[index].tp
             if tp in self._responding or tp not in waiting:
-                tries.append(Try(index, None))
+                tries.append(RangeAttempt(index, None))
             waiting.add(tp)
         return tries
 

@@ -62,13 +62,21 @@ from trikafka.interfaces import (
     SinkReport,
 )
 
-from .formats.missing import MissingSchemas
+from .formats.missing_schemas import MissingSchemas
 from .formats.options import SECRET_OPTIONS, check_schemas
-from .formats.pinning import check, check_letters, formats, look_up, pin, unpinned, with_schemas
-from .in_tables import refuse_name, refuse_tables
+from .formats.schema_pinning import (
+    check,
+    check_letters,
+    formats,
+    look_up,
+    pin,
+    unpinned,
+    with_schemas,
+)
 from .runners import CANCELLED_LIMIT, STOP_LIMIT, Runners
 from .sink_options import SinkOptions, refuse_other_format, sink_options
 from .stores import store_of
+from .table_places import refuse_name, refuse_tables
 
 if TYPE_CHECKING:
     from .task import Stopper
@@ -274,7 +282,7 @@ class ParquetSink:
                 self._missing.note(topic, error)
         self._missing.check(format, topics)
         if topics and parsing.dead_letter_topic is not None:
-            from .formats.letters import check_topic  # imports pyarrow
+            from .formats.dead_letters import check_topic  # imports pyarrow
 
             await check_topic(parsing.dead_letter_topic, settings)
         return format
@@ -350,7 +358,7 @@ class ParquetSink:
     def _tasks(
         self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any]
     ) -> list[Any]:
-        from .formats.work import ReadOptions
+        from .formats.range_parsing import ParsingOptions
         from .pieces import Shape  # imports pyarrow, which is slow: here in a thread
         from .task import WriteTask
 
@@ -360,7 +368,7 @@ class ParquetSink:
         )
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
         strict = bool(settings.get("fail_on_data_loss", True))
-        reading = ReadOptions(own.parsing.registry, own.parsing.dead_letter_topic)
+        reading = ParsingOptions(own.parsing.registry, own.parsing.dead_letter_topic)
         ids, title, place = plan.topic_ids, self._store.title, self._store.place(plan)
         return [
             WriteTask(

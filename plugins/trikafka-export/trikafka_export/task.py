@@ -43,7 +43,7 @@ from trikafka import (
 )
 from trikafka.interfaces import PlannedRange
 
-from .formats.work import Reading, ReadOptions
+from .formats.range_parsing import ParsingOptions, RangeParsing
 from .pieces import FOOTER_KEY, PieceWriter, Shape, footer_of
 from .reader import Reader
 from .reading import NothingYet, read_range
@@ -73,7 +73,7 @@ class WriteTask:
     format: Mapping[str, Any]
     shape: Shape
     place: Workplace | None = None
-    reading: ReadOptions = field(default_factory=ReadOptions)
+    reading: ParsingOptions = field(default_factory=ParsingOptions)
 
 
 class Stopped(Exception):
@@ -199,7 +199,7 @@ def _write_on(
         reader=reader,
         patience=patience,
     )
-    reading = Reading.of(
+    reading = RangeParsing.of(
         task.format,
         planned.topic,
         task.reading,

@@ -16,7 +16,7 @@ import quick_spark
 import spark_delta
 from hdfs_server import HdfsServer, hdfs_server
 from known_topics import make_topic
-from trikafka_spark import session
+from trikafka_spark import shared_context
 
 from benchmarks import parquet
 
@@ -74,13 +74,13 @@ def spark_context(connector_jars: list[str], delta_jars: list[str]) -> Iterator[
     conf = spark_delta.conf(delta_jars) | {"spark.jars": ",".join([*connector_jars, *delta_jars])}
 
     def start() -> None:
-        started.append(session.acquire("local[2]", "tests", conf))
+        started.append(shared_context.acquire("local[2]", "tests", conf))
 
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
     yield started[0]
-    session.release(started[0])
+    shared_context.release(started[0])
 
 
 @pytest.fixture(scope="session")

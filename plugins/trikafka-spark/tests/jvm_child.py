@@ -10,14 +10,14 @@ import sys
 import threading
 from typing import Any
 
-from trikafka_spark import session
+from trikafka_spark import shared_context
 
 
 def main() -> None:
     given: dict[str, str] = json.loads(sys.stdin.readline())
     found: list[Any] = []
     thread = threading.Thread(
-        target=lambda: found.append(session.acquire("local[1]", "jvm", given))
+        target=lambda: found.append(shared_context.acquire("local[1]", "jvm", given))
     )
     thread.start()
     thread.join()
@@ -31,11 +31,11 @@ def main() -> None:
     answer = {
         "conf": {name: conf.get(name) for name in given},
         "properties": properties,
-        "scratch": str(session._scratch),
+        "scratch": str(shared_context._scratch),
     }
     print(json.dumps(answer), flush=True)
     sys.stdin.readline()
-    session.release(context)
+    shared_context.release(context)
 
 
 if __name__ == "__main__":

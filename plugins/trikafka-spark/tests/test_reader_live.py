@@ -19,10 +19,10 @@ from trikafka_export import reader as reader_module
 from trikafka_export import reading
 from trikafka_export.reader import Reader, close_kept, kept_reader
 from trikafka_export.reading import NothingYet, read_range
-from trikafka_spark.options import read_options
-from trikafka_spark.partition import read_planned
-from trikafka_spark.pruning import Columns
-from trikafka_spark.ranges import Planned
+from trikafka_spark.query_columns import QueryColumns
+from trikafka_spark.range_partition import read_planned
+from trikafka_spark.range_planning import Planned
+from trikafka_spark.read_options import read_options
 
 import trikafka
 from trikafka import OffsetOutOfRangeError, OffsetRange, UnknownTopicOrPartitionError
@@ -316,7 +316,7 @@ async def test_limited_task_leaves_no_client(
         {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers, "subscribe": "t"}
     )
     planned = Planned(OffsetRange(await new_topic(20_000, partitions=1), 0, 0, 20_000), None)
-    columns = Columns(StructType([StructField("value", BinaryType())]))
+    columns = QueryColumns(StructType([StructField("value", BinaryType())]))
     rows = read_planned(planned, options, columns)
     assert next(rows).num_rows
     assert (len(opened), len(threads())) == (1, 1)

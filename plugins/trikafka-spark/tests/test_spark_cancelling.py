@@ -6,7 +6,7 @@ import threading
 
 import pytest
 import trio
-from trikafka_spark.cancelling import CancellableCall
+from trikafka_spark.cancellable_call import CancellableCall
 
 
 async def test_call_returns_and_raises() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from trikafka_spark.options import READ_OPTIONS
+from trikafka_spark.read_options import READ_OPTIONS
 from trikafka_spark.write_options import WRITE_OPTIONS
 
 PAGE = (Path(__file__).parents[3] / "docs" / "spark-options.md").read_text(encoding="utf-8")

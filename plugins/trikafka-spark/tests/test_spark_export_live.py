@@ -237,7 +237,7 @@ async def test_unwritable_place_is_refused_first(tmp_path: Path) -> None:
 
 def test_columns_are_what_spark_expects(spark: Any) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
-    from trikafka_spark.ddl import DDL, HEADERS_DDL
+    from trikafka_spark.source import DDL, HEADERS_DDL
 
     def spark_schema(ddl: str) -> pa.Schema:
         zone = (

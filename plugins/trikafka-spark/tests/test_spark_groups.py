@@ -11,7 +11,7 @@ from made_batches import batch
 from pyspark.sql.pandas.types import from_arrow_schema
 from trikafka_export.columns import SCHEMA, spark_table
 from trikafka_export.pieces import PieceWriter, Shape
-from trikafka_spark.pruning import Columns as Wanted
+from trikafka_spark.query_columns import QueryColumns as Wanted
 
 from trikafka import RangeWork
 from trikafka.interfaces import PlannedRange

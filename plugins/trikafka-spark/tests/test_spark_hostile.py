@@ -25,8 +25,8 @@ from trikafka_export.pieces import PieceWriter, Shape
 from trikafka_export.sink import ParquetSink
 from trikafka_export.task import WriteTask
 from trikafka_spark import snapshots
-from trikafka_spark.options import read_options
-from trikafka_spark.ranges import Planned
+from trikafka_spark.range_planning import Planned
+from trikafka_spark.read_options import read_options
 
 from trikafka import ConfigurationError, ExportError, OffsetRange, RangeWork
 from trikafka.interfaces import ExportPlan, ExportState, PlannedRange

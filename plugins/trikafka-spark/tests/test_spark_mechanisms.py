@@ -24,8 +24,8 @@ OFFERED = [{"api_key": key, "min_version": 0, "max_version": 1} for key in (3, 1
 PROGRAM = """
 import pickle, sys, trio
 from trikafka import AuthenticationError, OffsetRange
-from trikafka_spark.options import read_options
-from trikafka_spark.ranges import bind_ranges
+from trikafka_spark.read_options import read_options
+from trikafka_spark.range_planning import bind_ranges
 from trikafka_export.reading import read_range
 
 _, where, servers = sys.argv

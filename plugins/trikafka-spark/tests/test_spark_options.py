@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trikafka_spark.options import EARLIEST, LATEST, read_options
-from trikafka_spark.ranges import plan_tasks
+from trikafka_spark.range_planning import plan_tasks
+from trikafka_spark.read_options import EARLIEST, LATEST, read_options
 
 from trikafka import ConfigurationError, OffsetRange, TopicPartition
 

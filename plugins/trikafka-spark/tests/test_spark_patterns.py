@@ -10,7 +10,7 @@ import warnings
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trikafka_spark.options import read_options
+from trikafka_spark.read_options import read_options
 from trikafka_spark.topic_patterns import topic_pattern
 
 from trikafka import ConfigurationError

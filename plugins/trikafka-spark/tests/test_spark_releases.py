@@ -17,7 +17,7 @@ from trikafka import ConfigurationError
 PROGRAM = """
 import sys
 sys.modules["pyspark.sql.datasource"] = None
-import trikafka_spark.job, trikafka_export.local, trikafka_export.sink, trikafka_export.task, trikafka_spark.threads
+import trikafka_spark.spark_job, trikafka_export.local, trikafka_export.sink, trikafka_export.task, trikafka_spark.trio_bridge
 from trikafka import ConfigurationError
 try:
     import trikafka_spark.source

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
-from trikafka_spark.options import read_options
+from trikafka_spark.read_options import read_options
 
 import trikafka
 

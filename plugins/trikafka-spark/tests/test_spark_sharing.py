@@ -10,7 +10,7 @@ import pytest
 import trio
 from trikafka_export.sink import ParquetSink
 from trikafka_export.sink_options import SinkOptions
-from trikafka_spark import session
+from trikafka_spark import shared_context
 
 BY_SPARK = SinkOptions(spark_above=0)
 
@@ -22,7 +22,7 @@ async def start_spark(sink: ParquetSink) -> None:
 
 
 class Counted:
-    """A stand-in for ``session.acquire`` and ``session.release`` that counts the releases.
+    """A stand-in for ``shared_context.acquire`` and ``shared_context.release`` that counts the releases.
 
     ``between`` runs in the thread that starts Spark, just before the context exists.
     """
@@ -30,9 +30,9 @@ class Counted:
     def __init__(self, between: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self._between = between
         self.released = threading.Semaphore(0)
-        monkeypatch.setattr(session, "check_requirements", lambda: None)
-        monkeypatch.setattr(session, "acquire", self._acquire)
-        monkeypatch.setattr(session, "release", lambda _: self.released.release())
+        monkeypatch.setattr(shared_context, "check_requirements", lambda: None)
+        monkeypatch.setattr(shared_context, "acquire", self._acquire)
+        monkeypatch.setattr(shared_context, "release", lambda _: self.released.release())
 
     def _acquire(self, *_: Any) -> object:
         self._between()
@@ -123,38 +123,40 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[Context]:
         started.insert(0, Context())
         return started[0]
 
-    monkeypatch.setattr(session, "_ours", None)
-    monkeypatch.setattr(session, "_users", 0)
-    monkeypatch.setattr(session, "_start", start)
-    monkeypatch.setattr(session, "_forget_dead", lambda: None)
+    monkeypatch.setattr(shared_context, "_ours", None)
+    monkeypatch.setattr(shared_context, "_users", 0)
+    monkeypatch.setattr(shared_context, "_start", start)
+    monkeypatch.setattr(shared_context, "_forget_dead", lambda: None)
     monkeypatch.setattr(
-        session, "_running", lambda: started[0] if started and not started[0].stopped else None
+        shared_context,
+        "_running",
+        lambda: started[0] if started and not started[0].stopped else None,
     )
     return started
 
 
 def test_last_export_stops_the_context(contexts: list[Context]) -> None:
-    first, second = session.acquire(None, "a", {}), session.acquire(None, "b", {})
+    first, second = shared_context.acquire(None, "a", {}), shared_context.acquire(None, "b", {})
     assert first is second
     stops = []
     for context in (first, second):
-        session.release(context)
+        shared_context.release(context)
         stops.append(contexts[0].stopped)
     assert stops == [0, 1]
-    assert session.acquire(None, "c", {}) is not first
+    assert shared_context.acquire(None, "c", {}) is not first
 
 
 def test_foreign_context_is_never_stopped(contexts: list[Context]) -> None:
     contexts.append(Context())
-    session.release(session.acquire(None, "a", {}))
+    shared_context.release(shared_context.acquire(None, "a", {}))
     assert not contexts[0].stopped
 
 
 def test_dead_context_does_not_stop_the_next(contexts: list[Context]) -> None:
     """The release of a dead context does not stop the one that replaced it."""
-    dead = session.acquire(None, "a", {})
+    dead = shared_context.acquire(None, "a", {})
     contexts[0].stopped = 1
-    fresh = session.acquire(None, "b", {})
+    fresh = shared_context.acquire(None, "b", {})
     assert fresh is not dead
-    session.release(dead)
+    shared_context.release(dead)
     assert not contexts[0].stopped

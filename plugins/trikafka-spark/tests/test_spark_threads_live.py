@@ -191,7 +191,7 @@ async def test_stream_cancelled_at_its_start_is_stopped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A stream that is cancelled while it starts is stopped, though no task waits for it."""
-    monkeypatch.setattr("trikafka_spark.cancelling._CANCEL_LIMIT", 0.2)
+    monkeypatch.setattr("trikafka_spark.cancellable_call._CANCEL_LIMIT", 0.2)
     starting, go_on = trio.Event(), threading.Event()
     queries: list[Any] = []
 

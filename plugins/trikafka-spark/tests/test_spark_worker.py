@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 from pyspark.sql.types import StructType
-from trikafka_spark.options import read_options
+from trikafka_spark.read_options import read_options
 from trikafka_spark.source import TrikafkaReader
-from trikafka_spark.stream import TrikafkaStreamReader
+from trikafka_spark.stream_reader import TrikafkaStreamReader
 
 _GIVEN = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
 

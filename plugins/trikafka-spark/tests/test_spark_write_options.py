@@ -18,9 +18,9 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
-from trikafka_spark.parts import Part, Whole, _noted
-from trikafka_spark.row_digest import Rows
+from trikafka_spark.row_digest import RowDigest
 from trikafka_spark.write_options import WriteOptions, write_options
+from trikafka_spark.write_parts import CompletePart, Part, _noted
 
 from trikafka import ConfigurationError, DetachedTransaction
 
@@ -151,8 +151,8 @@ def test_mark_covers_its_run_up_to_its_number() -> None:
 def test_note_is_for_its_own_write(wrong: dict[str, Any]) -> None:
     part = Part("x-0", "run", 5, "w")
     body = {"write": "w", "number": 5, "transaction": [7, 0, 2], "rows": [3, 30, 2**64 - 1]}
-    assert _noted(part, json.dumps(body)) == Whole(
-        DetachedTransaction("x-0", 7, 0, 2), Rows(3, 30, 2**64 - 1)
+    assert _noted(part, json.dumps(body)) == CompletePart(
+        DetachedTransaction("x-0", 7, 0, 2), RowDigest(3, 30, 2**64 - 1)
     )
     assert _noted(part, json.dumps(body | wrong)) is None
     assert [_noted(part, note) for note in ("", "[]", "null", part.note)] == [None] * 4
@@ -177,8 +177,8 @@ KINDS = pa.schema(
 )
 
 
-def rows_of(*rows: dict[str, Any], topic: str = "t", batches: Sequence[int] = ()) -> Rows:
-    found, table = Rows(), pa.Table.from_pylist(list(rows), KINDS)
+def rows_of(*rows: dict[str, Any], topic: str = "t", batches: Sequence[int] = ()) -> RowDigest:
+    found, table = RowDigest(), pa.Table.from_pylist(list(rows), KINDS)
     for begin, end in zip((0, *batches), (*batches, len(rows)), strict=True):
         found = found.plus(topic, table.slice(begin, end - begin))
     return found

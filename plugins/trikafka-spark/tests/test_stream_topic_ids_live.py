@@ -13,8 +13,8 @@ import trio
 from known_topics import add_records, make_anew
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import BinaryType, StructField, StructType
-from trikafka_spark.options import read_options
-from trikafka_spark.stream import TrikafkaStreamReader
+from trikafka_spark.read_options import read_options
+from trikafka_spark.stream_reader import TrikafkaStreamReader
 
 from trikafka import OffsetOutOfRangeError
 

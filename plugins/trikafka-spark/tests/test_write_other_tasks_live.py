@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 import trio
 from known_topics import committed
-from trikafka_spark import verdict
-from trikafka_spark.parts import Part, Written
+from trikafka_spark import commit_protocol
 from trikafka_spark.write_options import WriteOptions
+from trikafka_spark.write_parts import Part, Written
 from trikafka_spark.writing import write_task
 
 import trikafka
@@ -72,9 +72,9 @@ class Job:
         """Do one run as Spark does: a failed commit is followed by an abort."""
         messages = await self.tasks(shares, number)
         try:
-            await trio.to_thread.run_sync(verdict.commit, self.options, messages)
+            await trio.to_thread.run_sync(commit_protocol.commit, self.options, messages)
         except Exception:
-            await trio.to_thread.run_sync(verdict.abort, self.options, messages)
+            await trio.to_thread.run_sync(commit_protocol.abort, self.options, messages)
             raise
 
     async def die_after(
@@ -85,7 +85,7 @@ class Job:
         number: int = 1,
     ) -> None:
         """Do one run whose driver is killed when it has committed so many parts."""
-        plain = verdict._end
+        plain = commit_protocol._end
 
         async def end(admin: Any, waiting: Any, **more: Any) -> Any:
             await plain(admin, dict(list(waiting.items())[:ends]), **more)
@@ -93,9 +93,9 @@ class Job:
 
         messages = await self.tasks(shares, number)
         with monkeypatch.context() as patched:
-            patched.setattr(verdict, "_end", end)
+            patched.setattr(commit_protocol, "_end", end)
             with pytest.raises(Died):
-                await trio.to_thread.run_sync(verdict.commit, self.options, messages)
+                await trio.to_thread.run_sync(commit_protocol.commit, self.options, messages)
 
     async def seen(self) -> Counter[bytes]:
         return await committed(self.options.settings["bootstrap_servers"], self.topic)
@@ -209,12 +209,12 @@ async def test_late_driver_commits_nothing(new_job: Any, monkeypatch: pytest.Mon
         async def die(*_: Any, **__: Any) -> None:
             raise Died
 
-        patched.setattr(verdict, "_end", die)
+        patched.setattr(commit_protocol, "_end", die)
         with pytest.raises(Died):
-            await trio.to_thread.run_sync(verdict.commit, job.options, sleeping)
+            await trio.to_thread.run_sync(commit_protocol.commit, job.options, sleeping)
     await job.write(cut(4))
     with pytest.raises(TransactionError):
-        await trio.to_thread.run_sync(verdict.commit, job.options, sleeping)
+        await trio.to_thread.run_sync(commit_protocol.commit, job.options, sleeping)
     assert await job.seen() == EACH_ONCE
 
 

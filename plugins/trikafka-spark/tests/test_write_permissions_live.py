@@ -10,7 +10,7 @@ import trio
 from test_write_verdict_live import ROWS, Job
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
-from trikafka_spark.parts import Written
+from trikafka_spark.write_parts import Written
 
 import trikafka
 from trikafka import AuthorizationError

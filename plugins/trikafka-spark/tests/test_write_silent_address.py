@@ -7,8 +7,8 @@ import time
 
 import pyarrow as pa
 import pytest
-from trikafka_spark.parts import Part
 from trikafka_spark.write_options import WriteOptions
+from trikafka_spark.write_parts import Part
 from trikafka_spark.writing import write_task
 
 import trikafka

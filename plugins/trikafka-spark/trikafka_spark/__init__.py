@@ -5,6 +5,6 @@ To import this package imports neither pyspark nor pyarrow.
 """
 
 from .lag import stream_lag
-from .threads import active, in_thread, register, run_query
+from .trio_bridge import active, in_thread, register, run_query
 
 __all__ = ["active", "in_thread", "register", "run_query", "stream_lag"]

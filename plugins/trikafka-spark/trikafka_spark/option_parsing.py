@@ -26,7 +26,7 @@ _UNITS = {
 }
 
 
-class Given:
+class QueryOptions:
     """The options of one query.
 
     Spark passes names in lower case; errors show them as they are documented.

@@ -16,6 +16,6 @@ def trikafka_export_runner(name: str, options: Mapping[str, Any]) -> ExportRunne
     """Return the runner by Spark."""
     if name != "spark":
         return None
-    from .runner import SparkRunner
+    from .spark_runner import SparkRunner
 
     return SparkRunner.from_options(options)

@@ -16,12 +16,12 @@ from typing import Any
 from trikafka_export.formats import errors as format_errors
 from trikafka_export.reader import Reader, kept_reader
 from trikafka_export.reading import NothingYet
-from trikafka_export.rounds import Aside
+from trikafka_export.rounds import UnresponsivePartitions
 from trikafka_export.task import Stopper, WriteTask, write_range
 
 from trikafka import TrikafkaError, errors
 
-from .worker import settle
+from .python_worker import settle
 
 #: How much of an error reaches the driver: characters of its message, and levels of errors in its
 #: attributes.
@@ -53,14 +53,14 @@ def run_unit(
     Returns:
         For each range ``None`` or its error as text (:func:`error_from_text`).
     """
-    aside = _aside(unit.round)
+    unresponsive = _unresponsive(unit.round)
     texts = []
     with kept_reader(unit.tasks[0][0].settings) as reader:
         for task, patience in unit.tasks:
             tp = task.planned.tp
-            if (error := aside.errors.get(tp)) is None:
+            if (error := unresponsive.errors.get(tp)) is None:
                 error = run_task(task, secret, tell, reader, patience)
-                aside.note(tp, error)
+                unresponsive.note(tp, error)
             texts.append(None if error is None else _to_text(error))
             done(not isinstance(error, NothingYet))
     settle()
@@ -68,12 +68,12 @@ def run_unit(
 
 
 @functools.lru_cache(1)
-def _aside(round: str) -> Aside:
+def _unresponsive(round: str) -> UnresponsivePartitions:
     """Return what this worker knows of the unresponsive partitions of a round.
 
     The units of a worker come in sequence, so the cache holds one round.
     """
-    return Aside()
+    return UnresponsivePartitions()
 
 
 def run_task(

@@ -15,7 +15,7 @@ _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowDigest:
     """The number of rows, the bytes of their keys and values, and their digest.
 
     ``digest`` covers all fields of all rows. It does not depend on their order, which may differ
@@ -26,9 +26,9 @@ class Rows:
     size: int = 0
     digest: int = 0
 
-    def __add__(self, other: Rows) -> Rows:
+    def __add__(self, other: RowDigest) -> RowDigest:
         """Return the sum of both."""
-        return Rows(
+        return RowDigest(
             self.count + other.count, self.size + other.size, (self.digest + other.digest) % 2**64
         )
 
@@ -40,12 +40,12 @@ class Rows:
         return [self.count, self.size, self.digest]
 
     @classmethod
-    def from_list(cls, numbers: Iterable[int]) -> Rows:
+    def from_list(cls, numbers: Iterable[int]) -> RowDigest:
         """Read the result of :meth:`to_list`. Raises TypeError or ValueError for anything else."""
         count, size, digest = map(int, numbers)
         return cls(count, size, digest)
 
-    def plus(self, topic: str, table: pa.Table) -> Rows:
+    def plus(self, topic: str, table: pa.Table) -> RowDigest:
         """Return the sum of these rows and those of a table that goes to ``topic``."""
         import pyarrow.compute as pc
 
@@ -54,7 +54,7 @@ class Rows:
             size += pc.sum(pc.binary_length(table.column(name))).as_py() or 0
         for batch in table.to_batches(max_chunksize=_AT_ONCE):
             digest += _digest(topic, batch)
-        return Rows(self.count + table.num_rows, size, digest % 2**64)
+        return RowDigest(self.count + table.num_rows, size, digest % 2**64)
 
 
 def _digest(topic: str, batch: pa.RecordBatch) -> int:

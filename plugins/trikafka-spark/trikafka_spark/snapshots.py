@@ -24,7 +24,7 @@ from pathlib import Path
 
 from trikafka import OffsetRange, TrikafkaError
 
-from .ranges import Planned
+from .range_planning import Planned
 
 #: The age (seconds) at which files are removed. Spark keeps the ranges that it has planned, so no
 #: query needs them for that long.

@@ -15,10 +15,9 @@ from pyspark.sql.types import StructType
 
 from trikafka import ConfigurationError
 
-from .ddl import DDL, HEADERS_DDL
-from .options import ReadOptions, read_options
+from .python_worker import Acknowledging
+from .read_options import ReadOptions, read_options
 from .releases import DATA_SOURCE, STREAM_READS, STREAM_WRITES, needed_by
-from .worker import Acknowledging
 
 with needed_by(DATA_SOURCE):
     from pyspark.sql.datasource import (
@@ -29,10 +28,18 @@ with needed_by(DATA_SOURCE):
         InputPartition,
     )
 
-    from .partition import RangePartition, read_planned
+    from .range_partition import RangePartition, read_planned
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+#: The columns of Spark's Kafka connector, in Spark's terms.
+DDL = (
+    "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, "
+    "timestampType INT"
+)
+HEADERS_DDL = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 
 class TrikafkaDataSource(DataSource):
@@ -78,14 +85,12 @@ class TrikafkaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of one streaming query."""
-        from .refused_stream import RefusedStream
-
         try:
             with needed_by(STREAM_READS):
-                from .stream import TrikafkaStreamReader
+                from .stream_reader import TrikafkaStreamReader
             return TrikafkaStreamReader(read_options(self.options, streaming=True), schema)
         except ConfigurationError as error:
-            return RefusedStream(error)
+            return _RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the writer of one batch."""
@@ -111,18 +116,18 @@ class TrikafkaReader(Acknowledging, DataSourceReader):
     """The reader of a batch query, which plans the offset ranges once for a data frame."""
 
     def __init__(self, options: ReadOptions, schema: StructType, token: str) -> None:
-        from .pruning import Columns
+        from .query_columns import QueryColumns
 
         self._options = options
         self._token = token
-        self._columns = Columns(schema)
+        self._columns = QueryColumns(schema)
 
     def partitions(self) -> list[InputPartition]:
         """Bind the offset ranges, and return the tasks.
 
         All actions of a data frame, and all branches of one action, see the same records.
         """
-        from .ranges import bind_ranges, plan_each
+        from .range_planning import bind_ranges, plan_each
         from .snapshots import shared
 
         planned = shared(self._token, lambda: trio.run(bind_ranges, self._options))
@@ -135,3 +140,29 @@ class TrikafkaReader(Acknowledging, DataSourceReader):
         """
         if isinstance(partition, RangePartition):
             yield from read_planned(partition.planned, self._options, self._columns)
+
+
+class _RefusedStream(DataSourceStreamReader):
+    """A reader that raises the error of a stream's options.
+
+    If the error were raised while the reader is made, Spark would show an error of its own.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise the error. A stream with a checkpoint calls :meth:`latestOffset` first."""
+        raise self._error
+
+    def latestOffset(self, *of_later_releases: Any) -> dict[str, Any]:
+        """Raise the error. Spark 4.0 and 4.1 pass neither a start nor a limit."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raise the error."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Raise the error."""
+        raise self._error

@@ -10,9 +10,9 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from trikafka import TrikafkaError
 
-from . import verdict
-from .parts import Part
+from . import commit_protocol
 from .write_options import WriteOptions
+from .write_parts import Part
 from .writing import this_task, write_part
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Commit the transactions of the micro-batch's tasks, which have all succeeded."""
         if self._options.exactly_once:
-            verdict.commit(self._options, messages)
+            commit_protocol.commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Abort the open transactions, after a task or the commit has failed.
@@ -41,7 +41,7 @@ class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
         The next run of the batch finds the marks of the parts that were committed.
         """
         if self._options.exactly_once:
-            verdict.abort(self._options, messages)
+            commit_protocol.abort(self._options, messages)
 
     def _part(self) -> Part:
         # The query's id stays the same over all its starts, and Spark repeats an unfinished batch

@@ -31,10 +31,10 @@ from pyspark.sql.datasource import WriterCommitMessage
 import trikafka
 from trikafka import Admin, OffsetAndMetadata, TopicPartition, TransactionError, TrikafkaError
 
-from .parts import Account, Mark, Part, Written, noting_settings
-from .row_digest import Rows
-from .side_by_side import side_by_side
+from .concurrent_calls import call_concurrently
+from .row_digest import RowDigest
 from .write_options import WriteOptions
+from .write_parts import Account, Mark, Part, Written, noting_settings
 
 #: The run of all batch writes that have a version.
 BATCH = "version"
@@ -83,16 +83,16 @@ async def is_complete(
     unfit = [
         at
         for at, mark in marks.items()
-        if mark.rows is not None and mark.rows != given.get(at, Rows())
+        if mark.rows is not None and mark.rows != given.get(at, RowDigest())
     ]
     left = any(isinstance(each, Written) and each.transaction is not None for each in messages)
     if unfit:
         first = min(unfit)
-        total = sum(given.values(), Rows())
-        committed = sum((mark.rows or Rows() for mark in marks.values()), Rows())
+        total = sum(given.values(), RowDigest())
+        committed = sum((mark.rows or RowDigest() for mark in marks.values()), RowDigest())
         if committed == total:
             return True
-        why = _why_unfit(part, messages, found, marks, first, given.get(first, Rows()))
+        why = _why_unfit(part, messages, found, marks, first, given.get(first, RowDigest()))
         # A micro-batch cannot run under another number. So a batch that is complete by its count of
         # rows must not stop the stream for ever.
         if part.run == BATCH or left or committed.count != total.count:
@@ -153,7 +153,7 @@ async def _unheard(
         message = messages[number] if number < len(messages) else None
         return isinstance(message, Written) and (message.again or message.transaction is not None)
 
-    await side_by_side(look, [number for number in range(tasks) if not is_heard(number)])
+    await call_concurrently(look, [number for number in range(tasks) if not is_heard(number)])
     if errors:
         raise errors[0]
     return found
@@ -195,7 +195,7 @@ def _why_unfit(
     found: WriteMark | None,
     marks: Mapping[int, Mark],
     unfit: int,
-    given: Rows,
+    given: RowDigest,
 ) -> str:
     """Return the error's text: what both runs have, and what to do."""
     tasks = len(messages)

@@ -11,7 +11,7 @@ from pyspark.sql.types import StructType
 from trikafka import ConfigurationError
 
 from .kafka_settings import producer_settings
-from .option_parsing import Given
+from .option_parsing import QueryOptions
 
 #: The known options. Spark passes its own ``checkpointLocation`` and ``queryName`` as well.
 WRITE_OPTIONS = (
@@ -57,7 +57,7 @@ def write_options(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool
 ) -> WriteOptions:
     """Check the options of a write. Raises :exc:`ConfigurationError`."""
-    given = Given(options)
+    given = QueryOptions(options)
     given.refuse_unknown(WRITE_OPTIONS)
     if overwrite and not streaming:
         raise ConfigurationError(

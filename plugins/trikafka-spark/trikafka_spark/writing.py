@@ -2,13 +2,13 @@
 
 A task sends its rows as Arrow tables. The default is at least once, as in Spark's connector: the
 rows of a failed attempt stay. With ``exactlyOnce`` each task writes in one transaction, and the
-driver commits the transactions of all tasks (:mod:`.verdict`).
+driver commits the transactions of all tasks (:mod:`.commit_protocol`).
 """
 
 # How a write is exactly once
 # ---------------------------
 #
-# A task writes its rows and then a *mark* (:mod:`.parts`) in one transaction. The mark says: this
+# A task writes its rows and then a *mark* (:mod:`.write_parts`) in one transaction. The mark says: this
 # task's part of this write is done. It is sent last, so a transaction with a mark has all rows. The
 # task leaves the transaction open (``detach``) and returns its producer id and epoch to the driver.
 # The driver commits the transactions once all tasks have succeeded. So a task that fails makes
@@ -28,35 +28,52 @@ driver commits the transactions of all tasks (:mod:`.verdict`).
 #   have opened the id. So the first attempt checks that its transaction is still open, before and
 #   after it leaves the note (``parts.note_whole``), and fails if it is not.
 #
-# The driver's part, and what a killed driver leaves, is described in :mod:`.verdict`. Another run
+# The driver's part, and what a killed driver leaves, is described in :mod:`.commit_protocol`. Another run
 # may cut the rows into other tasks: :mod:`.whole_write` detects that.
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeVar
 
 import trio
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 import trikafka
-from trikafka import GroupMetadata, ProducerFencedError, TrikafkaError
+from trikafka import (
+    BootstrapError,
+    GroupMetadata,
+    ProducerConfig,
+    ProducerFencedError,
+    RequestTimedOutError,
+    TrikafkaError,
+)
 
-from . import verdict
-from .parts import Account, Part, Whole, Written, admin_settings, find_whole, note_whole
-from .patience import enter
-from .row_digest import Rows
+from . import commit_protocol
+from .row_digest import RowDigest
 from .whole_write import BATCH
 from .write_options import WriteOptions
+from .write_parts import (
+    Account,
+    CompletePart,
+    Part,
+    Written,
+    admin_settings,
+    find_complete_part,
+    note_complete_part,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_log = logging.getLogger("trikafka.spark")
+Client = TypeVar("Client")
 #: Tables to send together, each with its topic.
 _Some: TypeAlias = "list[tuple[str, pa.Table]]"
 #: Rows and bytes of one table; the next table is gathered while this one is sent.
@@ -89,7 +106,7 @@ class TrikafkaWriter(DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the transactions of all tasks, which have all succeeded."""
         if self._options.exactly_once:
-            verdict.commit(self._options, messages)
+            commit_protocol.commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Abort the open transactions, after a task or the commit has failed.
@@ -97,7 +114,7 @@ class TrikafkaWriter(DataSourceArrowWriter):
         Spark calls this in a process of its own.
         """
         if self._options.exactly_once:
-            verdict.abort(self._options, messages)
+            commit_protocol.abort(self._options, messages)
 
     def _part(self) -> Part:
         options, task = self._options, this_task()
@@ -151,7 +168,7 @@ async def _write(
         if first is None:
             return Written(0)
         async with AsyncExitStack() as stack:
-            producer = await enter(
+            producer = await _enter(
                 stack, options, lambda: trikafka.open_producer(**options.settings)
             )
             await _send(producer, tables, first)
@@ -163,8 +180,8 @@ async def _write_once(
 ) -> Written:
     topic = None if first is None else first[0][0]
     async with AsyncExitStack() as stack:
-        admin = await enter(stack, options, lambda: trikafka.open_admin(**admin_settings(options)))
-        if (whole := await find_whole(admin, part)) is not None:
+        admin = await _enter(stack, options, lambda: trikafka.open_admin(**admin_settings(options)))
+        if (whole := await find_complete_part(admin, part)) is not None:
             return await _hand_over(admin, tables, part, whole, topic)
         if first is None or topic is None:
             return Written(0, account=Account(part, tables.seen))
@@ -183,20 +200,48 @@ async def _write_once(
                     await txn.send_offsets(
                         part.mark(topic, tables.seen), GroupMetadata(part.transactional_id)
                     )
-                    whole = Whole(await txn.detach(), tables.seen)
+                    whole = CompletePart(await txn.detach(), tables.seen)
             except TrikafkaError as error:
                 if _is_fenced(error):
                     error.add_note(_why_fenced(options, trio.current_time() - began))
                 raise
-            await note_whole(options, admin, part, topic, whole)
+            await note_complete_part(options, admin, part, topic, whole)
             account = Account(part, whole.rows, topic=topic)
             return Written(
                 whole.rows.count, part=part, transaction=whole.transaction, account=account
             )
 
 
+async def _enter(
+    stack: AsyncExitStack,
+    options: WriteOptions,
+    make: Callable[[], AbstractAsyncContextManager[Client]],
+) -> Client:
+    """Enter the client that ``make`` makes, and return it.
+
+    If no address responds, the opening is repeated for up to ``max.block.ms``. The last attempt is
+    waited for: it takes ``request.timeout.ms``. If a connection is refused, there is no broker at
+    the address, and the error is raised at once.
+    """
+    limit = options.settings.get("max_block_ms", ProducerConfig().max_block_ms) / 1000
+    ends, logged = trio.current_time() + limit, False
+    while True:
+        try:
+            client: Client = await stack.enter_async_context(make())
+        except BootstrapError as error:
+            if not isinstance(error.__cause__, RequestTimedOutError) or trio.current_time() >= ends:
+                raise
+            if not logged:
+                _log.warning(
+                    "%s; it is asked again for up to %g s (kafka.max.block.ms)", error, limit
+                )
+            logged = True
+        else:
+            return client
+
+
 async def _hand_over(
-    admin: trikafka.Admin, tables: _Tables, part: Part, whole: Whole, topic: str | None
+    admin: trikafka.Admin, tables: _Tables, part: Part, whole: CompletePart, topic: str | None
 ) -> Written:
     """Return the transaction of another attempt that has written this part.
 
@@ -255,7 +300,7 @@ class _Tables:
         self._options = options
         #: The rows that were read; complete once :meth:`next` has returned ``None``.
         self.rows = 0
-        self.seen = Rows()
+        self.seen = RowDigest()
         self._iterator = iterator
         self._items: queue.Queue[_Some | BaseException | None] = queue.Queue(1)
         self._left = self._ended = False

@@ -23,14 +23,14 @@ from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import ExportPlan
 
 from ..object_address import ObjectAddress
+from .abandoned_plans import refuse_abandoned
 from .columns import table_schema
-from .explaining import explained
-from .fitting import check_fit, check_partitions, check_still
 from .footers import Bounds, DataFile
-from .giving_up import refuse_given_up
-from .log import ATTEMPTS, KEY, pause, sync
+from .library_errors import explained
 from .options import LakeOptions
 from .stores import folder_of, lake_store
+from .table_fit import check_fit, check_partitions, check_still
+from .table_log import ATTEMPTS, KEY, pause, sync
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first and last microsecond of the years that times in JSON can have.
@@ -218,7 +218,7 @@ class DeltaLog:
         if (found := self._once(plan, add)) is not None and self._is_given_up(
             found, plan.format, plan.number
         ):
-            refuse_given_up(self.title, plan)
+            refuse_abandoned(self.title, plan)
 
     def give_up(self, plan: ExportPlan) -> None:
         """Abandon the plan by a commit with its transaction id.

@@ -17,7 +17,7 @@ from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import WrittenFile
 
 from ..folders import day_of
-from .giving_up import FilesGoneError
+from .abandoned_plans import FilesGoneError
 
 #: Footers that are read at the same time.
 _TOGETHER = 8

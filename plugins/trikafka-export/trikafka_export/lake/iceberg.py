@@ -33,14 +33,14 @@ from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import ExportPlan
 
 from ..object_address import SCHEMES
-from .explaining import advised, explained
-from .fitting import check_fit, check_ids, check_partitions
+from .abandoned_plans import refuse_abandoned
 from .footers import DataFile
-from .giving_up import refuse_given_up
 from .iceberg_files import data_file
-from .log import ATTEMPTS, KEY, pause, sync
+from .library_errors import advised, explained
 from .options import LakeOptions
 from .stores import lake_store
+from .table_fit import check_fit, check_ids, check_partitions
+from .table_log import ATTEMPTS, KEY, pause, sync
 from .vended_keys import VendedKeys, are_vended
 
 if TYPE_CHECKING:
@@ -270,7 +270,7 @@ class IcebergLog:
         if (found := self._once(plan, add)) is not None and _given_up(
             plan.format, plan.number
         ) in found.metadata.properties:
-            refuse_given_up(self.title, plan)
+            refuse_abandoned(self.title, plan)
 
     def give_up(self, plan: ExportPlan) -> None:
         """Abandon the plan by a snapshot without files.

@@ -17,12 +17,12 @@ from trikafka.interfaces import ExportCheck, ExportPlan, ExportState, PlannedRan
 from ..folders import AGAIN
 from ..formats.options import SECRET_OPTIONS
 from ..sink import ParquetSink
-from .explaining import check_library
-from .giving_up import FilesGoneError
+from .abandoned_plans import FilesGoneError
+from .library_errors import check_library
 from .options import LakeOptions, lake_options
 
 if TYPE_CHECKING:
-    from .log import TableLog
+    from .table_log import TableLog
 
 T = TypeVar("T")
 #: Seconds that a catalog or a table's store may take for one request, such as the commit of a plan
@@ -211,7 +211,7 @@ class LakeSink(ParquetSink):
 
     async def check(self) -> ExportCheck:
         """Count the table's rows again."""
-        from .checking import check_lake
+        from .table_check import check_lake
 
         return await self._asked(
             lambda: check_lake(self._log, self._store), limit=math.inf

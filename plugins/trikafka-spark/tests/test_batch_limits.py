@@ -7,9 +7,9 @@ import json
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from trikafka_spark.limits import Patience, share
-from trikafka_spark.offsets import from_json, ids_of, to_json
-from trikafka_spark.options import Rates
+from trikafka_spark.batch_limits import BatchDelay, share
+from trikafka_spark.checkpoint_offsets import from_json, ids_of, to_json
+from trikafka_spark.read_options import Rates
 
 from trikafka import TopicPartition, TrikafkaError
 
@@ -45,13 +45,13 @@ def test_share_stays_in_range_and_advances(lags: list[tuple[int, int]], most: in
 
 
 def test_batch_waits_for_a_minimum_or_a_delay() -> None:
-    patience = Patience(Rates(least=10, delay=60.0))
+    patience = BatchDelay(Rates(least=10, delay=60.0))
     assert not patience.waits(1, 1_000.0), "the first one does not wait"
     assert patience.waits(9, 1_001.0)
     assert not patience.waits(10, 1_002.0)
     assert patience.waits(0, 1_061.9)
     assert not patience.waits(0, 1_062.0)
-    assert not Patience(Rates()).waits(0, 0.0)
+    assert not BatchDelay(Rates()).waits(0, 0.0)
 
 
 def test_offsets_have_the_connectors_format() -> None:

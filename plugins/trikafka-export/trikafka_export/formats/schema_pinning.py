@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trikafka import ConfigurationError, ExportError, KafkaTimeoutError, OffsetRange, TrikafkaError
 
-from .choosing import choose, named
 from .options import COLUMNS, ParseOptions, RegistrySettings, check_package
+from .schema_choice import choose, named
 
 if TYPE_CHECKING:
     from ..task import Stopper

@@ -32,7 +32,7 @@ _FEW_ROWS = 1_024
 _ALWAYS = ("topic", "partition", "offset", "timestampType")
 
 
-class Columns:
+class QueryColumns:
     """The columns to make of a batch, and their names.
 
     Spark compares their Arrow schema exactly.

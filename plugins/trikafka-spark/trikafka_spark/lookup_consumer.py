@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 
 import trio
 
-from .options import ReadOptions
-from .ranges import open_reader
+from .range_planning import open_reader
+from .read_options import ReadOptions
 
 T = TypeVar("T")
 
 
-class Asking:
+class LookupConsumer:
     """A consumer in a Trio loop in a thread of its own, opened by the first question.
 
     After an error the next question opens another one.
@@ -26,7 +26,7 @@ class Asking:
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
-        self._loop: _Loop | None = None
+        self._loop: _ConsumerThread | None = None
 
     def __call__(self, question: Callable[[Any], Awaitable[T]]) -> T:
         """Await ``question(consumer)`` in the loop, and return its result.
@@ -34,7 +34,7 @@ class Asking:
         Raises the error of the question, or of opening the consumer.
         """
         if self._loop is None:
-            self._loop = _Loop(self._options)
+            self._loop = _ConsumerThread(self._options)
         try:
             return self._loop.run(question)
         except BaseException:
@@ -55,7 +55,7 @@ class Asking:
         return {"_options": self._options, "_loop": None}  # a copy in another process has its own
 
 
-class _Loop:
+class _ConsumerThread:
     """The thread and its consumer. ``_error`` is why the consumer could not be opened."""
 
     def __init__(self, options: ReadOptions) -> None:
@@ -63,7 +63,7 @@ class _Loop:
         self._ready = threading.Event()
         self._error: BaseException | None = None
         self._consumer: Any = None
-        self._thread = threading.Thread(target=self._run, name="trikafka asking", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="trikafka lookups", daemon=True)
         self._thread.start()
         self._ready.wait()
         if self._error is not None:

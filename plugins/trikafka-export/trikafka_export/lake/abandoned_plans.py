@@ -21,7 +21,7 @@ class FilesGoneError(ExportError):
         )
 
 
-def refuse_given_up(title: str, plan: ExportPlan) -> None:
+def refuse_abandoned(title: str, plan: ExportPlan) -> None:
     """Raise :exc:`ExportError`: another run has abandoned the plan that was to be committed."""
     raise ExportError(
         f"plan {plan.number} of {title} was given up by another run, for files of it were gone; "

@@ -46,7 +46,7 @@ from trikafka import (
     UnsupportedVersionError,
 )
 
-from .row_digest import Rows
+from .row_digest import RowDigest
 from .write_options import WriteOptions
 
 
@@ -81,7 +81,7 @@ class Part:
     def _note(self, **more: Any) -> str:
         return json.dumps({"trikafka": self.run, "number": self.number, **more})
 
-    def mark(self, topic: str, rows: Rows) -> dict[TopicPartition, OffsetAndMetadata]:
+    def mark(self, topic: str, rows: RowDigest) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the mark as an offset of ``topic``, which must exist."""
         note = self._note(rows=rows.to_list())
         return {TopicPartition(topic, 0): OffsetAndMetadata(self.number, metadata=note)}
@@ -97,7 +97,7 @@ class Part:
                 if mark["trikafka"] == self.run and mark["number"] >= self.number:
                     later = mark["number"] > self.number
                     return Mark(
-                        Rows.from_list(mark["rows"]) if not later and "rows" in mark else None,
+                        RowDigest.from_list(mark["rows"]) if not later and "rows" in mark else None,
                         later,
                     )
             except (ValueError, TypeError, KeyError):
@@ -135,7 +135,7 @@ class Mark:
     do not. A ``later`` part has rows of its own.
     """
 
-    rows: Rows | None = None
+    rows: RowDigest | None = None
     later: bool = False
 
 
@@ -149,7 +149,7 @@ class Account:
     """
 
     part: Part
-    given: Rows
+    given: RowDigest
     mark: Mark | None = None
     topic: str | None = None
 
@@ -183,15 +183,15 @@ def noting_settings(options: WriteOptions) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class CompletePart:
     """A part that is written in an open transaction, and the digest of its rows."""
 
     transaction: DetachedTransaction
-    rows: Rows
+    rows: RowDigest
 
 
-async def note_whole(
-    options: WriteOptions, admin: Admin, part: Part, topic: str, whole: Whole
+async def note_complete_part(
+    options: WriteOptions, admin: Admin, part: Part, topic: str, whole: CompletePart
 ) -> None:
     """Leave the note of a written part, as an offset of ``topic``, which must exist.
 
@@ -227,7 +227,7 @@ async def _check_open(admin: Admin, transaction: DetachedTransaction) -> None:
         )
 
 
-async def find_whole(admin: Admin, part: Part) -> Whole | None:
+async def find_complete_part(admin: Admin, part: Part) -> CompletePart | None:
     """Return what another attempt of the same write has written, if its transaction is still open.
 
     A task calls this before it opens the transactional id. Opening the id would abort a transaction
@@ -241,13 +241,13 @@ async def find_whole(admin: Admin, part: Part) -> Whole | None:
     return None
 
 
-def _noted(part: Part, note: str) -> Whole | None:
+def _noted(part: Part, note: str) -> CompletePart | None:
     try:
         body = json.loads(note)
         if (body["write"], body["number"]) != (part.write, part.number):
             return None
         transaction = DetachedTransaction(part.transactional_id, *map(int, body["transaction"]))
-        return Whole(transaction, Rows.from_list(body["rows"]))
+        return CompletePart(transaction, RowDigest.from_list(body["rows"]))
     except (ValueError, TypeError, KeyError):
         return None
 

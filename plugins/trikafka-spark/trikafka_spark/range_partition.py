@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
-from .options import ReadOptions
-from .ranges import Planned
-from .worker import settle
+from .python_worker import settle
+from .range_planning import Planned
+from .read_options import ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from .pruning import Columns
+    from .query_columns import QueryColumns
 
 
 class RangePartition(InputPartition):
@@ -27,7 +27,7 @@ class RangePartition(InputPartition):
 
 
 def read_planned(
-    planned: Planned, options: ReadOptions, columns: Columns
+    planned: Planned, options: ReadOptions, columns: QueryColumns
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records of a planned range, in the columns of the query."""
     from trikafka_export.reader import kept_reader

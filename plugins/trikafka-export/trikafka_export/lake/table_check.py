@@ -11,7 +11,7 @@ import numpy as np
 from trikafka import ExportStore, TopicPartition
 from trikafka.interfaces import ExportCheck, WrittenFile
 
-from .log import TableLog
+from .table_log import TableLog
 
 #: Offsets that are counted at once, with one byte each.
 _AT_ONCE = 16 << 20

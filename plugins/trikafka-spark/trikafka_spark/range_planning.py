@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import trikafka
 from trikafka import OffsetOutOfRangeError, OffsetRange, TopicPartition, TrikafkaError
 
-from .options import EARLIEST, LATEST, Bound, ReadOptions
+from .read_options import EARLIEST, LATEST, Bound, ReadOptions
 from .topic_patterns import topic_pattern
 
 

@@ -15,14 +15,14 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import trio
-from trikafka_export.rounds import Rounds, Try, units
+from trikafka_export.rounds import RangeAttempt, Rounds, units
 from trikafka_export.task import WriteTask
 
 from trikafka import ExportError
 
-from .cancelling import CancellableCall
+from .cancellable_call import CancellableCall
 from .range_units import Unit, error_from_text, error_of, run_unit
-from .session import answers, first_line, text_of
+from .shared_context import answers, first_line, text_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -105,7 +105,9 @@ class SparkJob:
             rounds.note(self._round(tries, f"{self._tag}-{number}"))
         return rounds.results
 
-    def _round(self, tries: Sequence[Try], name: str) -> list[tuple[int, Exception | None]]:
+    def _round(
+        self, tries: Sequence[RangeAttempt], name: str
+    ) -> list[tuple[int, Exception | None]]:
         secret, rows, done = self._secret, self._rows, self._done
 
         def run(unit: Unit) -> list[str | None]:

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pytest
 import trio
 from known_topics import committed
-from trikafka_spark import verdict, writing
-from trikafka_spark.parts import Part, Written
+from trikafka_spark import commit_protocol, writing
 from trikafka_spark.write_options import WriteOptions
+from trikafka_spark.write_parts import Part, Written
 from trikafka_spark.writing import write_task
 
 import trikafka
@@ -84,10 +84,10 @@ class Job:
         return [await self.task(number, batch=batch) for number in range(4)]
 
     async def commit(self, messages: list[Any]) -> None:
-        await trio.to_thread.run_sync(verdict.commit, self.options, messages)
+        await trio.to_thread.run_sync(commit_protocol.commit, self.options, messages)
 
     async def abort(self, messages: list[Any]) -> None:
-        await trio.to_thread.run_sync(verdict.abort, self.options, messages)
+        await trio.to_thread.run_sync(commit_protocol.abort, self.options, messages)
 
     async def seen(self) -> Counter[bytes]:
         """Return the committed rows, found by librdkafka."""
@@ -464,7 +464,7 @@ async def test_late_copy_is_committed_with_the_others(
 ) -> None:
     """A copy that completes just after the driver has looked is committed with the others."""
     messages = [await job.task(0, write="w"), await job.task(1, write="w")]
-    plain = verdict._not_open
+    plain = commit_protocol._not_open
 
     async def look(*given: Any) -> Any:
         found = await plain(*given)
@@ -473,7 +473,7 @@ async def test_late_copy_is_committed_with_the_others(
             await job.task(1, write="w")
         return found
 
-    monkeypatch.setattr(verdict, "_not_open", look)
+    monkeypatch.setattr(commit_protocol, "_not_open", look)
     with trio.fail_after(30):
         await job.commit(messages)
     assert sum((await job.seen()).values()) == 2 * ROWS

@@ -11,7 +11,7 @@ from trikafka_export.runners import STOP_LIMIT
 
 from trikafka import ConfigurationError
 
-from . import session
+from . import shared_context
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -45,7 +45,7 @@ class SparkRunner:
         Raises:
             ExportError: One of them is missing.
         """
-        session.check_requirements()
+        shared_context.check_requirements()
 
     async def start(self, settings: Mapping[str, Any]) -> None:
         """Start Spark unless it runs.
@@ -65,7 +65,7 @@ class SparkRunner:
         self, tasks: Sequence[Any], report: Callable[[int, int], None]
     ) -> Sequence[Exception | None]:
         """Run the tasks as Spark jobs; see :class:`SparkJob`."""
-        from .job import SparkJob
+        from .spark_job import SparkJob
 
         assert self._context is not None, "the runner was started"
         job = SparkJob(self._context, tasks, self._limiter)
@@ -105,7 +105,7 @@ class KeptSpark:
     async def started(self) -> SparkContext:
         """Return the context; start one if there is none that works."""
         if (context := self._context) is not None and await trio.to_thread.run_sync(
-            session.answers, context, abandon_on_cancel=True, limiter=self._limiter
+            shared_context.answers, context, abandon_on_cancel=True, limiter=self._limiter
         ):
             return context
         await self.leave(STOP_LIMIT)
@@ -121,14 +121,14 @@ class KeptSpark:
 
     def _start(self, unwanted: threading.Event) -> SparkContext:
         """Start the context, and hand it over; release it if it is not wanted any more."""
-        context = session.acquire(*self._settings)
+        context = shared_context.acquire(*self._settings)
         with self._handing_over:
             wanted = not unwanted.is_set()
             if wanted:
                 self._context = context
         if not wanted:
-            session.release(context)
-        from . import job  # noqa: F401  (slow imports belong in this thread)
+            shared_context.release(context)
+        from . import spark_job  # noqa: F401  (slow imports belong in this thread)
 
         return context
 
@@ -143,7 +143,7 @@ class KeptSpark:
             return
         with trio.move_on_after(_SILENT_LIMIT if self.silent else limit, shield=True) as scope:
             await trio.to_thread.run_sync(
-                session.release, context, abandon_on_cancel=True, limiter=self._limiter
+                shared_context.release, context, abandon_on_cancel=True, limiter=self._limiter
             )
         if scope.cancelled_caught:
-            session.kill(context)
+            shared_context.kill(context)

@@ -46,10 +46,10 @@ from trikafka import (
     UnsupportedVersionError,
 )
 
-from .parts import Part, Written, admin_settings, find_whole, is_open
-from .side_by_side import side_by_side
+from .concurrent_calls import call_concurrently
 from .whole_write import is_complete
 from .write_options import WriteOptions
+from .write_parts import Part, Written, admin_settings, find_complete_part, is_open
 
 #: Seconds that each transaction adds to the time limit for all ends; 4 ms were measured.
 _EACH = 0.02
@@ -197,7 +197,7 @@ async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str])
         with contextlib.suppress(
             TrikafkaError
         ):  # BrokerResponseError: the id has never had a transaction
-            if (whole := await find_whole(admin, its)) is not None:
+            if (whole := await find_complete_part(admin, its)) is not None:
                 found[its] = whole.transaction
             elif (
                 alone
@@ -209,7 +209,7 @@ async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str])
 
     with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
         alone = not unheard or not await _not_open(admin, waiting)
-        await side_by_side(look, unheard)
+        await call_concurrently(look, unheard)
     return found
 
 
@@ -223,10 +223,10 @@ async def _replaced(admin: Admin, closed: dict[Part, TrikafkaError]) -> _Waiting
 
     async def look(part: Part) -> None:
         with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
-            if (whole := await find_whole(admin, part)) is not None:
+            if (whole := await find_complete_part(admin, part)) is not None:
                 found[part] = whole.transaction
 
-    await side_by_side(look, closed)
+    await call_concurrently(look, closed)
     return found
 
 
@@ -269,7 +269,7 @@ async def _end(
         except TrikafkaError as error:
             failed[part] = error
 
-    await side_by_side(end, waiting)
+    await call_concurrently(end, waiting)
     return failed
 
 
@@ -287,7 +287,7 @@ async def _uncommitted(
             if await part.committed(admin, timeout=_LOOK_LIMIT) is not None:
                 del left[part]
 
-    await side_by_side(look, failed)
+    await call_concurrently(look, failed)
     return left
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from trikafka import ConfigurationError, TopicPartition
 
 from .kafka_settings import consumer_settings
-from .option_parsing import Given, lists_of_partitions
+from .option_parsing import QueryOptions, lists_of_partitions
 from .topic_patterns import topic_pattern
 
 EARLIEST, LATEST = -2, -1
@@ -104,7 +104,7 @@ def read_options(
     Raises:
         ConfigurationError: An option is unknown or not valid.
     """
-    given = Given(options)
+    given = QueryOptions(options)
     if "pushFilters" in given:
         raise ConfigurationError(
             "the option 'pushFilters' was removed: choose what is fetched by startingOffsets, "
@@ -144,7 +144,7 @@ def read_options(
     )
 
 
-def _chosen(given: Given) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], str | None]:
+def _chosen(given: QueryOptions) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], str | None]:
     ways = [name for name in _CHOICES if name in given]
     if len(ways) != 1:
         raise ConfigurationError(
@@ -165,7 +165,7 @@ def _chosen(given: Given) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], 
     return (), (), text
 
 
-def _batch_bounds(given: Given) -> tuple[Bound, Bound]:
+def _batch_bounds(given: QueryOptions) -> tuple[Bound, Bound]:
     starting, ending = _bound(given, "starting", EARLIEST), _bound(given, "ending", LATEST)
     if LATEST in starting.specials:
         raise ConfigurationError("startingOffsets must not be 'latest' (-1) in a batch query")
@@ -175,7 +175,7 @@ def _batch_bounds(given: Given) -> tuple[Bound, Bound]:
     return starting, ending
 
 
-def _streaming_bounds(given: Given) -> Bound:
+def _streaming_bounds(given: QueryOptions) -> Bound:
     for name in _ENDING:
         if name in given:
             raise ConfigurationError(f"{name} is not valid in a streaming query, which has no end")
@@ -206,7 +206,7 @@ def _check_order(starting: Bound, ending: Bound) -> None:
             )
 
 
-def _bound(given: Given, which: str, default: int) -> Bound:
+def _bound(given: QueryOptions, which: str, default: int) -> Bound:
     """Return a bound by the connector's precedence: one time, times by partition, offsets."""
     if f"{which}Timestamp" in given:
         return Bound(timestamp=given.whole(f"{which}Timestamp", least=0))
@@ -221,7 +221,7 @@ def _bound(given: Given, which: str, default: int) -> Bound:
     return Bound(offsets=given.by_partition(name, least=EARLIEST))
 
 
-def _rates(given: Given) -> Rates:
+def _rates(given: QueryOptions) -> Rates:
     most, least = given.whole("maxOffsetsPerTrigger"), given.whole("minOffsetsPerTrigger")
     if most is not None and least is not None and least > most:
         raise ConfigurationError(
@@ -230,7 +230,7 @@ def _rates(given: Given) -> Rates:
     return Rates(most, least, given.milliseconds("maxTriggerDelay", 900_000.0) / 1000)
 
 
-def _group(given: Given) -> str | None:
+def _group(given: QueryOptions) -> str | None:
     if "groupId" not in given:
         return None
     name = (given.text("groupId") or "").strip()
@@ -239,7 +239,7 @@ def _group(given: Given) -> str | None:
     return name
 
 
-def _tell_ignored(given: Given, names: tuple[str, ...], whose: str) -> None:
+def _tell_ignored(given: QueryOptions, names: tuple[str, ...], whose: str) -> None:
     if found := [name for name in names if name in given]:
         _log.warning(
             "these options have no effect here, they are for %s: %s", whose, ", ".join(found)

@@ -12,7 +12,7 @@ from trikafka import ConfigurationError, KafkaTimeoutError, TrikafkaError
 from trikafka.interfaces import PlannedRange
 
 from .errors import SchemaError, SchemaRegistryTimeoutError
-from .pinning import is_pinned
+from .schema_pinning import is_pinned
 
 
 class MissingSchemas:

@@ -29,9 +29,9 @@ One reader plans, in a process that lives as long as the query. Copies of it rea
 # beyond those in the checkpoint, so offsets alone do not show that anything was lost. The id does
 # (KIP-516). It must survive a restart of the query, and a Python source keeps nothing in the
 # checkpoint but its offsets. So the id is part of the offsets, in a form that Spark's own connector
-# passes over (:mod:`.offsets`): a query can change from one source to the other and back. Within a
+# passes over (:mod:`.checkpoint_offsets`): a query can change from one source to the other and back. Within a
 # run ``_Topics`` compares each look with the look before, and ``plan`` compares the ids of the
-# batch's start. Each task compares the id once more while it reads (:mod:`.reading`).
+# batch's start. Each task compares the id once more while it reads (:mod:`trikafka_export.reading`).
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ from trikafka import (
     TrikafkaError,
 )
 
-from .asking import Asking
-from .limits import Patience, share
-from .offsets import from_json, ids_of, to_json
-from .options import LATEST, ReadOptions
-from .partition import RangePartition, read_planned
-from .pruning import Columns
-from .ranges import Planned, find_partitions, plan_each, resolve
-from .worker import Acknowledging
+from .batch_limits import BatchDelay, share
+from .checkpoint_offsets import from_json, ids_of, to_json
+from .lookup_consumer import LookupConsumer
+from .python_worker import Acknowledging
+from .query_columns import QueryColumns
+from .range_partition import RangePartition, read_planned
+from .range_planning import Planned, find_partitions, plan_each, resolve
+from .read_options import LATEST, ReadOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -84,10 +84,10 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
-        self._columns = Columns(schema)
-        self._ask = Asking(options)
+        self._columns = QueryColumns(schema)
+        self._ask = LookupConsumer(options)
         self._topics = _Topics(options)
-        self._patience = Patience(options.rates)
+        self._patience = BatchDelay(options.rates)
         self._initial: Offsets | None = None
         #: The partitions that begin at their end: a later run may find a later start for them.
         self._moving: set[TopicPartition] = set()

@@ -11,7 +11,7 @@
 # The lookup is in the JVM. A session's sources are asked for by the session, and an active session
 # belongs to a thread, so nothing can be registered for all threads. PySpark's readers make their
 # session the active one before they call the JVM; its writers do not. :func:`register` wraps the
-# writers so that they do (:mod:`.writers`). Each function here with a session makes it active, too.
+# writers so that they do (:mod:`.active_session`). Each function here with a session makes it active, too.
 #
 # Cancellation: a Spark job can be cancelled by its tag, from any thread. Tags belong to the thread
 # that starts the job, and Trio uses a thread again for other work, so ``_tagged`` removes the tag
@@ -30,8 +30,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 import trio
 
-from .cancelling import CancellableCall
-from .writers import made_active, wrap_writers
+from .active_session import made_active, wrap_writers
+from .cancellable_call import CancellableCall
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

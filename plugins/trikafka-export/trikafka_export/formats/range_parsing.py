@@ -10,13 +10,13 @@ from typing import Any
 from trikafka import PieceLog
 
 from ..folders import AGAIN
-from .letters import FileLetters, Letters, TopicLetters
+from .dead_letters import FileLetters, Letters, TopicLetters
 from .options import RegistrySettings
 from .parsing import Parser, Wait
 
 
 @dataclass(frozen=True, slots=True)
-class ReadOptions:
+class ParsingOptions:
     """Options of a task besides the plan's format. Pickled by Spark; shows no secrets."""
 
     registry: RegistrySettings | None = None
@@ -24,7 +24,7 @@ class ReadOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class RangeParsing:
     """The parsing of one range. ``letters`` creates the dead letters of a piece."""
 
     parser: Parser | None
@@ -34,12 +34,12 @@ class Reading:
     def of(
         format: Mapping[str, Any],
         topic: str,
-        options: ReadOptions = ReadOptions(),
+        options: ParsingOptions = ParsingOptions(),
         settings: Mapping[str, Any] | None = None,
         *,
         wait: Wait = time.sleep,
         on_start: Callable[[Callable[[], None]], None] = lambda end: None,
-    ) -> Reading:
+    ) -> RangeParsing:
         """Return the parsing of a topic.
 
         Args:
@@ -53,5 +53,5 @@ class Reading:
         parser = Parser.of(format, topic, options.registry, wait)
         dead = options.dead_letter_topic
         if dead is None:
-            return Reading(parser, lambda log: FileLetters(log, str(format.get(AGAIN, ""))))
-        return Reading(parser, lambda log: TopicLetters(dead, settings or {}, on_start))
+            return RangeParsing(parser, lambda log: FileLetters(log, str(format.get(AGAIN, ""))))
+        return RangeParsing(parser, lambda log: TopicLetters(dead, settings or {}, on_start))

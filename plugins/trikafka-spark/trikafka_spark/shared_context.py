@@ -43,8 +43,8 @@ from trikafka_export import scratch
 import trikafka
 from trikafka import ExportError
 
+from .active_session import wrap_writers
 from .jvm_settings import in_a_file
-from .writers import wrap_writers
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext

@@ -12,7 +12,7 @@ _AT_ONCE = 64
 T = TypeVar("T")
 
 
-async def side_by_side(work: Callable[[T], Awaitable[None]], things: Iterable[T]) -> None:
+async def call_concurrently(work: Callable[[T], Awaitable[None]], things: Iterable[T]) -> None:
     """Call ``work`` with each of the things, 64 at a time.
 
     Raises:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from trikafka import TopicPartition
 
-from .options import Rates
+from .read_options import Rates
 
 Offsets = Mapping[TopicPartition, int]
 
@@ -32,7 +32,7 @@ def share(most: int, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int
     return found
 
 
-class Patience:
+class BatchDelay:
     """The decision to wait for more offsets before a batch.
 
     A batch of less than ``least`` offsets waits, but no longer than ``delay`` seconds after the
