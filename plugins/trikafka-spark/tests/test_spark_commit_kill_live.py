@@ -23,7 +23,7 @@ RECORDS = 90
 CHILD = Path(__file__).with_name("standing_child.py")
 
 
-#: Two moments with Spark's own processes; test_write_verdict_live.py has all moments without them.
+#: Two moments with Spark's own processes; test_write_commits_live.py has all moments without them.
 @pytest.mark.parametrize(("moment", "timeout_ms"), [("between", 900_000), ("before", 4_000)])
 async def test_killed_commit_is_finished_by_the_next(
     moment: str,

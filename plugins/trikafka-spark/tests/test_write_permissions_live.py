@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from test_write_verdict_live import ROWS, Job
+from test_write_commits_live import ROWS, Job
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 from trikafka_spark.write_parts import Written
