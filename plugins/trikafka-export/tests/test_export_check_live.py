@@ -51,7 +51,7 @@ def test_check_of_empty_exports_passes(
     first.write_bytes(first.read_bytes()[:-9] + b"x" + first.read_bytes()[-8:])
     code, out, _ = command(["--check", "--deep", str(root)], capsys)
     assert code == 1
-    assert out.startswith(f"{first.name} has other bytes than were written: their CRC-32C is ")
+    assert out.startswith(f"{first.name} has changed: its CRC-32C is ")
     assert '"unhashed": 0' in command(["--check", "--deep", "--json", str(root)], capsys)[1]
     code, _, err = command(["--deep", topic, str(root)], capsys)
     assert (code, "--deep is for --check" in err) == (2, True)
@@ -110,7 +110,7 @@ def test_unfinished_plan_is_reported(
     code, out, _ = command(["--check", str(root)], capsys)
     assert (code, out) == (
         0,
-        "plan 1 is not finished, and not counted here: run the export again, which finishes it\n",
+        "plan 1 is unfinished, and not counted here; the next export finishes it\n",
     )
     assert '"unfinished": 1' in command(["--check", "--json", str(root)], capsys)[1]
     trio.run(partial(trikafka.export, topic, root, bootstrap_servers=servers))

@@ -21,10 +21,10 @@ import trikafka
 from trikafka import ConfigurationError, ExportError
 
 ICEBERG = (
-    "the place of an Iceberg table, to which files are not just added; exports go there with "
-    "format=iceberg"
+    "the place of an Iceberg table, in which plain files are no part of the table; exports go "
+    "there with format=iceberg"
 )
-DELTA = "a Delta table, to which files are not just added; exports go there with format=delta"
+DELTA = "a Delta table, in which plain files are no part of the table; exports go there with format=delta"
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -283,8 +283,8 @@ async def test_other_topics_and_lost_files_are_reported(
         for _ in range(2):
             assert (await exporter.run()).rows == 0
     [line] = told(caplog)
-    assert line.startswith(f"{root} lacks what was exported to it: {second}-")
+    assert line.startswith(f"{root} lacks files that were exported to it: {second}-")
     assert (
-        " more. An export writes nothing again: --check tells all that is lost; a new destination "
-        "gets all records"
+        " more. An export does not write them again; --check lists what is missing, and an "
+        "export to a new destination writes all records"
     ) in line

@@ -14,7 +14,7 @@ LATE = (
     "t-1 could not be exported: reading t-1 from offset {} did not finish within {} s (1 attempt)"
 )
 GONE = (
-    "t-0, t-12 could not be exported: t-0 holds the offsets [30, {}), but [0, 100) are to be read"
+    "t-0, t-12 could not be exported: t-0 holds the offsets [30, {}), but [0, 100) were to be read"
 )
 
 

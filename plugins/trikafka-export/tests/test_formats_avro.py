@@ -219,12 +219,12 @@ def test_neighbouring_halves_are_both_refused() -> None:
         (record(field("next", ["null", "a.R"])), "field next is the record a.R again, in itself"),
         (record(), "which has no fields"),
         ("null", "is null: there is nothing to read"),
-        ({"type": "array", "items": "null"}, "an array of what takes no bytes"),
+        ({"type": "array", "items": "null"}, "an array whose items take no bytes"),
         (
             record(
                 field("a", {"type": "array", "items": {"type": "fixed", "name": "Z", "size": 0}})
             ),
-            "what takes no bytes",
+            "an array whose items take no bytes",
         ),
         (
             logical("bytes", "decimal", precision=90),

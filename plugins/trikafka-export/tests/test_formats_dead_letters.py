@@ -81,12 +81,12 @@ async def test_exported_topic_gets_no_letters(
         {"value_format": "json", "value_schema": {"n": "int64"}, "dead_letter_topic": "dead"}
     )
     sink = ParquetSink(tmp_path, options)
-    with pytest.raises(ConfigurationError, match="'dead' is exported itself"):
+    with pytest.raises(ConfigurationError, match="'dead' is itself exported"):
         await sink.pin(ExportState(), [OffsetRange("dead", 0, 0, 1)], {})
-    with pytest.raises(ConfigurationError, match="'dead' is exported itself"):
+    with pytest.raises(ConfigurationError, match="'dead' is itself exported"):
         await sink.pin(ExportState(topic_ids={"t": None, "dead": None}), [], {})
     plan = ExportPlan(
         1, "id", "now", None, {"t": None, "dead": None}, "read_committed", (PLANNED,), {}, {}, ()
     )
-    with pytest.raises(ConfigurationError, match="'dead' is exported itself"):
+    with pytest.raises(ConfigurationError, match="'dead' is itself exported"):
         await sink.write(plan, plan.ranges, {}, lambda *_: None)

@@ -51,7 +51,7 @@ REGISTRY = "http://registry:8081"
         ({"value_format": "avro", "value_schema": {"type": "x"}}, "value_schema cannot be parsed"),
         (
             {"value_format": "protobuf", "value_schema": b"\xff", "value_message": "M"},
-            "value_schema is no descriptor set",
+            "value_schema is not a descriptor set",
         ),
         ({"value_format": "protobuf", "value_schema": b""}, "value_message is missing"),
         (

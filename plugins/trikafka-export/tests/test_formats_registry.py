@@ -86,13 +86,13 @@ def test_unknown_id_is_an_unreadable_record(
     """Only the registry's own error for an unknown id concerns the record; another 404 does not."""
     client = RegistryClient(settings_of(registry.url))
     with pytest.raises(
-        UnreadableError, match=f"the schema registry {registry.url} knows no schema 4"
+        UnreadableError, match=f"the schema registry {registry.url} has no schema 4"
     ):
         client.schema(4)
     registry.says["/schemas/ids/5"] = [(404, b"<html>no such page</html>")]
     with pytest.raises(
         SchemaRegistryError,
-        match="is no schema registry, or a broken one: for schema 5 it gave HTTP status 404",
+        match="is not a working schema registry: for schema 5 it returned HTTP status 404",
     ):
         client.schema(5)
     assert registry.asked == ["/schemas/ids/4", "/schemas/ids/5"], "neither is tried again"
@@ -102,7 +102,9 @@ def test_unknown_id_is_an_unreadable_record(
 def test_body_without_schema_is_an_error(registry: ScriptedRegistry, body: bytes) -> None:
     """A response without a schema is an error of the registry, and not a dead letter."""
     registry.says["/schemas/ids/1"] = [(200, body)]
-    with pytest.raises(SchemaRegistryError, match="it gave no schema, nor an error") as caught:
+    with pytest.raises(
+        SchemaRegistryError, match="it returned neither a schema nor an error"
+    ) as caught:
         RegistryClient(settings_of(registry.url)).schema(1)
     assert (caught.value.url, caught.value.id) == (registry.url, 1)
 
@@ -181,7 +183,7 @@ def test_credentials_are_sent_and_hidden(registry: ScriptedRegistry, tmp_path: P
 @pytest.mark.parametrize("status", [401, 403])
 def test_refusal_names_the_setting(registry: ScriptedRegistry, status: int) -> None:
     registry.says["/schemas/ids/1"] = [(status, {"message": "no"})]
-    what = rf"refuses us the schema 1 \(HTTP status {status}\): see schema_registry_auth"
+    what = rf"refuses access to the schema 1 \(HTTP status {status}\): check schema_registry_auth"
     with pytest.raises(SchemaRegistryError, match=what) as caught:
         RegistryClient(settings_of(registry.url, auth=f"me:{MARK}")).schema(1)
     search = Search(MARK)

@@ -124,7 +124,7 @@ def test_stray_value_does_not_hide_the_message(
         )["message"]
 
     assert pinned(b"\xff\xff", b"\x02\x02", b"\x02\x02", b"\0") == "p.B"
-    with pytest.raises(ExportError, match="what follows the schema's id 7 are no message indexes"):
+    with pytest.raises(ExportError, match="no message indexes follow the schema's id 7"):
         pinned(b"\xff", b"")
 
 
@@ -149,7 +149,7 @@ def test_unknown_id_is_requested_once(
         assert parser is not None
         table, refused = parser.parse(pa.table({"value": pa.array(values, pa.binary())}))
         assert (table.num_rows, len(refused)) == (1, 200)
-        assert refused[7][1] == f"the schema registry {registry.url} knows no schema 1007"
+        assert refused[7][1] == f"the schema registry {registry.url} has no schema 1007"
     assert len(registry.asked) == 51
     monkeypatch.setattr(registry_module, "_UNKNOWN_FOR", -1.0)
     client = RegistryClient(settings)

@@ -108,7 +108,7 @@ def test_silent_name_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hdfs_objects, "_ANSWER_LIMIT", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/x"
-        with pytest.raises(ExportError, match=f"cannot write to {address}: .*no answer for 0 s"):
+        with pytest.raises(ExportError, match=f"cannot write to {address}: .*no response for 0 s"):
             store_of(address, {})[0].open()
 
 

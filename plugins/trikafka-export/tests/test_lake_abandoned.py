@@ -42,7 +42,8 @@ def test_commit_in_flight_is_refused(
     other.give_up(plan)
     monkeypatch.setattr(late, "_known", lambda format: states.pop() if states else known(format))
     with pytest.raises(
-        ExportError, match=r"plan \d of .* was given up by another run, for files of it were gone"
+        ExportError,
+        match=r"plan \d of .* was abandoned by another run, because files of it were missing",
     ):
         late.commit(plan, files)
     assert not states, "it went on from what it had seen"

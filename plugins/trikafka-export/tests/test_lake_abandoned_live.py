@@ -80,7 +80,7 @@ async def test_vacuumed_plan_is_abandoned_despite_kills(
     for _ in range(2):
         with pytest.raises(
             ExportError,
-            match=r"was written and is gone; nothing was committed: .*give the plan up \(--abandon\)",
+            match=r"was written and no longer exists; nothing was committed: .*discard the plan \(--abandon\)",
         ):
             await trikafka.export(topic, lake.destination, **where)
     for moment in MOMENTS:

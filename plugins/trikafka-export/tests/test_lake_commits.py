@@ -238,7 +238,7 @@ async def test_silent_catalog_is_an_error(
         sink = LakeSink.from_options({"format": "iceberg", "destination": "shop.flights", **where})
         with (
             trio.fail_after(90),
-            pytest.raises(ExportError, match=r"catalog or store has not answered for 1 s"),
+            pytest.raises(ExportError, match=r"catalog or store has not responded for 1 s"),
         ):
             async with sink:
                 pass
@@ -278,7 +278,7 @@ def test_incomplete_delta_table_names_the_repair(tmp_path: Path) -> None:
         next(lake.root.rglob(name)).unlink()
     with pytest.raises(
         ExportError,
-        match=r"lacks files that it counts \(.*t-\d\.parquet and 1 more\), .*repair\(\)",
+        match=r"lists files that do not exist \(.*t-\d\.parquet and 1 more\), .*repair\(\)",
     ) as caught:
         list(log.offsets(format, "t", 0, 0, 30))
     assert caught.value.__cause__ is not None

@@ -159,7 +159,7 @@ async def test_abandoned_plan_continues_lost_one_fails(
             await trikafka.export(topic, lake.destination, **where)
     lake.check(400)
     (lake.root / "_trikafka").rename(tmp_path / "lost")
-    with pytest.raises(ExportError, match="has rows of an export whose plans are gone"):
+    with pytest.raises(ExportError, match="has rows of an export whose plans are missing"):
         await trikafka.export(topic, lake.destination, **where)
     lake.check(400)
 
@@ -258,7 +258,7 @@ async def test_export_of_an_earlier_release_continues(
     (lake.root / "_trikafka" / "plan-000002.json").unlink()
     with pytest.raises(
         ExportError,
-        match=r"plan 1 of .* was begun by an earlier trikafka, which wrote delta by Spark",
+        match=r"plan 1 of .* was begun by an earlier release of trikafka, which wrote delta by Spark",
     ):
         await trikafka.export(topic, lake.destination, **where)
     lake.check(440)
@@ -304,6 +304,6 @@ def test_command_writes_and_checks_a_table(
             ["export", topic, lake.destination, "-b", kafka_broker.bootstrap_servers], code=2
         )
         assert (
-            "is a Delta table, to which files are not just added; exports go there with "
-            "format=delta"
+            "is a Delta table, in which plain files are no part of the table; exports go there "
+            "with format=delta"
         ) in said

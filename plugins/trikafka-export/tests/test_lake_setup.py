@@ -82,7 +82,7 @@ async def test_unpublished_export_may_change_its_format(tmp_path: Path) -> None:
     begun(root, "parket")
     with pytest.raises(
         ConfigurationError,
-        match=r"nothing of it was ever published: remove .*/pk/_trikafka to begin anew",
+        match=r"and published nothing: remove .*/pk/_trikafka to begin again",
     ) as told:
         async with ParquetSink(root) as sink:
             await sink.load()

@@ -150,7 +150,7 @@ async def test_recreated_table_is_refused(kafka_broker: Any, new_topic: Any, lak
     lake.drop()
     lake.create(lake.columns())
     await add_records(servers, topic, 200, 40, 4)
-    with pytest.raises(ExportError, match="is another one than was exported to"):
+    with pytest.raises(ExportError, match="is not the table that earlier exports wrote to"):
         await trikafka.export(topic, lake.destination, **where)
 
 

@@ -300,7 +300,8 @@ async def test_records_lost_to_retention_are_reported(
         await trikafka.export(topic, tmp_path, bootstrap_servers=servers, on_progress=stop)
     await trio.to_thread.run_sync(delete_records, servers, topic, 30)
     with pytest.raises(
-        ExportIncompleteError, match=r"holds the offsets \[30, 100\), but \[0, 100\) are to be read"
+        ExportIncompleteError,
+        match=r"holds the offsets \[30, 100\), but \[0, 100\) were to be read",
     ):
         await trikafka.export(topic, tmp_path, bootstrap_servers=servers)
     result = await trikafka.export(
@@ -328,7 +329,7 @@ async def test_check_finds_lost_and_foreign_files(
         "is lost, with 100 rows",
         "is not a whole Parquet file",
         "is not a whole Parquet file",
-        "is in no manifest, but a reader who globs sees it",
+        "is in no manifest, but readers of the directory see it",
     ]
     command = [sys.executable, "-m", "trikafka.cli", "export", "--check", str(tmp_path)]
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)

@@ -50,14 +50,14 @@ def check(store: ExportStore, given_up: Event | None = None, *, deep: bool = Fal
         standing = sorted(store.data_files())
     for name in standing:
         if name not in known and not name.startswith(("_", ".")):
-            problems.append(f"{name} is in no manifest, but a reader who globs sees it")
+            problems.append(f"{name} is in no manifest, but readers of the directory see it")
     unhashed = sum(file.crc32c is None for file in listed) if deep else 0
     return ExportCheck(len(listed), rows, size, tuple(problems), unhashed=unhashed)
 
 
 def _check_wanted(store: ExportStore, given_up: Event | None) -> None:
     if given_up is not None and given_up.is_set():
-        raise ExportError(f"the check of {store.title} was given up")
+        raise ExportError(f"the check of {store.title} was cancelled")
 
 
 def _compared(
@@ -68,10 +68,7 @@ def _compared(
         found = checksum_of(opened, check_wanted)
     if found == file.crc32c:
         return None
-    return (
-        f"{file.name} has other bytes than were written: their CRC-32C is {found}, not "
-        f"{file.crc32c}"
-    )
+    return f"{file.name} has changed: its CRC-32C is {found}, not {file.crc32c}"
 
 
 def _compare_letters(store: ExportStore, given_up: Event | None, file: WrittenFile) -> str | None:

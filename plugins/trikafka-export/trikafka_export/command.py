@@ -54,7 +54,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
     "-G",
     "--group",
     metavar="ID",
-    help="Commit what was exported for this group, so that its lag shows in other tools.",
+    help="Commit the exported offsets to this group, so that other tools show its lag.",
 )
 @click.option(
     "-o",
@@ -67,7 +67,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
     "--format",
     "format",
     metavar="NAME",
-    help="Of what is written: parquet (default), delta, iceberg, or one of a plugin.",
+    help="The format of the output: parquet (default), delta, iceberg, or one of a plugin.",
 )
 @click.option(
     "--option",
@@ -99,28 +99,28 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
     "--min-bytes-per-file",
     type=click.IntRange(1),
     default=1,
-    help="The same by bytes, which are estimated.",
+    help="The same in bytes, which are estimated.",
 )
 @click.option(
     "--max-file-delay",
     callback=_seconds,
     metavar="TIME",
-    help="How long it waits at most; default 1h.",
+    help="The longest wait of such a file; default 1h.",
 )
 @click.option(
     "--allow-data-loss",
     is_flag=True,
-    help="Go on where records are gone before they were exported; says which.",
+    help="Continue where records were deleted before they were exported, and report them.",
 )
 @click.option(
     "--abandon",
     is_flag=True,
-    help="Only discard the plan of a killed export; the next one does the rest.",
+    help="Only discard the plan of a killed export; the next export reads its records again.",
 )
 @click.option(
     "--check",
     is_flag=True,
-    help="Only count what DESTINATION holds, beside what its manifests say.",
+    help="Only compare the contents of DESTINATION with its manifests.",
 )
 @click.option(
     "--deep",
@@ -132,7 +132,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
     type=click.IntRange(0),
     default=300_000,
     metavar="MS",
-    help="How long time-outs are tried again.",
+    help="How long time-outs are retried.",
 )
 @click.option(
     "--output",
@@ -274,16 +274,18 @@ class _ExportRun:
             say_json(_as_json(result))
             return
         for lost in result.lost:
-            warn(f"{lost} is lost for ever: {lost.reason}")
+            warn(f"{lost} is lost: {lost.reason}")
         if not result.exactly_once and result.resumed:
             warn(
-                f"{result.format} has no key to know a write by: rows of the killed export may "
-                "stand twice; --check counts them"
+                f"{result.format} has no key that identifies a write: rows of the killed export may "
+                "be stored twice; --check counts them"
             )
         if result.dead_letters:
             topic = self._dead_letter_topic
             where = _dead_letters(result) if topic is None else f"the topic {topic}"
-            warn(f"{_records(result.dead_letters)} could not be read as asked, and went to {where}")
+            warn(
+                f"{_records(result.dead_letters)} could not be parsed, and were written to {where}"
+            )
         say(_sentence(result))
 
 
@@ -334,14 +336,12 @@ def _check(
                 if len(found.problems) == 1
                 else f"{len(found.problems):,} differences"
             )
-            raise click.ClickException(
-                f"{destination} does not hold what its manifests say ({differences})"
-            )
+            raise click.ClickException(f"{destination} differs from its manifests ({differences})")
         if not as_json:
             if found.unfinished is not None:
                 say(
-                    f"plan {found.unfinished} is not finished, and not counted here: run the "
-                    "export again, which finishes it"
+                    f"plan {found.unfinished} is unfinished, and not counted here; the next export "
+                    "finishes it"
                 )
             if not found.files:
                 if found.unfinished is None:
@@ -388,7 +388,10 @@ def _sentence(result: ExportResult) -> str:
     elif result.bytes == 0 and result.files:
         files = f" ({result.format})"
     left = (
-        f"; {sum(each.end - each.start for each in result.carried):,} offsets are left to the next"
+        (
+            f"; {sum((each.end - each.start for each in result.carried)):,} offsets are left to "
+            "the next export"
+        )
         if result.carried
         else ""
     )

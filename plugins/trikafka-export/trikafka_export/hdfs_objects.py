@@ -395,7 +395,7 @@ def _within(function: Callable[..., A], *given: Any) -> A:
     if errors:
         raise errors[0]
     if not results:
-        raise TimeoutError(f"no answer for {_ANSWER_LIMIT:.0f} s")
+        raise TimeoutError(f"no response for {_ANSWER_LIMIT:.0f} s")
     return results[0]
 
 

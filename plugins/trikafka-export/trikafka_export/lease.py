@@ -100,7 +100,7 @@ class Lease:
         refused = f"another export to {self._objects.title} is at work (process {who})"
         if not free and not dead and age <= seconds:
             raise ExportError(
-                f"{refused}; its lock was renewed {max(age, 0):.0f} s ago, and is free "
+                f"{refused}; its lock was renewed {max(age, 0):.0f} s ago, and expires "
                 f"{seconds:.0f} s after that"
             )
         self._version = self._objects.swap(LOCK, self._body(), found.version)
@@ -108,7 +108,7 @@ class Lease:
             raise ExportError(refused)
         if not free:
             _log.warning(
-                "the lock of %s was left by process %s, which is dead; it is taken over",
+                "the lock of %s was left by process %s, which is dead; this export takes the lock",
                 self._objects.title,
                 who,
             )
@@ -158,9 +158,8 @@ class Lease:
         """Raise :exc:`ExportError` if the lock is lost."""
         if self.lost:
             raise ExportError(
-                f"another export has taken {self._objects.title} over, because this one had not "
-                "renewed its lock"
-                f" for {self._seconds:.0f} s; nothing is lost or doubled by that"
+                f"another export holds the lock of {self._objects.title}, because this one did not "
+                f"renew it for {self._seconds:.0f} s; no record is lost or doubled by that"
             )
 
     def release(self) -> None:

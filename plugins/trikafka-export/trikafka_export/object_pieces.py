@@ -158,8 +158,7 @@ class ObjectPieces(PieceLog):
                 return piece if decided == piece else decided
             if ledger.closed:
                 raise ExportError(
-                    f"the export that {self._planned} was read for has been ended, here or by "
-                    "another one"
+                    f"the export of {self._planned} has ended, here or in another process"
                 )
             if ledger.end(self._planned) != piece.start:
                 raise ExportError(
@@ -188,8 +187,7 @@ class ObjectPieces(PieceLog):
             text, found = self._objects.current(self._ledger)
         except FileNotFoundError:
             raise ExportError(
-                f"{self._where} is gone: the export that {self._planned} was read for has been "
-                "ended"
+                f"{self._where} no longer exists: the export of {self._planned} has ended"
             ) from None
         planned = self._planned
         try:
@@ -226,12 +224,11 @@ class ObjectPieces(PieceLog):
             self._objects.publish(self._staged(file), file.name, file.bytes)
         except FileNotFoundError:
             raise ExportError(
-                f"{title} was written and is gone; the export cannot tell what became of its rows"
+                f"{title} was written and no longer exists; the state of its rows is unknown"
             ) from None
         except FileExistsError:
             raise ExportError(
-                f"{title} is there and was not written by this export; move it away, the export "
-                "goes on then"
+                f"{title} exists and was not written by this export: move it away, and export again"
             ) from None
 
 

@@ -264,8 +264,8 @@ def _words(error: BaseException) -> str:
     code = re.search(r"<Code>([^<]*)</Code>(?:\s*<Message>([^<]*)</Message>)?", text)
     said = "" if code is None else f" ({code[1]}: {code[2]})" if code[2] else f" ({code[1]})"
     advice = (
-        "; look at the credentials, and at what they may do there"
+        "; check the credentials and their permissions"
         if status[1].startswith(("401", "403"))
         else ""
     )
-    return f"the store says {status[1].strip()}{said}{advice}"
+    return f"the store responded {status[1].strip()}{said}{advice}"

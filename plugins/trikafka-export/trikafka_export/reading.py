@@ -195,7 +195,7 @@ class _RangeRead:
             except Exception as failed:
                 error = failed
         if self._first.cancelled_caught:
-            error = NothingYet(f"nothing came of {self.name} within {self._patience:g} s")
+            error = NothingYet(f"no record of {self.name} arrived within {self._patience:g} s")
         self.end(error)
         return error is None or isinstance(error, NothingYet | KafkaTimeoutError)
 
@@ -315,7 +315,7 @@ class _Reading:
         if name not in ids:
             self._seen.pop(name, None)
             return self._lost(
-                f"topic {name!r} was deleted after the reading of {self._tp} was planned", cause
+                f"topic {name!r} was deleted after the read of {self._tp} was planned", cause
             )
         now: uuid.UUID | None = ids[name]
         self._seen[name] = time.monotonic(), now
@@ -323,8 +323,10 @@ class _Reading:
             self._topic_id = now
         elif now is not None and now != self._topic_id:
             return self._lost(
-                f"topic {name!r} was deleted and created anew after the reading of {self._tp} was "
-                "planned",
+                (
+                    f"topic {name!r} was deleted and created again after the read of {self._tp} was "
+                    "planned"
+                ),
                 cause,
             )
         return True
@@ -341,9 +343,11 @@ class _Reading:
         if beginning > self._position or end < self._end:
             first, last = max(self._position, beginning), min(self._end, end)
             self._lost(
-                f"{self._tp} holds the offsets [{beginning}, {end}), but [{self._position}, "
-                f"{self._end}) are to be read: records"
-                " were deleted by retention, or the log was truncated",
+                (
+                    f"{self._tp} holds the offsets [{beginning}, {end}), but [{self._position}, "
+                    f"{self._end}) were to be read: records were deleted by retention, or the log was "
+                    "truncated"
+                ),
                 cause,
                 (self._position, min(first, self._end)),
                 (max(last, first), self._end),
@@ -368,9 +372,9 @@ class _Reading:
         """
         if self._fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{what}; set failOnDataLoss to false to read what is there"
+                f"{what}; set failOnDataLoss=false to read the existing records"
             ) from cause
-        _log.warning("%s; what is gone is passed over (failOnDataLoss is false)", what)
+        _log.warning("%s; missing records are skipped (failOnDataLoss is false)", what)
         for low, high in gone or ((self._position, self._end),):
             if low < high:
                 self._on_lost(low, high, what)

@@ -437,9 +437,10 @@ def _tell_gone(store: DirectoryStore) -> bool:
     if gone := store.gone_of_last():
         more = "" if len(gone) == 1 else f" and {len(gone) - 1:,} more"
         _log.warning(
-            "%s lacks what was exported to it: %s%s. An export writes nothing again: --check "
-            "tells all that is lost;"
-            " a new destination gets all records",
+            (
+                "%s lacks files that were exported to it: %s%s. An export does not write them again; "
+                "--check lists what is missing, and an export to a new destination writes all records"
+            ),
             store.title,
             gone[0],
             more,

@@ -153,9 +153,8 @@ def refuse_other_format(
         return
     if root is not None and _is_without_rows(root):
         raise ConfigurationError(
-            f"an export to {destination} was begun with format={known}, and nothing of it was "
-            "ever published: "
-            f"remove {root / '_trikafka'} to begin anew with format={format}, or give "
+            f"an export to {destination} was begun with format={known}, and published nothing: "
+            f"remove {root / '_trikafka'} to begin again with format={format}, or give "
             f"format={known} to finish it"
         )
     by_name = (

@@ -133,7 +133,7 @@ async def test_avro_with_registry_and_dead_letters(
         "trikafka.message": "it does not begin with a zero byte and the id of a schema",
         "trikafka.attempts": "1",
     }
-    assert "knows no schema 99" in str(headers[1]["trikafka.message"])
+    assert "has no schema 99" in str(headers[1]["trikafka.message"])
     assert headers[2]["trikafka.message"] == "its schema 4 is one of JSON, not of AVRO"
     assert str(headers[3]["trikafka.message"]).startswith("key: ")
     plan = json.loads((root / "_trikafka" / "plan-000001.json").read_text())
@@ -274,14 +274,14 @@ async def test_missing_schema_stops_its_topic_only(
 
     with pytest.raises(
         trikafka.TrikafkaError,
-        match=r"no schema could be found: the schema registry .* knows no schema 77",
+        match=r"no schema could be found: the schema registry .* has no schema 77",
     ):
         await export("unknown")
     assert not list(root.rglob("plan-*")), "of a first export in which nothing can be read"
 
     what = (
-        "refused-0, unknown-0 could not be exported: the schema registry .* refuses us the schema "
-        "78"
+        "refused-0, unknown-0 could not be exported: the schema registry .* refuses access to the "
+        "schema 78"
     )
     with pytest.raises(ExportIncompleteError, match=what) as caught:
         await export("known", "unknown", "refused")

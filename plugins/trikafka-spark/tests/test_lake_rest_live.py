@@ -145,8 +145,7 @@ async def test_renamed_table_continues_by_its_new_name(
     rename = when("writing", lambda: lake.catalog.rename_table(lake.destination, other))
     with pytest.raises(
         ExportError,
-        match="is not there any more: if it was renamed, export to its new name, and it goes on "
-        "there",
+        match="no longer exists: if it was renamed, export to its new name",
     ):
         await trikafka.export(topic, lake.destination, on_progress=rename, **where)
     lake.destination = other
@@ -172,7 +171,9 @@ async def test_dropped_table_ends_the_export(
             lake.catalog.create_table(lake.destination, schema)
 
     message = (
-        "is another one than was exported to" if again else "if it was dropped, choose another one"
+        "is not the table that earlier exports wrote to"
+        if again
+        else "if it was dropped, choose another table"
     )
     with pytest.raises(ExportError, match=message):
         await trikafka.export(topic, lake.destination, on_progress=when("writing", drop), **where)

@@ -143,7 +143,7 @@ async def test_recent_look_up_of_a_topic_is_used_again(
         )
     assert len(asked) == 4  # before the first, and after each
     await make_anew(kafka_broker.bootstrap_servers, topic, 100)
-    with pytest.raises(OffsetOutOfRangeError, match="created anew"):
+    with pytest.raises(OffsetOutOfRangeError, match="created again"):
         list(read_range(OffsetRange(topic, 0, 60, 80), settings, topic_id=planned, reader=reader))
     reader.close()
 
@@ -190,7 +190,7 @@ async def test_deleted_topic_is_reported_as_lost(
 
     if strict:
         with pytest.raises(
-            OffsetOutOfRangeError, match=f"topic '{topic}' was deleted after the reading of"
+            OffsetOutOfRangeError, match=f"topic '{topic}' was deleted after the read of"
         ) as caught:
             await trio.to_thread.run_sync(rest)
         assert isinstance(caught.value.__cause__, UnknownTopicOrPartitionError)
@@ -236,7 +236,7 @@ async def test_impatient_range_keeps_its_client(
     }
     topic = await new_topic(100, partitions=1)
     reader = Reader(settings)
-    with pytest.raises(NothingYet, match=rf"nothing came of {topic}-0 within 0\.2 s"):
+    with pytest.raises(NothingYet, match=rf"no record of {topic}-0 arrived within 0\.2 s"):
         list(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=0.2))
     assert offsets(
         read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=20)

@@ -159,7 +159,7 @@ async def test_recreated_topic_is_explained(
     await make_anew(kafka_broker.bootstrap_servers, topic, 80)
     with pytest.raises(
         PySparkException,
-        match=f"topic '{topic}' was deleted and created anew after the reading of {topic}-0",
+        match=f"topic '{topic}' was deleted and created again after the read of {topic}-0",
     ):
         await blocking(frame.collect)
     assert await blocking(lossy.collect) == []
@@ -173,11 +173,11 @@ async def test_impossible_offsets_are_refused(
     for options, message in [
         (
             {"startingOffsets": f'{{"{topic}": {{"0": 1, "7": 1}}}}'},
-            f"startingOffsets must .*: not there or not read: {topic}-7",
+            f"startingOffsets must .*: unknown or not read: {topic}-7",
         ),
         (
             {"startingOffsetsByTimestamp": '{"x": {"0": 1}}'},
-            f"not there or not read: x-0; missing: {topic}-0",
+            f"unknown or not read: x-0; missing: {topic}-0",
         ),
         (
             {"startingOffsets": f'{{"{topic}": {{"0": 8}}}}', "endingTimestamp": str(TIME + 2)},
@@ -185,7 +185,7 @@ async def test_impossible_offsets_are_refused(
         ),
         (
             {"startingTimestamp": str(TIME + 10_000)},
-            "no record is as young as the starting timestamp .*Strategy to latest",
+            "no record is at or after the starting timestamp .*Strategy to latest",
         ),
         ({"startingOffsets": "latest"}, "startingOffsets must not be 'latest'"),
     ]:

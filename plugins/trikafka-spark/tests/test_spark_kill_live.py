@@ -119,8 +119,7 @@ async def test_export_works_after_the_jvm_was_killed(
     assert done.returncode == 0, done.stderr.decode()
     first, left, last = done.stdout.decode().splitlines()
     lost = (
-        "ExportError: Spark ended in the middle of the export: its JVM was killed, or the context "
-        "was stopped"
+        "ExportError: Spark ended during the export: its JVM was killed, or the context was stopped"
     )
     assert first == ("cancelled" if moment == "cancelled" else lost)
     assert left == "left: None None"
@@ -178,7 +177,7 @@ async def test_loop_is_not_blocked_by_spark(
     [
         (
             {"PATH": "/nonexistent"},
-            "no java on the PATH and no JAVA_HOME; Spark needs Java 17 or newer",
+            "no java is on the PATH, and JAVA_HOME is not set; Spark needs Java 17 or newer",
         ),
         (
             {"JAVA_HOME": "/nonexistent"},

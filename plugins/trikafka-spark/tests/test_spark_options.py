@@ -88,8 +88,8 @@ def test_times_override_offsets() -> None:
         ({**BASE, "startingOffsets": '{"t": {}}'}, "startingOffsets names no partition"),
         ({**BASE, "endingOffsets": ""}, "endingOffsets must be JSON like"),
         ({**BASE, "endingOffsetsByTimestamp": "{}"}, "endingOffsetsByTimestamp names no partition"),
-        ({**BASE, "startingOffsets": '{"t": {"a": 1}}'}, "'a' is no number of a partition"),
-        ({**BASE, "startingOffsets": '{"t": {"0": 1, "0": 2}}'}, "stands there twice"),
+        ({**BASE, "startingOffsets": '{"t": {"a": 1}}'}, "'a' is not a partition number"),
+        ({**BASE, "startingOffsets": '{"t": {"0": 1, "0": 2}}'}, "a name occurs twice"),
         (
             {**BASE, "startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 5}}'},
             "startingOffsets has 9 for t-0, which is after 5 of endingOffsets",
@@ -104,11 +104,11 @@ def test_times_override_offsets() -> None:
         ),
         (
             {"kafka.bootstrap.servers": "h:1", "assign": '{"t": [true]}'},
-            "True is no number of a partition",
+            "True is not a partition number",
         ),
         (
             {"kafka.bootstrap.servers": "h:1", "assign": '{"t": [-1]}'},
-            "-1 is no number of a partition",
+            "-1 is not a partition number",
         ),
         (
             {**BASE, "maxRecordsPerPartition": "-5"},
@@ -128,8 +128,8 @@ def test_times_override_offsets() -> None:
         ({**BASE, "endingOffsets": "earliest"}, "must not be 'earliest'"),
         ({**BASE, "startingOffsets": '{"t": {"0": -1}}'}, "must not be 'latest'"),
         ({**BASE, "endingOffsets": '{"t": {"0": -2}}'}, "must not be 'earliest'"),
-        ({**BASE, "startingOffsets": '{"t": {"0": -3}}'}, "no whole number of at least -2"),
-        ({**BASE, "startingOffsets": '{"t": {"0": true}}'}, "no whole number"),
+        ({**BASE, "startingOffsets": '{"t": {"0": -3}}'}, "not a whole number of at least -2"),
+        ({**BASE, "startingOffsets": '{"t": {"0": true}}'}, "not a whole number"),
         ({**BASE, "startingOffsets": '{"t": [0]}'}, "must be JSON like"),
         ({**BASE, "startingOffsets": "middle"}, "must be JSON like"),
         ({"kafka.bootstrap.servers": "h:1", "assign": "t"}, "assign must be JSON"),

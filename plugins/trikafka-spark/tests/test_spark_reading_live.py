@@ -70,7 +70,8 @@ async def test_missing_offsets_are_an_error(kafka_broker: Any, new_topic: Any) -
     topic = await new_topic(100, partitions=1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
     with pytest.raises(
-        OffsetOutOfRangeError, match=r"holds the offsets \[0, 100\), but \[50, 150\) are to be read"
+        OffsetOutOfRangeError,
+        match=r"holds the offsets \[0, 100\), but \[50, 150\) were to be read",
     ):
         list(read_range(OffsetRange(topic, 0, 50, 150), settings))
     assert readers() == []
@@ -116,7 +117,7 @@ async def test_namesake_of_a_topic_is_never_read(kafka_broker: Any, new_topic: A
     other = "00000000-0000-0000-0000-00000000002a"
     with pytest.raises(
         OffsetOutOfRangeError,
-        match=f"topic '{topic}' was deleted and created anew after the reading of {topic}-0",
+        match=f"topic '{topic}' was deleted and created again after the read of {topic}-0",
     ):
         list(read_range(OffsetRange(topic, 0, 0, 100), settings, topic_id=other))
     assert (
@@ -129,7 +130,7 @@ async def test_namesake_of_a_topic_is_never_read(kafka_broker: Any, new_topic: A
     )
     with pytest.raises(
         OffsetOutOfRangeError,
-        match="topic 'gone' was deleted after the reading of gone-0 was planned",
+        match="topic 'gone' was deleted after the read of gone-0 was planned",
     ):
         list(read_range(OffsetRange("gone", 0, 0, 100), settings))
 

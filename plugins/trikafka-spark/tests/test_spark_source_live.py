@@ -97,6 +97,6 @@ async def test_error_names_the_mistake(
     topic = await new_topic(10, partitions=1)
     frame = await read(spark, kafka_broker, topic, startingOffsets=f'{{"{topic}": {{"0": 50}}}}')
     with pytest.raises(
-        AnalysisException, match=r"holds the offsets \[0, 10\), but \[50, 10\) are to be read"
+        AnalysisException, match=r"holds the offsets \[0, 10\), but \[50, 10\) were to be read"
     ):
         await rows(frame)

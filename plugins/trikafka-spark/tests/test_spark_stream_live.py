@@ -227,7 +227,7 @@ async def test_recreated_topic_fails_the_next_run(
     await make_anew(kafka_broker.bootstrap_servers, topic, 5)
     with pytest.raises(
         Exception,
-        match=f"{topic}-0 ended at offset 5, before the offset 30 up to which it had been read",
+        match=f"{topic}-0 ended at offset 5, but it was read up to offset 30 before",
     ):
         await blocking(lambda: run(spark, kafka_broker, batches, tmp_path, **options))
     await blocking(

@@ -76,7 +76,7 @@ def test_exactly_once_has_an_id_and_a_time_out() -> None:
         ({"kafka.bootstrap.servers": "h:1"}, ("value",), False, "no topic: set the option 'topic'"),
         ({"topic": "t"}, ("value",), False, r"'kafka\.bootstrap\.servers' is missing"),
         (BASE, ("key",), False, "no column 'value'"),
-        (BASE, ("value", "VALUE"), False, "the column 'VALUE' is there twice"),
+        (BASE, ("value", "VALUE"), False, "the column 'VALUE' occurs twice"),
         ({**BASE, "topic": " "}, ("value",), False, "topic is empty"),
         (
             {**BASE, "topics": "t"},
@@ -84,7 +84,7 @@ def test_exactly_once_has_an_id_and_a_time_out() -> None:
             False,
             "unknown option 'topics' .* did you mean 'topic'",
         ),
-        ({**BASE, "path": "t"}, ("value",), False, "save\\(\\) takes none"),
+        ({**BASE, "path": "t"}, ("value",), False, "call save\\(\\) without a path"),
         (
             {**BASE, "kafka.transactional.id": "x"},
             ("value",),

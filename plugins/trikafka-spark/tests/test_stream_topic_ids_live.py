@@ -79,7 +79,7 @@ async def test_recreated_topic_is_lost(records: int, runs: Runs) -> None:
     assert ranges == [(topic, 0, 0, 5)]
     assert await runs.batch(runs.reader(), first) == (first, [])
     await make_anew(servers, topic, records)
-    words = f"topic '{topic}' was deleted and created anew since it was read"
+    words = f"topic '{topic}' was deleted and created again since it was read"
     with pytest.raises(OffsetOutOfRangeError, match=words) as caught:
         await runs.batch(runs.reader(), first)
     (noted,) = caught.value.__notes__

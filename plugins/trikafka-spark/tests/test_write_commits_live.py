@@ -143,7 +143,7 @@ async def test_rows_of_a_failed_job_are_aborted(job: Job) -> None:
     messages: list[Written | None] = [await job.task(0), await job.task(1), None, await job.task(3)]
     with pytest.raises(RuntimeError, match="the task failed"):
         await job.task(2, rows=failing())
-    with pytest.raises(TrikafkaError, match="task 2 of this write has left None"):
+    with pytest.raises(TrikafkaError, match="task 2 returned None instead of its part"):
         await job.commit(messages)
     assert await job.seen() == Counter()
     await job.abort(messages)
@@ -269,7 +269,7 @@ async def test_zombie_is_fenced_by_the_next_attempt(
         with pytest.raises(TrikafkaError) as caught:
             await job.task(0, rows=slowly(), write="w")
         error: BaseException | None = caught.value
-        assert "spark.speculation to false" in "".join(caught.value.__notes__)
+        assert "spark.speculation=false" in "".join(caught.value.__notes__)
         while error is not None and not isinstance(error, ProducerFencedError):
             error = error.__cause__
         assert error is not None
@@ -399,7 +399,7 @@ async def test_part_with_other_rows_is_not_reported(job: Job) -> None:
     assert (
         await job.task(0, rows=_only(b"bb", b"aa"), write="w") == first
     )  # in another order they are the same
-    with pytest.raises(TrikafkaError, match="2 with 4 bytes, and 2 with 4, of other contents"):
+    with pytest.raises(TrikafkaError, match="2 with 4 bytes, and 2 with 4, with other contents"):
         await job.task(0, rows=_only(b"aa", b"bc"), write="w")
     await job.commit([await job.task(0, rows=_only(b"aa", b"bc"), write="w")])
     assert await job.seen() == Counter([b"aa", b"bc"])
@@ -526,8 +526,8 @@ async def test_unreachable_abort_is_logged(job: Job, caplog: pytest.LogCaptureFi
         address = f"127.0.0.1:{unused.getsockname()[1]}"
     await Job(address, job.topic).abort(messages)
     told = (
-        "a failed write is not wholly aborted yet; kafka.transaction.timeout.ms will, or the next "
-        "run"
+        "some transactions of a failed write are still open; the next run aborts them, or the "
+        "broker after kafka.transaction.timeout.ms"
     )
     assert f"{told}: {job.topic}-0" in caplog.text
     assert await job.states(0) == ["Ongoing"]

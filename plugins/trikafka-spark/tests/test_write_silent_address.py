@@ -32,7 +32,7 @@ def test_task_waits_for_a_silent_address(
         with pytest.raises(trikafka.BootstrapError, match="no response within"):
             write_task(WriteOptions(settings, {"value": "value"}, "t", exactly_once), rows, part)
         assert 1 <= time.monotonic() - begun < 20
-    assert caplog.text.count("it is asked again for up to 1 s (kafka.max.block.ms)") == 1
+    assert caplog.text.count("the opening is retried for up to 1 s (kafka.max.block.ms)") == 1
 
 
 def test_refused_connection_is_an_error_at_once() -> None:

@@ -76,7 +76,7 @@ class CancellableCall(Generic[T]):
         with self._beginning:
             if self.cancelled:
                 raise RuntimeError(
-                    "the caller was cancelled before this began"
+                    "the call was cancelled before its thread began"
                 )  # the caller no longer waits
             self._begun = True
         try:

@@ -63,10 +63,11 @@ def from_json(json: Mapping[str, Any]) -> dict[TopicPartition, int]:
             isinstance(offset, int) and not isinstance(offset, bool) and offset >= 0
             for offset in found.values()
         ):
-            raise ValueError("an offset is no whole number from 0")
+            raise ValueError("an offset is not a whole number of at least 0")
     except (AttributeError, TypeError, ValueError) as error:
         raise TrikafkaError(
-            f'the checkpoint has {str(json)[:200]!r} for offsets, and not {{"topic": {{"0": '
-            f"23}}}}: it is another source's"
+            f"the checkpoint's offsets are {str(json)[:200]!r}, not "
+            '{"topic": {"0": 23}}: '
+            "another source wrote this checkpoint"
         ) from error
     return found

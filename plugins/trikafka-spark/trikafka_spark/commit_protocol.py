@@ -91,8 +91,8 @@ def _waiting(messages: Sequence[WriterCommitMessage | None], *, every: bool) -> 
             if not every:
                 continue  # None: its task has failed
             raise TrikafkaError(
-                f"task {number} of this write has left {message!r} for the driver, so nothing of "
-                "it is committed"
+                f"task {number} returned {message!r} instead of its part of the write, so nothing of "
+                "the write is committed"
             )
         if message.part is not None and message.transaction is not None:
             found[message.part] = message.transaction
@@ -175,8 +175,10 @@ async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -
     if _undecided(failed):
         names = _names(_undecided(failed))
         _log.warning(
-            "a failed write is not wholly aborted yet; kafka.transaction.timeout.ms will, or the "
-            "next run: %s",
+            (
+                "some transactions of a failed write are still open; the next run aborts them, or "
+                "the broker after kafka.transaction.timeout.ms: %s"
+            ),
             names,
         )
 
@@ -243,7 +245,7 @@ async def _not_open(admin: Admin, waiting: _Waiting) -> dict[Part, TrikafkaError
         return {}  # before Kafka 3.0 only the attempt to end a transaction shows its state
     return {
         part: TransactionAbortableError(
-            f"{transaction} is not open any more: {_state(found[part.transactional_id])}"
+            f"{transaction} is no longer open: {_state(found[part.transactional_id])}"
         )
         for part, transaction in waiting.items()
         if not is_open(transaction, found[part.transactional_id])
@@ -316,20 +318,18 @@ def _refusal(
     limit, unknown = options.settings.get("transaction_timeout_ms"), _undecided(lost)
     if unknown:
         seen = (
-            f"{committed} of {len(waiting)} parts of this write are committed, and of "
-            f"{_names(unknown)} it is not known"
+            f"{committed} of {len(waiting)} parts of this write are committed, and the state of "
+            f"{_names(unknown)} is unknown"
         )
     else:
         seen = (
             f"{committed or 'no'} part{'s' * (committed > 1)} of this write "
             f"{'are' if committed > 1 else 'is'} committed"
         )
-        seen += f", and {_names(lost)} could not be"
+        seen += f", and {_names(lost)} could not be committed"
     return (
-        f"{seen}: {next(iter(lost.values()))}. From the first row of its first task to its commit "
-        "a write has"
-        f" kafka.transaction.timeout.ms ({limit} ms), and no other write may have its "
-        "transactionalId."
-        " Run the stream, or the batch with its exactlyOnceVersion, again: it writes what is "
-        "missing."
+        f"{seen}: {next(iter(lost.values()))}. A write must commit within "
+        f"kafka.transaction.timeout.ms ({limit} ms) of the first row of its first task, and "
+        "no other write may use its transactionalId. Run the stream again, or the batch with "
+        "the same exactlyOnceVersion: that run writes the missing parts."
     )

@@ -55,22 +55,24 @@ _DECIDED = "the data source decides it"
 #: Settings that are refused, and why.
 REFUSED_READING = {
     "auto.offset.reset": f"{_DECIDED}: use startingOffsets",
-    "enable.auto.commit": f"{_DECIDED}: offsets stand in Spark's checkpoint; groupId has them committed as well",
+    "enable.auto.commit": f"{_DECIDED}: the offsets are in Spark's checkpoint; groupId commits them as well",
     "enable.auto.offset.store": _DECIDED,
-    "interceptor.classes": "it names classes of Java",
+    "interceptor.classes": "the value names classes of Java",
     "key.deserializer": f"{_DECIDED}: keys are bytes; cast the column",
     "value.deserializer": f"{_DECIDED}: values are bytes; cast the column",
 }
 REFUSED_WRITING = {
-    "interceptor.classes": "it names classes of Java",
+    "interceptor.classes": "the value names classes of Java",
     "key.serializer": f"{_DECIDED}: keys are bytes or strings",
     "value.serializer": f"{_DECIDED}: values are bytes or strings",
     "transactional.id": "use exactlyOnce=true with transactionalId",
     "two.phase.commit": _DECIDED,
     "transaction.two.phase.commit.enable": _DECIDED,
     "commit.prepared": _DECIDED,
-    "partitioner.class": "it names a class of Java; give a column 'partition', or leave it out for Kafka's default "
-    "partitioner",
+    "partitioner.class": (
+        "the value names a class of Java; give a column 'partition', or leave it out for "
+        "Kafka's default partitioner"
+    ),
 }
 _log = logging.getLogger("trikafka.spark")
 

@@ -109,7 +109,7 @@ class QueryOptions:
                 or not least <= number <= _MOST
             ):
                 raise ConfigurationError(
-                    f"{name} has {number!r} for {tp}, which is no whole number of at least {least}"
+                    f"{name} has {number!r} for {tp}, which is not a whole number of at least {least}"
                 )
         if not found:
             raise ConfigurationError(f"{name} names no partition: {text}")
@@ -123,7 +123,7 @@ def numbers_by_partition(name: str, text: str) -> dict[TopicPartition, Any]:
         for topic, partitions in json.loads(text, object_pairs_hook=_once).items():
             for partition, number in partitions.items():
                 if not (partition.isascii() and partition.isdigit()):
-                    raise ValueError(f"{partition!r} is no number of a partition")
+                    raise ValueError(f"{partition!r} is not a partition number")
                 found[TopicPartition(topic, int(partition))] = number
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigurationError(
@@ -139,7 +139,7 @@ def lists_of_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
         for topic, numbers in json.loads(text, object_pairs_hook=_once).items():
             for number in numbers:
                 if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                    raise ValueError(f"{number!r} is no number of a partition")
+                    raise ValueError(f"{number!r} is not a partition number")
                 found.append(TopicPartition(topic, number))
     except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigurationError(
@@ -153,5 +153,5 @@ def lists_of_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise ValueError("a name stands there twice")
+        raise ValueError("a name occurs twice")
     return found

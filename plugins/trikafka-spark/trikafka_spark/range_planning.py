@@ -114,8 +114,8 @@ async def resolve(
         late = [str(tp) for tp in tps if found.get(tp) is None]
         if late and which == "starting" and options.after_the_last == "error":
             raise TrikafkaError(
-                f"no record is as young as the starting timestamp in {', '.join(late)};"
-                " set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+                f"no record is at or after the starting timestamp in {', '.join(late)}; set "
+                "startingOffsetsByTimestampStrategy to latest to begin at the end there"
             )
         return {
             tp: ends[tp] if found.get(tp) is None else min(int(found[tp].offset), ends[tp])
@@ -136,7 +136,7 @@ def _check_named(which: str, bound: Bound, tps: Sequence[TopicPartition]) -> Non
         option = f"{which}Offsets" if bound.offsets else f"{which}OffsetsByTimestamp"
         strange = [str(tp) for tp in sorted(set(named) - set(tps))]
         missing = [str(tp) for tp in sorted(set(tps) - set(named))]
-        parts = [f"not there or not read: {', '.join(strange)}"] * bool(strange)
+        parts = [f"unknown or not read: {', '.join(strange)}"] * bool(strange)
         parts += [f"missing: {', '.join(missing)}"] * bool(missing)
         words = " (-2 is the beginning, -1 the end)" if bound.offsets else ""
         raise TrikafkaError(
@@ -149,13 +149,11 @@ def _checked(
 ) -> OffsetRange:
     if fail_on_data_loss and (start < beginning or start > end or stop > end):
         raise OffsetOutOfRangeError(
-            f"{tp} holds the offsets [{beginning}, {end}), but [{start}, {stop}) are to be read; "
-            "set failOnDataLoss to false to read what is there"
+            f"{tp} holds the offsets [{beginning}, {end}), but [{start}, {stop}) were to be read; "
+            "set failOnDataLoss=false to read the existing records"
         )
     if fail_on_data_loss and start > stop:
-        raise TrikafkaError(
-            f"the reading of {tp} would start at offset {start}, after its end {stop}"
-        )
+        raise TrikafkaError(f"the read of {tp} would start at offset {start}, after its end {stop}")
     start, stop = max(start, beginning), min(stop, end)
     return OffsetRange(tp.topic, tp.partition, start, max(start, stop))
 

@@ -242,5 +242,7 @@ def _group(given: QueryOptions) -> str | None:
 def _tell_ignored(given: QueryOptions, names: tuple[str, ...], whose: str) -> None:
     if found := [name for name in names if name in given]:
         _log.warning(
-            "these options have no effect here, they are for %s: %s", whose, ", ".join(found)
+            "these options have no effect here, because they are for %s: %s",
+            whose,
+            ", ".join(found),
         )

@@ -80,7 +80,7 @@ def _check_java() -> None:
         f"openjdk-{_LEAST_JAVA}-jre-headless)"
     )
     if java is None:
-        raise ExportError(f"no java on the PATH and no JAVA_HOME; {advice}")
+        raise ExportError(f"no java is on the PATH, and JAVA_HOME is not set; {advice}")
     try:
         done = subprocess.run(
             [java, "-version"],

@@ -79,7 +79,7 @@ def _folder() -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise TrikafkaError(f"{folder} is not a folder of this user alone: remove it")
+        raise TrikafkaError(f"{folder} is not a folder that only this user can access: remove it")
     for old in folder.iterdir():
         with suppress(FileNotFoundError):  # another process clears as well
             if old.lstat().st_mtime < time.time() - _KEPT:

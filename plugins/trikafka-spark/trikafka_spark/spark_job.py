@@ -175,7 +175,6 @@ class SparkJob:
             ), error
         if not answers(self._context):
             return ExportError(
-                "Spark ended in the middle of the export: its JVM was killed, or the context was "
-                "stopped"
+                "Spark ended during the export: its JVM was killed, or the context was stopped"
             ), error
         return ExportError(f"the Spark job failed: {first_line(error)}"), error

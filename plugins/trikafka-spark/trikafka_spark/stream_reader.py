@@ -237,7 +237,7 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
             raise
         except TrikafkaError as error:
             _log.warning(
-                "the offsets of group %r could not be committed, the next batch tries again: %s",
+                "the offsets of group %r could not be committed; the next batch retries: %s",
                 group_id,
                 error,
             )
@@ -304,8 +304,8 @@ class _Topics:
         for tp in sorted({*starts, *ends}):
             if tp not in ends or tp not in there:
                 self.lost(
-                    f"partition {tp} is gone, or is not read any more: it was read up to offset "
-                    f"{starts.get(tp, 0)}"
+                    f"partition {tp} was deleted, or the query no longer reads it; it was read up to "
+                    f"offset {starts.get(tp, 0)}"
                 )
         tps = [tp for tp in sorted(ends) if tp in there]
         beginnings = await consumer.beginning_offsets(tps)
@@ -314,12 +314,11 @@ class _Topics:
             first, end, beginning = starts.get(tp, 0), ends[tp], beginnings[tp]
             if first > end and not first_again:
                 self.lost(
-                    f"{tp} ended at offset {end}, before the offset {first} up to which it had "
-                    "been read"
+                    f"{tp} ended at offset {end}, but it was read up to offset {first} before"
                 )
             if first < min(beginning, end):
                 self.lost(
-                    f"{tp} begins with offset {beginning}, but [{first}, {end}) are to be read"
+                    f"{tp} begins with offset {beginning}, but [{first}, {end}) were to be read"
                 )
             if max(first, beginning) < end:
                 planned.append(
@@ -335,9 +334,9 @@ class _Topics:
         """Raise :exc:`OffsetOutOfRangeError` or warn, as ``failOnDataLoss`` says."""
         if self._options.fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{what}; set failOnDataLoss to false to go on with what is there"
+                f"{what}; set failOnDataLoss=false to continue with the existing records"
             )
-        _log.warning("%s; what is gone is passed over (failOnDataLoss is false)", what)
+        _log.warning("%s; missing records are skipped (failOnDataLoss is false)", what)
 
     def saw(self, ids: Mapping[str, str | None]) -> None:
         """Record the ids that the topics have now.
@@ -359,6 +358,6 @@ class _Topics:
                 if not self._options.fail_on_data_loss:
                     self._logged.add((topic, now))
                 self.lost(
-                    f"topic {topic!r} was deleted and created anew since it was read (its id was "
+                    f"topic {topic!r} was deleted and created again since it was read (its id was "
                     f"{before} and is {now})"
                 )

@@ -54,8 +54,8 @@ class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
         )
         if not query or batch is None:
             raise TrikafkaError(
-                "Spark does not tell the number of the micro-batch here, so it cannot be written "
-                "exactly once"
+                "this Spark task has no micro-batch number, so its rows cannot be written exactly "
+                "once"
             )
         whole = self._options.transactional_id or f"spark-{query}"
         return Part(f"{whole}-{task.partitionId()}", query, int(batch), self._run, whole)

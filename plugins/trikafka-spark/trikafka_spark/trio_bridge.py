@@ -120,7 +120,8 @@ async def in_thread(
     except trio.Cancelled:
         if call.left_behind:
             _log.warning(
-                "Spark does not end a cancelled call (%r): its thread is left alone", function
+                "Spark did not end a cancelled call (%r); its thread continues in the background",
+                function,
             )
         raise
 
@@ -156,7 +157,10 @@ async def run_query(spark: SparkSession, start: Callable[[], StreamingQuery]) ->
                 stream.stop, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1)
             )
         if scope.cancelled_caught:
-            _log.warning("Spark does not stop a stream within %s s: it is left to it", _STOP_LIMIT)
+            _log.warning(
+                "Spark did not stop a stream within %s s; the stream may continue in the background",
+                _STOP_LIMIT,
+            )
         raise
     return query
 

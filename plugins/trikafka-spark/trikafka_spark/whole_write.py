@@ -218,11 +218,11 @@ def _why_unfit(
         )
     else:
         how = (
-            "with the minPartitions, maxRecordsPerPartition and spark.sql.shuffle.partitions of"
-            " then, until this batch is finished"
+            "with the minPartitions, maxRecordsPerPartition and spark.sql.shuffle.partitions of "
+            "the earlier run, until this batch is finished"
         )
     return (
-        f"{runs}. The committed part {unfit} has {marks[unfit].rows}, but task {unfit} of this run"
-        f" has {given}: rows would be lost or written twice. Run it again {same} and the same rows"
-        f" in each ({how}): it then writes what is missing"
+        f"{runs}. The committed part {unfit} has {marks[unfit].rows}, but task {unfit} of "
+        f"this run has {given}: rows would be lost or written twice. Run it again {same} and "
+        f"the same rows in each ({how}): that run writes the missing parts"
     )

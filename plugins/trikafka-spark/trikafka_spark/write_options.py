@@ -66,8 +66,8 @@ def write_options(
         )
     if "path" in given:
         raise ConfigurationError(
-            "'path' is no option of the data source 'trikafka': save() takes none, the topic is "
-            "an option"
+            "'path' is not an option of the data source 'trikafka': call save() without a path, "
+            "and set the option 'topic'"
         )
     topic = given.text("topic")
     if topic is not None and not topic.strip():
@@ -81,7 +81,7 @@ def write_options(
         if not streaming and not transactional_id:
             raise ConfigurationError(
                 "exactlyOnce=true needs a transactionalId: the same for each run of this job, and "
-                "no other's"
+                "different from those of other jobs"
             )
         if streaming and version is not None:
             raise ConfigurationError(
@@ -103,7 +103,7 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
         if name not in _TYPES:
             continue
         if name in found:
-            raise ConfigurationError(f"the column {field.name!r} is there twice")
+            raise ConfigurationError(f"the column {field.name!r} occurs twice")
         if kind not in _TYPES[name]:
             raise ConfigurationError(
                 f"the column {field.name!r} is {kind}, but must be {' or '.join(_TYPES[name])}: "

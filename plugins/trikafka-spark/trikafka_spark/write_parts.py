@@ -221,9 +221,9 @@ async def note_complete_part(
 async def _check_open(admin: Admin, transaction: DetachedTransaction) -> None:
     if await _is_open_still(admin, transaction) is False:
         raise TransactionAbortableError(
-            f"{transaction} is not open any more, so this attempt fails: another attempt of its "
-            "task, or another run of this write,"
-            " has taken its place, or kafka.transaction.timeout.ms is over"
+            f"{transaction} is no longer open, so this attempt fails: another attempt of its "
+            "task, or another run of this write, has replaced it, or "
+            "kafka.transaction.timeout.ms has expired"
         )
 
 

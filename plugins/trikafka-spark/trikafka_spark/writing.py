@@ -79,16 +79,14 @@ _Some: TypeAlias = "list[tuple[str, pa.Table]]"
 #: Rows and bytes of one table; the next table is gathered while this one is sent.
 _ROWS, _BYTES = 65_536, 8 << 20
 _FENCED = (
-    "Another attempt of this task, or another run of this write, has taken its place. Copies of "
-    "tasks do that to each other: set"
-    " spark.speculation to false for writes with exactlyOnce. Two writes must not have the same "
-    "transactionalId."
+    "Another attempt of this task, or another run of this write, has replaced this one. "
+    "Speculative copies of tasks do that: set spark.speculation=false for writes with "
+    "exactlyOnce. Two writes must not use the same transactionalId."
 )
 _TOO_LATE = (
-    "No other producer need be at work: this task's transaction was open for {took:.0f} s, and "
-    "the coordinator aborts it after"
-    " kafka.transaction.timeout.ms ({limit} ms), which the whole write has, to its commit. Write "
-    "less at once, or set more."
+    "This task's transaction was open for {took:.0f} s, and the coordinator aborts it "
+    "after kafka.transaction.timeout.ms ({limit} ms), which covers the whole write up to "
+    "its commit. Write less at once, or raise the setting."
 )
 
 
@@ -136,7 +134,7 @@ def this_task() -> Any:
 
     task = TaskContext.get()
     if task is None:
-        raise TrikafkaError("this is no Spark task")
+        raise TrikafkaError("this process does not run a Spark task")
     return task
 
 
@@ -233,7 +231,7 @@ async def _enter(
                 raise
             if not logged:
                 _log.warning(
-                    "%s; it is asked again for up to %g s (kafka.max.block.ms)", error, limit
+                    "%s; the opening is retried for up to %g s (kafka.max.block.ms)", error, limit
                 )
             logged = True
         else:
@@ -255,13 +253,11 @@ async def _hand_over(
         account = Account(part, ours, topic=topic)
         return Written(theirs.count, part=part, transaction=whole.transaction, account=account)
     await admin.end_transaction(whole.transaction, commit=False)
-    same = ", of other contents" if (ours.count, ours.size) == (theirs.count, theirs.size) else ""
+    same = ", with other contents" if (ours.count, ours.size) == (theirs.count, theirs.size) else ""
     raise TrikafkaError(
         f"two attempts at {part.transactional_id} have different rows: {theirs.count} with "
-        f"{theirs.size} bytes, and"
-        f" {ours.count} with {ours.size}{same}. What was written is aborted; exactlyOnce needs a "
-        "plan that gives a task the same"
-        " rows each time"
+        f"{theirs.size} bytes, and {ours.count} with {ours.size}{same}. The written rows are "
+        "aborted; exactlyOnce needs a query that gives a task the same rows in each attempt"
     )
 
 

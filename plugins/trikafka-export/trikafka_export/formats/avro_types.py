@@ -520,8 +520,7 @@ class _Sizes:
         kind = _kind(schema)
         if kind == "array" and not self.walk(schema["items"], above, depth + 1):
             raise SchemaError(
-                f"{self._where} has an array of what takes no bytes: nobody knows how long it may "
-                "be"
+                f"{self._where} has an array whose items take no bytes, so its length has no bound"
             )
         if kind == "map":
             self.walk(schema["values"], above, depth + 1)
@@ -539,7 +538,7 @@ class _Sizes:
         name = str(schema["name"])
         if name in above:
             raise SchemaError(
-                f"{self._where} contains itself, by the record {name}: that is not read"
+                f"{self._where} contains itself through the record {name}, which is not supported"
             )
         found = [self.walk(each["type"], (*above, name), depth + 1) for each in schema["fields"]]
         self._known[name] = any(found)

@@ -144,7 +144,7 @@ def _column(column: str, given: Mapping[str, Any], by_registry: bool) -> ColumnO
         )
     if format == "protobuf" and schema is not None and message is None:
         raise ConfigurationError(
-            f"{column}_message is missing: which message of {column}_schema the {column}s are"
+            f"{column}_message is missing: give the name of the message in {column}_schema"
         )
     if schema is None:
         return ColumnOptions(format)
@@ -292,7 +292,7 @@ def _secret(given: Mapping[str, Any], name: str) -> Secret | None:
     if value is None:
         return None
     if not isinstance(value, str) or not value:
-        raise ConfigurationError(f"{name} must be text that is not empty, or @FILE that holds it")
+        raise ConfigurationError(f"{name} must be non-empty text, or @FILE that holds it")
     if value[0] == "@":
         try:
             value = Secret(Path(value[1:]).read_text(encoding="utf-8").strip())

@@ -159,7 +159,7 @@ def indexes_of(value: bytes) -> tuple[list[int], int]:
     """
     count, at = _varint(value, 0)
     if not 0 <= count <= _MOST_INDEXES:
-        raise UnreadableError("what follows the schema's id are no message indexes")
+        raise UnreadableError("no message indexes follow the schema's id")
     found = []
     for _ in range(count):
         index, at = _varint(value, at)
@@ -174,7 +174,7 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
         at, shift = at + 1, shift + 7
         if not value[at - 1] & 0x80:
             return number >> 1 ^ -(number & 1), at
-    raise UnreadableError("what follows the schema's id are no message indexes")
+    raise UnreadableError("no message indexes follow the schema's id")
 
 
 # --- columns: each function makes the function that makes the array of many messages' field ---
@@ -284,7 +284,7 @@ def _timestamps(messages: Messages) -> pa.Array:
             or parts["min"] < 0
             or parts["max"] > 999_999_999
         ):
-            raise ValueError("a Timestamp that is no time of the years 1 to 9999")
+            raise ValueError("a Timestamp outside of the years 1 to 9999")
     return pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000)).cast(
         pa.timestamp("us", tz="UTC")
     )

@@ -58,7 +58,7 @@ class ProtobufSchema:
                 "grpcio-tools has a protoc"
             )
             raise SchemaError(
-                f"{where} is no descriptor set ({how}): {peer_text(error)}"
+                f"{where} is not a descriptor set ({how}): {peer_text(error)}"
             ) from error
         return cls(
             [each.SerializeToString(deterministic=True) for each in found.file], message, where
@@ -122,7 +122,7 @@ def pool_of(files: Iterable[bytes], where: str) -> Any:
             waiting[file.name] = file
     except DecodeError as error:
         raise SchemaError(
-            f"{where} is no description of a file of Protobuf's: {peer_text(error)}"
+            f"{where} is not a file descriptor of Protobuf: {peer_text(error)}"
         ) from error
     done: set[str] = set()
 
@@ -132,7 +132,8 @@ def pool_of(files: Iterable[bytes], where: str) -> Any:
         file = waiting.get(name) or _googles(name)
         if file is None:
             raise SchemaError(
-                f"{where} imports {name!r}, which is not there: make it by protoc --include_imports"
+                f"{where} imports {name!r}, which is missing: make the set with protoc "
+                "--include_imports"
             )
         if name in above:
             raise SchemaError(f"{where} imports {name!r} in a circle")

@@ -237,7 +237,7 @@ class _Asking:
                     int(reference["version"]),
                 )
             except (TypeError, KeyError, ValueError):
-                raise self._useless(f"a reference that is none: {str(reference)[:200]}") from None
+                raise self._useless(f"an invalid reference: {str(reference)[:200]}") from None
             if name in above:
                 raise self._useless(f"references in a circle, by {name!r}")
             if name in found:
@@ -300,7 +300,7 @@ class _Asking:
     def _body_of(self, body: Any) -> dict[str, Any]:
         if isinstance(body, dict) and isinstance(body.get("schema"), str):
             return body
-        raise self._useless("no schema, nor an error")
+        raise self._useless("neither a schema nor an error")
 
     def _versions_of(self, body: Any) -> dict[str, int]:
         try:
@@ -321,9 +321,10 @@ class _Asking:
             raise _BusyError(f"HTTP status {status}")
         if status in (401, 403):
             raise SchemaRegistryError(
-                f"the schema registry {self._settings.url} refuses us the schema {self._id} (HTTP "
-                f"status {status}):"
-                " see schema_registry_auth and schema_registry_token",
+                (
+                    f"the schema registry {self._settings.url} refuses access to the schema {self._id} "
+                    f"(HTTP status {status}): check schema_registry_auth and schema_registry_token"
+                ),
                 self._settings.url,
                 self._id,
             )
@@ -332,12 +333,12 @@ class _Asking:
     def _useless(self, what: str) -> SchemaRegistryError:
         url, id = self._settings.url, self._id
         return SchemaRegistryError(
-            f"{url} is no schema registry, or a broken one: for schema {id} it gave {what}", url, id
+            f"{url} is not a working schema registry: for schema {id} it returned {what}", url, id
         )
 
 
 def _unknown(url: str, id: int) -> UnreadableError:
-    return UnreadableError(f"the schema registry {url} knows no schema {id}")
+    return UnreadableError(f"the schema registry {url} has no schema {id}")
 
 
 class _BusyError(Exception):

@@ -144,8 +144,7 @@ def _protobuf(found: Registered, one: Named) -> Mapping[str, Any]:
             indexes[tuple(indexes_of(rest)[0])] += 1
     if not indexes:
         raise ExportError(
-            f"no schema could be found: what follows the schema's id {found.id} are no message "
-            "indexes"
+            f"no schema could be found: no message indexes follow the schema's id {found.id}"
         )
     return schema_of(found, list(indexes.most_common(1)[0][0])).checked().pinned()
 

@@ -71,7 +71,7 @@ def check(format: Mapping[str, Any], asked: ParseOptions, destination: str) -> N
     if not read and (asked.registry is not None or asked.dead_letter_topic is not None):
         name = "schema_registry" if asked.registry is not None else "dead_letter_topic"
         raise ConfigurationError(
-            f"{name} needs value_format or key_format: nothing is read otherwise"
+            f"{name} needs value_format or key_format: otherwise nothing is parsed"
         )
 
 
@@ -80,8 +80,8 @@ def check_letters(asked: ParseOptions, exported: Iterable[str]) -> None:
     topic = asked.dead_letter_topic
     if topic is not None and topic in set(exported):
         raise ConfigurationError(
-            f"dead_letter_topic {topic!r} is exported itself: what cannot be read would go round "
-            "for ever"
+            f"dead_letter_topic {topic!r} is itself exported: its unreadable records would be "
+            "exported again without end"
         )
 
 

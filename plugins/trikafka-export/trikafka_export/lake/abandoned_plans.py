@@ -16,14 +16,14 @@ class FilesGoneError(ExportError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}; nothing was committed: put it back, or give the plan up (--abandon): the "
-            "next export reads its records again"
+            f"{what}; nothing was committed: restore the file, or discard the plan (--abandon); "
+            "the next export then reads its records again"
         )
 
 
 def refuse_abandoned(title: str, plan: ExportPlan) -> None:
     """Raise :exc:`ExportError`: another run has abandoned the plan that was to be committed."""
     raise ExportError(
-        f"plan {plan.number} of {title} was given up by another run, for files of it were gone; "
-        "export again"
+        f"plan {plan.number} of {title} was abandoned by another run, because files of it "
+        "were missing; export again"
     )

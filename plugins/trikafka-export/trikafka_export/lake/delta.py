@@ -91,7 +91,9 @@ class DeltaLog:
             "table", str(table.metadata().id)
         ):
             what = (
-                "is not there any more" if table is None else "is another one than was exported to"
+                "no longer exists"
+                if table is None
+                else "is not the table that earlier exports wrote to"
             )
             raise ExportError(f"the Delta table {self.title} {what}: choose another destination")
         return table
@@ -112,7 +114,7 @@ class DeltaLog:
             self._make(columns, tuple(partition_by or ()))
             table = self._table()
         if table is None:
-            raise ExportError(f"the Delta table {self.title} was made and is gone")
+            raise ExportError(f"the Delta table {self.title} was made and no longer exists")
         by = self._taken(table, columns, partition_by, format.get("app_id"))
         return {**format, "partition_by": list(by), "table": str(table.metadata().id)}
 
@@ -171,9 +173,9 @@ class DeltaLog:
             )
         if ours is not None:
             raise ExportError(
-                f"{self.title} has rows of an export whose plans are gone (version "
-                f"{ours['version']} of the table);"
-                " this one would write them again: choose another destination"
+                f"{self.title} has rows of an export whose plans are missing (version "
+                f"{ours['version']} of the table); this export would write them again: choose another "
+                "destination"
             )
         return tuple(sorted(by, reverse=True))
 
@@ -324,11 +326,9 @@ class DeltaLog:
         if gone:
             more = "" if len(gone) == 1 else f" and {len(gone) - 1:,} more"
             raise ExportError(
-                f"the Delta table {self.title} lacks files that it counts ({gone[0]}{more}), and "
-                "nobody can read it: put them back;"
-                " or have the table forget them, by deltalake.DeltaTable(...).repair(), after "
-                "which a"
-                " check tells which records are missing"
+                f"the Delta table {self.title} lists files that do not exist ({gone[0]}{more}), so it "
+                "cannot be read: restore them, or remove them from the table by "
+                "deltalake.DeltaTable(...).repair(), after which a check lists the missing records"
             ) from error
 
 

@@ -75,7 +75,9 @@ def read_footers(store: ExportStore, files: Sequence[WrittenFile]) -> list[DataF
             with store.open_data(file.name) as (opened, size):
                 footer = pq.read_metadata(opened)
         except FileNotFoundError:
-            raise FilesGoneError(f"{store.title}/{file.name} was written and is gone") from None
+            raise FilesGoneError(
+                f"{store.title}/{file.name} was written and no longer exists"
+            ) from None
         except (OSError, pa.ArrowException) as error:
             raise ExportError(
                 f"{store.title}/{file.name} cannot be read: {peer_text(error)}"

@@ -122,12 +122,12 @@ class IcebergLog:
         if table is None or str(table.metadata.table_uuid) != format["table"]:
             if table is None:
                 raise ExportError(
-                    f"the table {self.title} is not there any more: if it was renamed, export to "
-                    "its new name, and it goes on"
-                    " there; if it was dropped, choose another one"
+                    f"the table {self.title} no longer exists: if it was renamed, export to its new name; "
+                    "if it was dropped, choose another table"
                 )
             raise ExportError(
-                f"the table {self.title} is another one than was exported to: choose another one"
+                f"the table {self.title} is not the table that earlier exports wrote to: choose "
+                "another table"
             )
         return table
 
@@ -167,8 +167,7 @@ class IcebergLog:
         table = self._table()
         if table is None:
             raise ExportError(
-                f"the table {self.title} is not there any more, and so there are no keys for its "
-                "store"
+                f"the table {self.title} no longer exists, so there are no keys for its store"
             )
         told: Mapping[str, Any] = table.io.properties
         self._hide(told)
@@ -207,9 +206,8 @@ class IcebergLog:
         gone = [name for name in table.metadata.properties if name.startswith(f"{KEY}.")]
         if gone:
             raise ExportError(
-                f"the table {self.title} has rows of an export whose plans are gone (its property "
-                f"{gone[0]});"
-                " this one would write them again: choose another table"
+                f"the table {self.title} has rows of an export whose plans are missing (its property "
+                f"{gone[0]}); this export would write them again: choose another table"
             )
         fields = dict(index_by_name(table.schema()))
         return {
@@ -241,7 +239,7 @@ class IcebergLog:
                 pass  # another process has just created it
         made = self._table()
         if made is None:
-            raise ExportError(f"the table {self.title} was made and is gone")
+            raise ExportError(f"the table {self.title} was made and no longer exists")
         return made
 
     # --- plans ---
@@ -262,8 +260,7 @@ class IcebergLog:
             by = _partitioned_by(self.title, table)
             if by and list(by) != list(plan.format["partition_by"]):
                 raise ExportError(
-                    f"the table {self.title} is partitioned by {list(by)} now, which its exports "
-                    "are not"
+                    f"the table {self.title} is partitioned by {list(by)} now, unlike its exports"
                 )
             self._append(table, plan, files, refused)
 

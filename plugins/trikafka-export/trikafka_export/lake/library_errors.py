@@ -24,13 +24,15 @@ _ANSWERED = (
 
 #: Texts of pyiceberg's errors about missing settings, and advice in terms of the options here.
 _ADVICE = {
-    "URI missing": "nobody says where the Iceberg catalog is: give catalog.uri, such as "
-    "sqlite:////data/lake.db or"
-    " https://catalog:8181 (and catalog.type: sql, rest ...), or the name of a catalog in "
-    ".pyiceberg.yaml as catalog",
-    "No default path is set": "nobody says where the files of a new Iceberg table go: give location, the table's folder "
-    "or URL,"
-    " or catalog.warehouse, in which the catalog chooses one",
+    "URI missing": (
+        "the address of the Iceberg catalog is missing: give catalog.uri, such as "
+        "sqlite:////data/lake.db or https://catalog:8181 (and catalog.type: sql, rest ...), "
+        "or the name of a catalog in .pyiceberg.yaml as catalog"
+    ),
+    "No default path is set": (
+        "the location of the new Iceberg table is missing: give location, the table's folder "
+        "or URL, or catalog.warehouse, in which the catalog chooses one"
+    ),
     "SQLAlchemy support not installed": "a SQL catalog of Iceberg needs SQLAlchemy: pip install 'trikafka-export[iceberg-sql]'"
     " (from a clone: pip install './plugins/trikafka-export[iceberg-sql]'), or "
     "'pyiceberg[sql-postgres]' for PostgreSQL",

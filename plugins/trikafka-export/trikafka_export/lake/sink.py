@@ -120,9 +120,8 @@ class LakeSink(ParquetSink):
         state = await super().load()
         if state.unfinished is not None and _OURS not in state.unfinished.format:
             raise ExportError(
-                f"plan {state.unfinished.number} of {self.title} was begun by an earlier "
-                f"trikafka, which wrote {self.format}"
-                " by Spark: finish it with that one"
+                f"plan {state.unfinished.number} of {self.title} was begun by an earlier release of "
+                f"trikafka, which wrote {self.format} by Spark: finish it with that release"
             )
         return state
 
@@ -154,7 +153,7 @@ class LakeSink(ParquetSink):
         """Lock a table that this or another export has just created."""
         place = await self._asked(self._log.place)
         if place is None:
-            raise ExportError(f"the table {self.title} was made and is gone")
+            raise ExportError(f"the table {self.title} was made and no longer exists")
         self._place = place
         await super()._enter_store()
         if (await super().load()).last_number:
@@ -240,8 +239,8 @@ class LakeSink(ParquetSink):
                 function, abandon_on_cancel=True, limiter=self._log_limiter
             )
         raise ExportError(
-            f"{self.title}: the table's catalog or store has not answered for {limit:g} s; the "
-            "next export goes on from there"
+            f"{self.title}: the table's catalog or store has not responded for {limit:g} s; the "
+            "next export continues from there"
         )
 
 

@@ -69,7 +69,9 @@ def check_ids(title: str, wanted: Mapping[str, int], found: Mapping[str, int]) -
     """
     for name, known in wanted.items():
         if found.get(name, known) != known:
-            raise ExportError(_changed(title, name, "is another one than when the export began"))
+            raise ExportError(
+                _changed(title, name, "is no longer the one that the export began with")
+            )
 
 
 def _changed(title: str, name: str, how: str) -> str:
