@@ -35,13 +35,13 @@ async def test_oversized_batch_is_queued_alone(
     monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     waiting: list[int] = []
-    taken = reading._Feed._taken
+    taken = reading._RangeRead._taken
 
     def noted(feed: Any, size: int) -> None:
         waiting.append(feed._groups)
         taken(feed, size)
 
-    monkeypatch.setattr(reading._Feed, "_taken", noted)
+    monkeypatch.setattr(reading._RangeRead, "_taken", noted)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
     batches = list(read_range(OffsetRange(topic, 0, 0, 300), settings))
     assert [offset for batch in batches for offset in batch.offsets] == list(range(300))

@@ -372,7 +372,7 @@ async def test_copy_that_fences_the_attempt_is_harmless(
     """
     first = await job.task(0, write="w")
     with monkeypatch.context() as patched:
-        patched.setattr(writing, "find_whole", _nothing)
+        patched.setattr(writing, "find_complete_part", _nothing)
         await job.task(0, write="w")
     await (job.commit if verdict == "commit" else job.abort)([first])
     await job.until("CompleteCommit" if verdict == "commit" else "CompleteAbort", 0)
@@ -426,10 +426,10 @@ async def test_late_note_does_not_replace_a_newer_one(
         )  # fences the first, which is about to leave its note
         await plain(*given)
 
-    plain = writing.note_whole
+    plain = writing.note_complete_part
     with monkeypatch.context() as patched:
-        patched.setattr(writing, "find_whole", _nothing)
-        patched.setattr(writing, "note_whole", late)
+        patched.setattr(writing, "find_complete_part", _nothing)
+        patched.setattr(writing, "note_complete_part", late)
         with pytest.raises(
             TransactionAbortableError, match="so this attempt fails: another attempt of its task"
         ):
@@ -469,7 +469,7 @@ async def test_late_copy_is_committed_with_the_others(
     async def look(*given: Any) -> Any:
         found = await plain(*given)
         with monkeypatch.context() as patched:
-            patched.setattr(writing, "find_whole", _nothing)
+            patched.setattr(writing, "find_complete_part", _nothing)
             await job.task(1, write="w")
         return found
 

@@ -26,7 +26,7 @@ driver commits the transactions of all tasks (:mod:`.commit_protocol`).
 #   transaction.
 # * The note is committed after the transaction is detached. Between the two a second attempt may
 #   have opened the id. So the first attempt checks that its transaction is still open, before and
-#   after it leaves the note (``parts.note_whole``), and fails if it is not.
+#   after it leaves the note (``write_parts.note_complete_part``), and fails if it is not.
 #
 # The driver's part, and what a killed driver leaves, is described in :mod:`.commit_protocol`. Another run
 # may cut the rows into other tasks: :mod:`.whole_write` detects that.
