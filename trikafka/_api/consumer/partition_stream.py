@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from ..._state.consumer.assignment import AssignedPartition
-from ..._state.consumer.partition_state import PartitionState
 from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
 from ...types import OffsetAndMetadata, Record, TopicPartition
