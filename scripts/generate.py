@@ -107,7 +107,7 @@ def _import(module: str, names: list[str]) -> str:
 
 
 def _by_type(name: str) -> tuple[bool, str]:
-    return name[0].islower(), name
+    return name[0].islower(), name.lower()
 
 
 def page_of_settings() -> str:

@@ -6,6 +6,7 @@ Type checkers read the names in ``__init__.pyi``, which ``make docs`` generates 
 
 from importlib import import_module
 from typing import Any
+from warnings import warn
 
 from ._version import VERSION as __version__
 
@@ -34,25 +35,11 @@ _HOMES = {
     ),
     "._api.consumer.health": ("ConsumerHealth",),
     ".tasks.dead_letters": ("DeadLetter", "dead_letter_headers"),
-    "._api.export": (
-        "Exporter",
+    "._api.exporting": (
         "check_export",
         "export",
         "open_exporter",
     ),
-    "._api.export_report": (
-        "ExportProgress",
-        "ExportResult",
-    ),
-    "._api.export_base": ("ExportStore",),
-    "._api.export_pieces": (
-        "ExportPiece",
-        "PieceLog",
-        "StagedFile",
-    ),
-    "._api.export_store": ("DirectoryStore",),
-    "._api.export_tables": ("TableStore",),
-    "._api.export_work": ("RangeWork",),
     "._api.admin.opening": ("open_admin",),
     "._api.consumer.opening": ("open_consumer",),
     "._api.producer.opening": ("open_producer",),
@@ -150,7 +137,12 @@ _HOMES = {
         "UnsupportedVersionError",
     ),
     ".hooks": ("hookimpl",),
-    ".interfaces": ("RebalanceListener",),
+    ".interfaces": (
+        "ExportProgress",
+        "ExportResult",
+        "Exporter",
+        "RebalanceListener",
+    ),
     ".types": (
         "BatchEvent",
         "BrokerLatency",
@@ -180,14 +172,40 @@ _HOMES = {
     ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
+#: Names that are now of another package. Their old place here goes with the next release.
+_MOVED = {
+    "DirectoryStore": "trikafka_export.directory_store",
+    "ExportPiece": "trikafka_export.piece_log",
+    "ExportStore": "trikafka_export.store",
+    "PieceLog": "trikafka_export.piece_log",
+    "RangeWork": "trikafka_export.directory_pieces",
+    "StagedFile": "trikafka_export.piece_log",
+    "TableStore": "trikafka_export.lake.table_store",
+}
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MOVED:
+        return _moved(name)
     if name not in _HOME:
         raise AttributeError(f"module 'trikafka' has no attribute {name!r}")
     value = getattr(import_module(_HOME[name], __name__), name)
     globals()[name] = value
     return value
+
+
+def _moved(name: str) -> Any:
+    """Return a name of another package, with a warning.
+
+    Raises ModuleNotFoundError if the package is not installed.
+    """
+    warn(
+        f"trikafka.{name} is now {_MOVED[name]}.{name}, of the package trikafka-export; the old "
+        "name goes with the next release",
+        DeprecationWarning,
+        stacklevel=3,
+    )
+    return getattr(import_module(_MOVED[name]), name)
 
 
 def __dir__() -> list[str]:

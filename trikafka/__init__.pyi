@@ -17,13 +17,7 @@ from ._api.consumer.consumer import Consumer, ConsumerStatistics
 from ._api.consumer.health import ConsumerHealth
 from ._api.consumer.opening import open_consumer
 from ._api.consumer.partition_stream import PartitionStream
-from ._api.export import Exporter, check_export, export, open_exporter
-from ._api.export_base import ExportStore
-from ._api.export_pieces import ExportPiece, PieceLog, StagedFile
-from ._api.export_report import ExportProgress, ExportResult
-from ._api.export_store import DirectoryStore
-from ._api.export_tables import TableStore
-from ._api.export_work import RangeWork
+from ._api.exporting import check_export, export, open_exporter
 from ._api.producer.ack import Ack
 from ._api.producer.arrow_sending import ArrowAck, ArrowDelivery, PartitionDelivery
 from ._api.producer.health import ProducerHealth
@@ -106,7 +100,7 @@ from .errors import (
     UnsupportedVersionError,
 )
 from .hooks import hookimpl
-from .interfaces import RebalanceListener
+from .interfaces import Exporter, ExportProgress, ExportResult, RebalanceListener
 from .tasks.dead_letters import DeadLetter, dead_letter_headers
 from .tasks.handling import RetryPolicy
 from .tasks.processing import process
@@ -140,6 +134,7 @@ from .types import (
 )
 
 __all__ = [
+    "__version__",
     "Ack",
     "Admin",
     "AdminConfig",
@@ -178,16 +173,13 @@ __all__ = [
     "DeliveryTimeoutError",
     "DeserializationError",
     "DetachedTransaction",
-    "DirectoryStore",
     "DuplicateSequenceError",
     "ErrorCode",
+    "Exporter",
     "ExportError",
     "ExportIncompleteError",
-    "ExportPiece",
     "ExportProgress",
     "ExportResult",
-    "ExportStore",
-    "Exporter",
     "FencedInstanceIdError",
     "FetchSessionError",
     "GroupDescription",
@@ -213,8 +205,8 @@ __all__ = [
     "MemoryBudget",
     "MessageTooLargeError",
     "NewTopic",
-    "NoOffsetForPartitionError",
     "Node",
+    "NoOffsetForPartitionError",
     "NotLeaderError",
     "NotOpenError",
     "OAuthToken",
@@ -229,7 +221,6 @@ __all__ = [
     "PartitionInfo",
     "PartitionNotOwnedError",
     "PartitionStream",
-    "PieceLog",
     "PluginError",
     "PollIntervalExceededError",
     "PreparedTransaction",
@@ -241,7 +232,6 @@ __all__ = [
     "ProducerSettings",
     "ProducerStatistics",
     "ProtocolError",
-    "RangeWork",
     "RebalanceInProgressError",
     "RebalanceListener",
     "Record",
@@ -250,9 +240,7 @@ __all__ = [
     "RecordTooLargeError",
     "RequestTimedOutError",
     "RetryPolicy",
-    "StagedFile",
     "SubscriptionPattern",
-    "TableStore",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",
@@ -273,7 +261,6 @@ __all__ = [
     "UnsupportedAssignorError",
     "UnsupportedCompressionError",
     "UnsupportedVersionError",
-    "__version__",
     "check_export",
     "dead_letter_headers",
     "ensure_topics",

@@ -267,7 +267,7 @@ def sink(tmp_path: Path) -> dict[str, str]:
     environment = install(
         tmp_path, "trikafka", {"lines": "lines_plugin:plugin"}, lines_plugin=_SINK
     )
-    place = Path(__file__).parent.parent / "export"
+    place = Path(__file__).parents[2] / "plugins/trikafka-export/tests"
     return {"PYTHONPATH": environment["PYTHONPATH"] + os.pathsep + str(place)}
 
 

@@ -10,6 +10,7 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
   ``trikafka_observer``).
 * :mod:`.sink`: the destination of an export (``trikafka_sink``). :mod:`.export`: the format of an
   export and the runner of its ranges (``trikafka_export_format``, ``trikafka_export_runner``).
+  :mod:`.export_report`: the exporter and its reports, as :func:`trikafka.export` returns them.
 * :mod:`.command`: a subcommand of the command line (``trikafka_command``).
 """
 
@@ -25,6 +26,7 @@ from .context import (
     ProducerContext,
 )
 from .export import ExportFormat, ExportRunner, RangeTask
+from .export_report import Exporter, ExportProgress, ExportResult
 from .listeners import (
     ConnectionObserver,
     MembershipObserver,
@@ -93,9 +95,12 @@ __all__ = [
     "ExportFormat",
     "ExportManifest",
     "ExportPlan",
+    "ExportProgress",
+    "ExportResult",
     "ExportRunner",
     "ExportStage",
     "ExportState",
+    "Exporter",
     "FetchManager",
     "Found",
     "HeartbeatManager",

@@ -16,9 +16,10 @@ from test_formats_dead_letters import row
 from test_stores import Bucket, Directory, Place, finish, planned
 from trikafka_export.checking import check
 from trikafka_export.formats.dead_letters import FileLetters
+from trikafka_export.piece_log import ExportPiece
 from trikafka_export.pieces import PieceWriter, Shape
+from trikafka_export.store import ExportStore
 
-from trikafka import ExportPiece, ExportStore
 from trikafka.interfaces import ExportCheck
 
 FLIPS = 200

@@ -14,8 +14,8 @@ import pytest
 from known_topics import add_records
 from s3_server import s3_server
 from test_lake_setup import begun
+from trikafka_export.destination import store_of
 from trikafka_export.sink import ParquetSink
-from trikafka_export.stores import store_of
 
 import trikafka
 from trikafka import ConfigurationError, ExportError

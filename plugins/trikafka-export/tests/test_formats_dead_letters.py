@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.formats.dead_letters import FileLetters, room_for
 from trikafka_export.sink import ParquetSink
 from trikafka_export.sink_options import sink_options
 
-from trikafka import ConfigurationError, OffsetRange, RangeWork
+from trikafka import ConfigurationError, OffsetRange
 from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
 
 PLANNED = PlannedRange("t", 0, 0, 1_000, "t.parquet")

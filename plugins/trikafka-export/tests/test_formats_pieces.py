@@ -12,11 +12,12 @@ import pytest
 from test_formats_avro import INNER, encoded, field, logical, record
 from test_formats_protobuf import everything, made, schema_of
 from trikafka_export.columns import SCHEMA
+from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.formats import parsing
 from trikafka_export.formats.range_parsing import RangeParsing
+from trikafka_export.piece_log import ExportPiece
 from trikafka_export.pieces import PieceWriter, Shape
 
-from trikafka import ExportPiece, RangeWork
 from trikafka.interfaces import PlannedRange
 
 PLANNED = PlannedRange("t", 0, 0, 1_000, "t.parquet")

@@ -11,6 +11,7 @@ from test_formats_avro import encoded, field, record
 from test_formats_pieces import PLANNED
 from test_formats_protobuf import MANY, a_file, add, made, schema_of
 from trikafka_export.columns import SCHEMA
+from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.formats import sizes
 from trikafka_export.formats.avro_format import AvroDecoder
 from trikafka_export.formats.avro_types import AvroSchema
@@ -18,8 +19,6 @@ from trikafka_export.formats.json_format import JsonDecoder
 from trikafka_export.formats.protobuf_format import ProtobufDecoder
 from trikafka_export.formats.sizes import Sizes, width
 from trikafka_export.pieces import PieceWriter, Shape
-
-from trikafka import RangeWork
 
 WIDE = record(*(field(f"f{number}", "long") for number in range(200)), name="Wide")
 

@@ -17,13 +17,16 @@ from pathlib import Path
 import pytest
 from made_batches import batch
 from trikafka_export import local
+from trikafka_export.directory_pieces import RangeWork
+from trikafka_export.directory_store import DirectoryStore
 from trikafka_export.local import LocalJob
+from trikafka_export.piece_log import ExportPiece, StagedFile
 from trikafka_export.pieces import PieceWriter, Shape
+from trikafka_export.plan import ExportWork, SourceView, new_plan
 from trikafka_export.sink import ParquetSink
 from trikafka_export.task import WriteTask
 
-from trikafka import DirectoryStore, ExportError, ExportPiece, RangeWork, StagedFile, TopicPartition
-from trikafka._api.export_plan import ExportWork, SourceView, new_plan
+from trikafka import ExportError, TopicPartition
 from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
 
 TP = TopicPartition("t", 0)

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 import trio
 from trikafka_export import hdfs_objects
+from trikafka_export.destination import find_sink, store_of
 from trikafka_export.object_address import ObjectAddress
 from trikafka_export.sink import ParquetSink
-from trikafka_export.stores import store_of
 
 from trikafka import ConfigurationError, ExportError, open_exporter
-from trikafka._api.sinks import find_sink
 
 SECRET = "the-secret-word"
 QUICK = {"store.dfs.client.failover.max.attempts": "1"}

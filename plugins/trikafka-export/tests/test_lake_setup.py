@@ -17,11 +17,12 @@ from test_lake_commits import columns, log_of
 from trikafka_export.lake.iceberg import IcebergLog
 from trikafka_export.lake.library_errors import advised
 from trikafka_export.lake.options import lake_options
+from trikafka_export.lake.table_store import TableStore
 from trikafka_export.plugin import trikafka_sink
 from trikafka_export.sink import ParquetSink
 
 import trikafka
-from trikafka import ConfigurationError, TableStore
+from trikafka import ConfigurationError
 from trikafka.interfaces import ExportPlan, PlannedRange
 
 PAGE = (Path(__file__).parents[3] / "docs" / "export-tables.md").read_text()

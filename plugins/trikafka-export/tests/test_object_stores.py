@@ -22,14 +22,14 @@ import trio
 from s3_server import S3Server, s3_server
 from test_stores import Bucket, export, finish, piece_of, planned, write
 from trikafka_export.checking import check
+from trikafka_export.destination import find_sink, store_of
 from trikafka_export.object_address import ObjectAddress
 from trikafka_export.object_store import ObjectStore
+from trikafka_export.piece_log import ExportPiece, StagedFile
+from trikafka_export.plan import complete
 from trikafka_export.sink import ParquetSink
-from trikafka_export.stores import store_of
 
-from trikafka import ConfigurationError, ExportError, ExportPiece, StagedFile, open_exporter
-from trikafka._api.export_plan import complete
-from trikafka._api.sinks import find_sink
+from trikafka import ConfigurationError, ExportError, open_exporter
 
 SECRET = "the-secret-word"
 

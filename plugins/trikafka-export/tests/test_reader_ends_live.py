@@ -15,13 +15,14 @@ from typing import Any
 import pytest
 import trio
 from trikafka_export import reading
+from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.local import LocalJob
 from trikafka_export.pieces import Shape
 from trikafka_export.reader import Reader
 from trikafka_export.reading import read_range
 from trikafka_export.task import WriteTask
 
-from trikafka import OffsetRange, RangeWork, RecordBatch
+from trikafka import OffsetRange, RecordBatch
 from trikafka.interfaces import PlannedRange
 
 

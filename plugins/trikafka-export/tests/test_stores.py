@@ -23,18 +23,13 @@ import pytest
 from hdfs_native import Client
 from hdfs_server import HdfsServer
 from s3_server import S3Server, s3_server
-from trikafka_export.stores import store_of
+from trikafka_export.destination import store_of
+from trikafka_export.directory_store import DirectoryStore
+from trikafka_export.piece_log import ExportPiece, PieceLog, StagedFile
+from trikafka_export.plan import ExportWork, SourceView, complete, new_plan
+from trikafka_export.store import ExportStore
 
-from trikafka import (
-    DirectoryStore,
-    ExportError,
-    ExportPiece,
-    ExportStore,
-    PieceLog,
-    StagedFile,
-    TopicPartition,
-)
-from trikafka._api.export_plan import ExportWork, SourceView, complete, new_plan
+from trikafka import ExportError, TopicPartition
 from trikafka.interfaces import ExportPlan, PlannedRange
 
 TP = TopicPartition("t", 0)
@@ -409,7 +404,7 @@ def test_foreign_parquet_files_are_refused(place: Place) -> None:
 
 def test_lock_of_a_killed_process_is_taken_over(place: Place) -> None:
     program = (
-        "import sys, json; from trikafka_export.stores import store_of\n"
+        "import sys, json; from trikafka_export.destination import store_of\n"
         "store_of(sys.argv[1], json.loads(sys.argv[2]))[0].open(); print('locked', flush=True); "
         "sys.stdin.read()"
     )

@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import ExportError, ExportStore, TopicPartition
+from trikafka import ExportError, TopicPartition
 from trikafka.interfaces import ExportCheck, WrittenFile
 
 from .object_address import ObjectStoreError
+from .store import ExportStore
 from .summed_file import checksum_of
 
 

@@ -32,13 +32,14 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from trikafka import ExportError, ExportPiece, PieceLog, StagedFile
+from trikafka import ExportError
 from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import ExportPlan, PlannedRange
 
 from . import scratch
 from .object_address import ObjectAddress
 from .objects import Objects, objects_at, together
+from .piece_log import ExportPiece, PieceLog, StagedFile
 
 OURS = "_trikafka"
 WORK = f"{OURS}/work"

@@ -38,13 +38,14 @@ from contextlib import contextmanager
 from datetime import datetime, timedelta
 from typing import Any
 
-from trikafka import ConfigurationError, ExportError, ExportStore
+from trikafka import ConfigurationError, ExportError
 from trikafka.interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFile
 
 from .lease import Lease
 from .object_address import ObjectAddress
 from .object_pieces import OURS, WORK, ObjectPieces, ObjectPlace, work_folder
 from .objects import A, B, ObjectReader, objects_at, together
+from .store import ExportStore
 from .table_places import refuse_found
 
 _FOLDER = re.compile(r"(\d{6,})-[0-9a-f]+")

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from trikafka import ExportPiece, PieceLog, RecordBatch, StagedFile
+from trikafka import RecordBatch
 from trikafka.interfaces import PlannedRange
 
 from .columns import spark_table
@@ -26,6 +26,7 @@ from .folders import Folders
 from .formats.parsing import Parser
 from .formats.range_parsing import RangeParsing
 from .lake.columns import TableColumns
+from .piece_log import ExportPiece, PieceLog, StagedFile
 from .summed_file import SummedFile
 
 FOOTER_KEY = "trikafka.range"

@@ -43,14 +43,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from trikafka import (
-    ConfigurationError,
-    DirectoryStore,
-    ExportError,
-    ExportStore,
-    OffsetRange,
-    TrikafkaError,
-)
+from trikafka import ConfigurationError, ExportError, OffsetRange, TrikafkaError
 from trikafka.config.secrets import secret
 from trikafka.interfaces import (
     ExportCheck,
@@ -62,6 +55,8 @@ from trikafka.interfaces import (
     SinkReport,
 )
 
+from .destination import store_of
+from .directory_store import DirectoryStore
 from .formats.missing_schemas import MissingSchemas
 from .formats.options import SECRET_OPTIONS, check_schemas
 from .formats.schema_pinning import (
@@ -75,7 +70,7 @@ from .formats.schema_pinning import (
 )
 from .runners import CANCELLED_LIMIT, STOP_LIMIT, Runners
 from .sink_options import SinkOptions, refuse_other_format, sink_options
-from .stores import store_of
+from .store import ExportStore
 from .table_places import refuse_name, refuse_tables
 
 if TYPE_CHECKING:

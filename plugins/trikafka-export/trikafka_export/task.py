@@ -31,19 +31,12 @@ from typing import Any, Protocol
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import (
-    ConfigurationError,
-    ExportError,
-    ExportPiece,
-    OffsetRange,
-    PieceLog,
-    RangeWork,
-    StagedFile,
-    TrikafkaError,
-)
+from trikafka import ConfigurationError, ExportError, OffsetRange, TrikafkaError
 from trikafka.interfaces import PlannedRange
 
+from .directory_pieces import RangeWork
 from .formats.range_parsing import ParsingOptions, RangeParsing
+from .piece_log import ExportPiece, PieceLog, StagedFile
 from .pieces import FOOTER_KEY, PieceWriter, Shape, footer_of
 from .reader import Reader
 from .reading import NothingYet, read_range

@@ -18,12 +18,12 @@ import trio
 from known_topics import add_records
 from s3_server import S3Server, s3_server
 from test_stores import seen
+from trikafka_export.destination import store_of
 from trikafka_export.object_pieces import work_folder
-from trikafka_export.stores import store_of
+from trikafka_export.plan import ExportWork, SourceView, new_plan
 
 import trikafka
 from trikafka import NewTopic, TopicPartition
-from trikafka._api.export_plan import ExportWork, SourceView, new_plan
 
 
 @pytest.fixture(scope="module")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trikafka_export.destination import find_sink, hidden_options
 from trikafka_export.sink_options import sink_options
 
 from trikafka import ConfigurationError
-from trikafka._api.sinks import find_sink, hidden_options
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "security"))
 from searching import Search

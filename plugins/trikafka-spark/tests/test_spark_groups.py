@@ -10,10 +10,10 @@ import pytest
 from made_batches import batch
 from pyspark.sql.pandas.types import from_arrow_schema
 from trikafka_export.columns import SCHEMA, spark_table
+from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.pieces import PieceWriter, Shape
 from trikafka_spark.query_columns import QueryColumns as Wanted
 
-from trikafka import RangeWork
 from trikafka.interfaces import PlannedRange
 
 PLANNED = PlannedRange("t", 0, 0, 100_000, "t-0.parquet")

@@ -18,6 +18,7 @@ import pytest
 import trio
 from trikafka_export import scratch
 from trikafka_export.columns import _cast
+from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.formats.json_format import JsonDecoder, infer
 from trikafka_export.formats.parsing import Parser
 from trikafka_export.local import LocalJob
@@ -28,7 +29,7 @@ from trikafka_spark import snapshots
 from trikafka_spark.range_planning import Planned
 from trikafka_spark.read_options import read_options
 
-from trikafka import ConfigurationError, ExportError, OffsetRange, RangeWork
+from trikafka import ConfigurationError, ExportError, OffsetRange
 from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
 
 US = pa.timestamp("us", tz="UTC")

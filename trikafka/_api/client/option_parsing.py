@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from ...config.secrets import holds_secret
@@ -35,17 +35,6 @@ def check_client(call: str, given: object, kind: type, rest: str) -> None:
         f"trikafka.{call}({rest.format(name)})"
     )
     raise ConfigurationError(f"{call}() takes an open {name}, not {what}; write: {line}")
-
-
-def check_options(given: object) -> None:
-    """Raise :exc:`ConfigurationError` unless these can be options of a sink."""
-    example = 'a mapping of names to values, such as sink_options={"name": "value"}'
-    if given is not None and not isinstance(given, Mapping):
-        what = "a text" if isinstance(given, str) else shown(given)  # a text may hold a secret
-        raise ConfigurationError(f"sink_options must be {example}, not {what}")
-    for name in given or ():
-        if not isinstance(name, str):
-            raise ConfigurationError(f"sink_options must be {example}: {shown(name)} is no name")
 
 
 def names_of(what: str, names: Iterable[str]) -> list[str]:

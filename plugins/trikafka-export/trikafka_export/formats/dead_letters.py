@@ -19,16 +19,15 @@ import trikafka
 from trikafka import (
     ConfigurationError,
     ErrorCode,
-    PieceLog,
     ProducerConfig,
     Record,
     RecordTooLargeError,
-    StagedFile,
     TimestampType,
     UnknownTopicOrPartitionError,
 )
 from trikafka.errors import from_code
 
+from ..piece_log import PieceLog, StagedFile
 from ..summed_file import SummedFile
 from .errors import UnreadableError
 

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from trikafka import PieceLog
-
 from ..folders import AGAIN
+from ..piece_log import PieceLog
 from .dead_letters import FileLetters, Letters, TopicLetters
 from .options import RegistrySettings
 from .parsing import Parser, Wait

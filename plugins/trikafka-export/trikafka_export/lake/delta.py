@@ -17,12 +17,13 @@ import pyarrow as pa
 from deltalake.exceptions import CommitFailedError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, Transaction
 
-from trikafka import ConfigurationError, ExportError, ExportStore
+from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import plain
 from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import ExportPlan
 
 from ..object_address import ObjectAddress
+from ..store import ExportStore
 from .abandoned_plans import refuse_abandoned
 from .columns import table_schema
 from .footers import Bounds, DataFile

@@ -12,11 +12,12 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import ExportError, ExportStore
+from trikafka import ExportError
 from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import WrittenFile
 
 from ..folders import day_of
+from ..store import ExportStore
 from .abandoned_plans import FilesGoneError
 
 #: Footers that are read at the same time.

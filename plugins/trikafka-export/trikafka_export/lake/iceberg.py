@@ -27,12 +27,13 @@ from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.transforms import DayTransform, IdentityTransform
 from pyiceberg.utils.config import merge_config
 
-from trikafka import ConfigurationError, ExportError, ExportStore
+from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import holds_secret, plain, secret
 from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import ExportPlan
 
 from ..object_address import SCHEMES
+from ..store import ExportStore
 from .abandoned_plans import refuse_abandoned
 from .footers import DataFile
 from .iceberg_files import data_file

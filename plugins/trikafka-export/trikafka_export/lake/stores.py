@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from trikafka import DirectoryStore, ExportStore, TableStore
 from trikafka.interfaces import WrittenFile
 
+from ..directory_store import DirectoryStore
 from ..object_address import SCHEMES, ObjectAddress
+from ..store import ExportStore
+from .table_store import TableStore
 
 _OF_KEYS = ("access_key_id", "secret_access_key", "session_token")
 

@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trikafka import ExportStore, TopicPartition
+from trikafka import TopicPartition
 from trikafka.interfaces import ExportCheck, WrittenFile
 
+from ..store import ExportStore
 from .table_log import TableLog
 
 #: Offsets that are counted at once, with one byte each.

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from trikafka import ExportStore
 from trikafka.interfaces import ExportPlan
 
+from ..store import ExportStore
 from .footers import DataFile
 
 if TYPE_CHECKING:

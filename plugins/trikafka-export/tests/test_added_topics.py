@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from export_sinks import LinesPlugin
 from test_flow import World, world
+from trikafka_export.plan import listed, topics_of
 
 from trikafka import ConfigurationError, ExportError, check_export
-from trikafka._api.export_plan import listed, topics_of
 from trikafka.interfaces import ExportState
 
 __all__ = ["world"]

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 from test_plan import plan_of
+from trikafka_export.directory_pieces import RangeWork, work_folder
+from trikafka_export.directory_store import DirectoryStore
+from trikafka_export.piece_log import ExportPiece, StagedFile
+from trikafka_export.plan import complete
 
 from trikafka import ConfigurationError, ExportError
-from trikafka._api.export_pieces import ExportPiece, StagedFile
-from trikafka._api.export_plan import complete
-from trikafka._api.export_store import DirectoryStore
-from trikafka._api.export_work import RangeWork, work_folder
 from trikafka.interfaces import ExportPlan, RangeResult
 
 
@@ -333,7 +333,7 @@ def test_data_is_synced_before_its_name(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_fork_does_not_keep_a_dead_processs_lock(tmp_path: Path) -> None:
     script = (
-        "import os, sys; from pathlib import Path; from trikafka._api.export_store import "
+        "import os, sys; from pathlib import Path; from trikafka_export.directory_store import "
         "DirectoryStore as D\n"
         "D(Path(sys.argv[1])).open()\n"
         "child = os.fork()\n"
@@ -356,7 +356,7 @@ def test_fork_does_not_keep_a_dead_processs_lock(tmp_path: Path) -> None:
 def test_lock_excludes_another_process(tmp_path: Path) -> None:
     """The lock ends with its holder."""
     script = (
-        "import sys; from pathlib import Path; from trikafka._api.export_store import "
+        "import sys; from pathlib import Path; from trikafka_export.directory_store import "
         "DirectoryStore as D\n"
         "D(Path(sys.argv[1])).open(); print('locked', flush=True); sys.stdin.read()"
     )

@@ -1,12 +1,13 @@
-"""The reports of an export: its progress, and its result. Values only."""
+"""An exporter as its user holds it, and the reports of an export. No I/O, no behaviour."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from ..interfaces import ExportPlan, ExportStage, LostRange, WrittenFile
 from ..types import OffsetRange, TopicPartition
+from .sink import ExportPlan, ExportStage, LostRange, WrittenFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,3 +107,39 @@ class ExportResult:
     def versions(self) -> tuple[int, ...]:
         """The versions of the table that were written, if its format has versions."""
         return tuple(sorted({file.version for file in self.files if file.version is not None}))
+
+
+class Exporter(Protocol):
+    """An exporter for one destination, for repeated exports; made by :func:`open_exporter`.
+
+    It keeps the destination locked, and one session of the sink open. One call at a time: each
+    method raises :exc:`trio.BusyResourceError` while another call runs. After the block each raises
+    :exc:`trio.ClosedResourceError`, because the destination is no longer locked.
+    """
+
+    async def run(self) -> ExportResult:
+        """Export what is new.
+
+        Returns:
+            The report of what was done.
+
+        Raises:
+            TrikafkaError: As :func:`export`.
+
+        When cancelled, an unfinished plan remains, and the next run finishes it.
+        """
+
+    async def abandon(self) -> ExportResult:
+        """Discard the plan that an earlier run left unfinished; nothing is read.
+
+        What is done of the plan is published; the rest is left to the next plan, so no record is
+        lost.
+
+        Returns:
+            The report of what was published.
+
+        Raises:
+            ExportError: The destination cannot be written, or its files are damaged.
+
+        When cancelled, the plan may or may not have been published; the next call finds out.
+        """

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import ExportError
-from ..interfaces import ExportPlan, PlannedRange, WrittenFile
-from . import export_files as files
-from .export_store import CLOSED, DirectoryStore
-from .export_work import RangeWork, work_folder
+from trikafka import ExportError
+from trikafka.interfaces import ExportPlan, PlannedRange, WrittenFile
+
+from .. import durable_files as files
+from ..directory_pieces import RangeWork, work_folder
+from ..directory_store import CLOSED, DirectoryStore
 
 _COMMITTED = "committed.json"
 

@@ -11,9 +11,16 @@ import pytest
 import trio
 from export_sinks import LinesPlugin, LinesSink, names_in, read_lines
 
-from trikafka import ConfigurationError, ExportError, PluginError, TopicPartition
-from trikafka._api.export import export, open_exporter
-from trikafka._api.export_report import ExportProgress, ExportResult
+from trikafka import (
+    ConfigurationError,
+    ExportError,
+    ExportProgress,
+    ExportResult,
+    PluginError,
+    TopicPartition,
+    export,
+    open_exporter,
+)
 from trikafka.testing import ScriptedCluster, control_batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -8,17 +8,8 @@ from contextlib import suppress
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from trikafka import ConfigurationError, ExportError, ExportPiece, StagedFile, TopicPartition
-from trikafka._api.export_json import (
-    files_from_json,
-    letters_from_json,
-    manifest_to_json,
-    plan_from_json,
-    plan_to_json,
-    state_from_json,
-)
-from trikafka._api.export_plan import (
+from trikafka_export.piece_log import ExportPiece, StagedFile
+from trikafka_export.plan import (
     ExportWork,
     SourceView,
     after,
@@ -32,6 +23,16 @@ from trikafka._api.export_plan import (
     turns,
     work_of,
 )
+from trikafka_export.plan_json import (
+    files_from_json,
+    letters_from_json,
+    manifest_to_json,
+    plan_from_json,
+    plan_to_json,
+    state_from_json,
+)
+
+from trikafka import ConfigurationError, ExportError, TopicPartition
 from trikafka.interfaces import ExportPlan, ExportState, PlannedRange, RangeResult, WrittenFile
 
 TP = TopicPartition("t", 0)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from ..interfaces import RangeResult
-from ..types import TopicPartition
+from trikafka import TopicPartition
+from trikafka.interfaces import RangeResult
 
 
 class Gathering:

@@ -12,17 +12,12 @@ from types import TracebackType
 from typing import Any, Self
 
 import trio
+from trikafka_export.directory_pieces import RangeWork
+from trikafka_export.directory_store import DirectoryStore
+from trikafka_export.piece_log import ExportPiece, StagedFile
 
 import trikafka
-from trikafka import (
-    DirectoryStore,
-    ExportPiece,
-    KafkaTimeoutError,
-    OffsetRange,
-    RangeWork,
-    StagedFile,
-    TrikafkaError,
-)
+from trikafka import KafkaTimeoutError, OffsetRange, TrikafkaError
 from trikafka.hooks import hookimpl
 from trikafka.interfaces import (
     ExportManifest,

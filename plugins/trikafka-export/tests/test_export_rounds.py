@@ -13,9 +13,9 @@ import pytest
 import trio
 from export_sinks import STALL_LIMIT, LinesSink
 from test_flow import T0, T1, Killed, World, manifest_of
+from trikafka_export.directory_pieces import RangeWork
 
-from trikafka import BootstrapError, ExportIncompleteError, KafkaTimeoutError, RangeWork
-from trikafka._api.export_report import ExportProgress
+from trikafka import BootstrapError, ExportIncompleteError, ExportProgress, KafkaTimeoutError
 from trikafka.interfaces import ExportState, PlannedRange, RangeResult
 from trikafka.testing import ScriptedCluster
 

@@ -1,7 +1,7 @@
 """The plan of an export: its ranges of offsets, and the destination's state.
 
 Pure functions. This module owns the names of data files. A name in a stored plan is never computed
-again, so a later version may name files differently. :mod:`.export_json` has the form on disk.
+again, so a later version may name files differently. :mod:`.plan_json` has the form on disk.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from ..errors import ConfigurationError, ExportError
-from ..interfaces import (
+from trikafka import ConfigurationError, ExportError, OffsetRange, TopicPartition
+from trikafka.interfaces import (
     ExportManifest,
     ExportPlan,
     ExportState,
@@ -23,7 +23,6 @@ from ..interfaces import (
     PlannedRange,
     RangeResult,
 )
-from ..types import OffsetRange, TopicPartition
 
 #: Topic names may have 249 characters and file names 255; up to 69 follow the topic.
 _TOPIC_IN_NAME = 180

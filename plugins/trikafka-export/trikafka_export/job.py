@@ -30,19 +30,22 @@ from typing import Any
 
 import trio
 
-from .._net.retry import Retry
-from ..errors import (
+from trikafka import (
     BootstrapError,
     ConfigurationError,
     ExportError,
     ExportIncompleteError,
+    ExportProgress,
+    ExportResult,
     KafkaTimeoutError,
     OffsetOutOfRangeError,
+    OffsetRange,
+    TopicPartition,
     TrikafkaError,
-    topic_missing,
 )
-from ..errors.groups import every, members, outlined, unwrapped
-from ..interfaces import (
+from trikafka.errors import topic_missing
+from trikafka.errors.groups import every, members, outlined, unwrapped
+from trikafka.interfaces import (
     AbandoningSink,
     ExportManifest,
     ExportPlan,
@@ -54,14 +57,14 @@ from ..interfaces import (
     Sink,
     VisitedSink,
 )
-from ..tasks.plan import TimeoutBudget, warn_skipped
-from ..tasks.timer import TaskTimer, timeout_in
-from ..types import OffsetRange, TopicPartition
-from . import export_plan
-from .export_gathering import Gathering
-from .export_plan import ExportWork, SourceView
-from .export_report import ExportProgress, ExportResult
-from .export_source import ExportSource, Look, Start
+from trikafka.tasks.plan import TimeoutBudget, warn_skipped
+from trikafka.tasks.timer import TaskTimer, timeout_in
+from trikafka.toolkit import Retry
+
+from . import plan as plans
+from .gathering import Gathering
+from .plan import ExportWork, SourceView
+from .source import ExportSource, Look, Start
 
 _log = logging.getLogger("trikafka.export")
 #: The time of a leader in the first round (seconds), so that the others' partitions do not wait for
@@ -109,7 +112,7 @@ class ExportJob:
     _broken: dict[TopicPartition, Exception] = field(default_factory=dict)
     _waiting: dict[TopicPartition, KafkaTimeoutError] = field(default_factory=dict)
     _only: frozenset[TopicPartition] | None = None
-    _level: str = export_plan.DEFAULT_ISOLATION
+    _level: str = plans.DEFAULT_ISOLATION
     _began: float = 0.0
 
     async def export_new(self) -> ExportResult:
@@ -117,7 +120,7 @@ class ExportJob:
 
         Raises :exc:`ExportIncompleteError` when some partitions could not be exported.
         """
-        started, begun = export_plan.now(), trio.current_time()
+        started, begun = plans.now(), trio.current_time()
         self._began = begun
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
@@ -141,7 +144,7 @@ class ExportJob:
 
         Reads nothing.
         """
-        started, begun = export_plan.now(), trio.current_time()
+        started, begun = plans.now(), trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
             sink = self.sink
@@ -160,7 +163,7 @@ class ExportJob:
     async def _load(self) -> bool:
         self.state = await self.sink.load()
         asked = self.options.settings.get("isolation_level")
-        self._level = export_plan.isolation_of(self.state, asked, self.options.destination)
+        self._level = plans.isolation_of(self.state, asked, self.options.destination)
         if self.state.last_number:
             await self.sink.pin(
                 self.state, (), self._settings()
@@ -215,7 +218,7 @@ class ExportJob:
         )
 
     def _reached(self) -> dict[TopicPartition, int]:
-        return export_plan.exported_up_to(self.state)
+        return plans.exported_up_to(self.state)
 
     async def _round(self) -> None:
         try:
@@ -235,7 +238,7 @@ class ExportJob:
         self._waiting.update(look.errors)
         view = self._known(look)
         first = await self._first_offsets(view, look)
-        work = export_plan.work_of(
+        work = plans.work_of(
             self.state, view, first, fail_on_data_loss=self.options.fail_on_data_loss
         )
         self._broken.update(work.errors)
@@ -265,7 +268,7 @@ class ExportJob:
     def _known(self, look: Look) -> SourceView:
         """Return the view without topics that are missing or were recreated; those are broken."""
         view, destination = look.view, self.options.destination
-        export_plan.check_cluster(self.state, view.cluster_id, destination)
+        plans.check_cluster(self.state, view.cluster_id, destination)
         for topic in look.missing:
             if topic not in self.state.topic_ids:
                 raise ExportError(topic_missing(topic, self.options.topics))
@@ -277,7 +280,7 @@ class ExportJob:
         wrong = set()
         for topic, topic_id in view.topic_ids.items():
             try:
-                export_plan.check_identity(
+                plans.check_identity(
                     self.state, replace(view, topic_ids={topic: topic_id}), destination
                 )
             except ExportError as error:
@@ -359,7 +362,7 @@ class ExportJob:
                 {TopicPartition(each.topic, each.partition): error for each in wanted}
             )  # the other partitions are published
             return
-        plan = export_plan.new_plan(
+        plan = plans.new_plan(
             self.state,
             view,
             work,
@@ -374,15 +377,15 @@ class ExportJob:
 
     def _log_new_topic(self, plan: ExportPlan) -> None:
         """Log a new topic in a destination of others: on purpose, or a slip of the name."""
-        before = export_plan.topics_of(self.state)
+        before = plans.topics_of(self.state)
         new = sorted({*plan.topic_ids}.difference(before))
         if before and new:
             _log.warning(
                 "%s holds an export of %s, and gets %s beside it: who reads all of it gets both "
                 "(column topic)",
                 self.options.destination,
-                export_plan.listed(before),
-                export_plan.listed(new),
+                plans.listed(before),
+                plans.listed(new),
             )
 
     # --- one plan ---
@@ -399,7 +402,7 @@ class ExportJob:
                 raise
             gone, errors = {}, dict.fromkeys(plan.ranges, error)  # carried into the next plan
         ranges = []
-        for planned in export_plan.turns(plan.ranges):
+        for planned in plans.turns(plan.ranges):
             if planned.topic in gone:
                 errors[planned] = _GoneError(gone[planned.topic])
             elif planned.tp in self._broken:
@@ -425,7 +428,7 @@ class ExportJob:
         if not topics:
             return {}
         cluster_id, now = await self.source.topic_ids(topics, self._level)
-        export_plan.check_cluster(self.state, cluster_id, self.options.destination)
+        plans.check_cluster(self.state, cluster_id, self.options.destination)
         gone = {topic: f"topic {topic!r} was deleted" for topic in topics if topic not in now}
         for topic, topic_id in now.items():
             if topic_id and (planned := topic_ids.get(topic)) and planned != topic_id:
@@ -459,12 +462,12 @@ class ExportJob:
         )
 
     async def _publish(self, plan: ExportPlan, results: Iterable[RangeResult]) -> None:
-        manifest = export_plan.complete(plan, results)
+        manifest = plans.complete(plan, results)
         done = sum(result.done for result in manifest.results)
         self._report_progress("written", plan, done, manifest.rows)
         await self.sink.publish(manifest)
         self.published.append(manifest)
-        self.state = export_plan.after(manifest)
+        self.state = plans.after(manifest)
         self._sort_rest(manifest)
         self.gathering.learn(manifest.results)
         self._report_progress("published", plan, done, manifest.rows)
@@ -539,7 +542,7 @@ class ExportJob:
         }
         ours = {
             tp: offset
-            for tp, offset in export_plan.exported_up_to(self.state).items()
+            for tp, offset in plans.exported_up_to(self.state).items()
             if tp.topic in exported
         }
         ours = {tp: offset for tp, offset in ours.items() if tp not in self._broken}

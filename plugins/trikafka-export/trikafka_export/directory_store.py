@@ -1,6 +1,6 @@
 """The layout of an export's destination that is a directory; several sinks share it.
 
-:mod:`.export_work` describes how data files get there.
+:mod:`.directory_pieces` describes how data files get there.
 
 ::
 
@@ -27,13 +27,14 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from ..errors import ConfigurationError, ExportError
-from ..interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFile
-from . import export_files as files
-from .export_base import ExportStore
-from .export_json import files_from_json
-from .export_plan import name_of_topic
-from .export_work import OURS, RangeWork, work_folder
+from trikafka import ConfigurationError, ExportError
+from trikafka.interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFile
+
+from . import durable_files as files
+from .directory_pieces import OURS, RangeWork, work_folder
+from .plan import name_of_topic
+from .plan_json import files_from_json
+from .store import ExportStore
 
 CLOSED = ".closed"
 #: The descriptors of the locks that this process holds. A fork inherits them, and would keep the

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import trio
 from test_flow import World
+from trikafka_export.shared_log import ExportLog, Reminders
 
 import trikafka
 from trikafka import ExportIncompleteError
-from trikafka._api.export_log import ExportLog, Reminders
 from trikafka.testing import ScriptedCluster
 
 

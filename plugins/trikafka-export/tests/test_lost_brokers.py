@@ -9,8 +9,7 @@ import pytest
 import trio
 from test_flow import T0, T1, Killed, World, manifest_of
 
-from trikafka import BootstrapError, ExportIncompleteError, KafkaTimeoutError
-from trikafka._api.export_report import ExportProgress
+from trikafka import BootstrapError, ExportIncompleteError, ExportProgress, KafkaTimeoutError
 from trikafka.testing import ScriptedCluster
 
 NODES = 2

@@ -6,23 +6,29 @@ answer delays no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
-from ..errors import ExportError, KafkaTimeoutError, TrikafkaError
-from ..interfaces import ExportState
-from ..types import OffsetAndMetadata, PartitionInfo, TopicPartition
-from .consumer.consumer import Consumer
-from .consumer.opening import open_consumer
-from .export_log import Reminders
-from .export_plan import SourceView
+from trikafka import (
+    Consumer,
+    ExportError,
+    KafkaTimeoutError,
+    OffsetAndMetadata,
+    PartitionInfo,
+    TopicPartition,
+    TrikafkaError,
+    open_consumer,
+)
+from trikafka.interfaces import ExportState
+
+from .plan import SourceView
+from .shared_log import Reminders
 
 Start = str | int | Mapping[TopicPartition, int]
-NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
 
 
 @dataclass
@@ -60,12 +66,11 @@ class ExportSource:
         An id is ``None`` where the broker has none.
         """
         async with self._client(isolation_level) as consumer:
-            ids = {
-                topic: _id_of(consumer, topic)
-                for topic in dict.fromkeys(topics)
-                if await consumer.partitions_for(topic)
-            }
-            return consumer._parts.metadata.snapshot.cluster_id, ids
+            # One response may be of a broker that does not know a new topic yet, and a topic that
+            # counts as gone may lose records. So partitions_for() decides, which asks again.
+            names = dict.fromkeys(topics)
+            there = [topic for topic in names if await consumer.partitions_for(topic)]
+            return consumer.cluster_id, await _ids(consumer, there)
 
     async def look(
         self,
@@ -81,19 +86,17 @@ class ExportSource:
         look = Look(SourceView(None, {}, {}, {}))
         async with self._client(isolation_level) as consumer:
             infos: list[PartitionInfo] = []
-            ids: dict[str, str | None] = {}
             for topic in topics:
                 partitions = await consumer.partitions_for(topic)
-                if partitions:
-                    ids[topic] = _id_of(consumer, topic)
-                else:
+                if not partitions:
                     look.missing.append(topic)
                 infos += [
                     info
                     for info in partitions
                     if only is None or TopicPartition(topic, info.partition) in only
                 ]
-            look.view = SourceView(consumer._parts.metadata.snapshot.cluster_id, ids, {}, {})
+            ids = await _ids(consumer, [topic for topic in topics if topic not in look.missing])
+            look.view = SourceView(consumer.cluster_id, ids, {}, {})
             by_leader: dict[object, list[TopicPartition]] = {}
             # One request for each leader, side by side: a leader that does not answer then costs
             # its own partitions a timeout, and the others nothing. A partition without a leader is
@@ -194,9 +197,7 @@ async def _ask(
     )
 
 
-def _id_of(consumer: Consumer, topic: str) -> str | None:
-    """Return the id of a topic that was just looked up; the snapshot may drop it later."""
-    known: str | None = getattr(
-        consumer._parts.metadata.snapshot.topics.get(topic), "topic_id", None
-    )
-    return None if known == NO_TOPIC_ID else known
+async def _ids(consumer: Consumer, topics: Collection[str]) -> dict[str, str | None]:
+    """Return the ids of existing topics, as plans hold them; ``None`` for an unknown id."""
+    found = await consumer.topic_ids(topics) if topics else {}
+    return {topic: None if (known := found.get(topic)) is None else str(known) for topic in topics}

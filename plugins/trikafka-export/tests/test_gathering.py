@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import trio
 from test_flow import T0, T1, World
+from trikafka_export.gathering import Gathering
 from trio.testing import MockClock
 
 from trikafka import ConfigurationError
-from trikafka._api.export_gathering import Gathering
 from trikafka.interfaces import PlannedRange, RangeResult, WrittenFile
 from trikafka.testing import ScriptedCluster
 

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from ..errors import ExportError
-from ..interfaces import (
+from trikafka import ExportError
+from trikafka.interfaces import (
     ExportManifest,
     ExportPlan,
     ExportState,
@@ -22,7 +22,9 @@ from ..interfaces import (
     RangeResult,
     WrittenFile,
 )
-from .export_json import (
+
+from .piece_log import PieceLog
+from .plan_json import (
     files_from_json,
     letters_from_json,
     manifest_to_json,
@@ -30,7 +32,6 @@ from .export_json import (
     plan_to_json,
     state_from_json,
 )
-from .export_pieces import PieceLog
 
 Item = TypeVar("Item")
 Found = TypeVar("Found")

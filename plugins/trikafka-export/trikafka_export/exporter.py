@@ -1,33 +1,37 @@
-"""``trikafka.export`` and the exporter for repeated exports: arguments, and the plugin's sink."""
+"""The exporter behind ``trikafka.open_exporter``: its checked arguments, its sink, its runs."""
 
 from __future__ import annotations
 
 import inspect
 import os
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import trio
 
-from .._net.retry import Retry
-from ..config import ConsumerConfig, settings_of
-from ..errors import ConfigurationError, ExportError, PluginError
-from ..hooks import answers, load_plugins
-from ..interfaces import CheckableSink, DeepCheckableSink, ExportCheck, Sink
-from ..types import TopicPartition
-from . import export_plan
-from .client.opens import opens
-from .client.option_parsing import shown
-from .export_gathering import Gathering
-from .export_job import ExportJob, ExportOptions
-from .export_log import ExportLog
-from .export_report import ExportProgress, ExportResult
-from .export_source import ExportSource
-from .export_store import DirectoryStore
-from .sinks import find_sink, hidden_options, path_of, scheme_of
+from trikafka import (
+    ConfigurationError,
+    ExportError,
+    ExportProgress,
+    ExportResult,
+    PluginError,
+    TopicPartition,
+)
+from trikafka.config import ConsumerConfig, settings_of
+from trikafka.hooks import answers, load_plugins
+from trikafka.interfaces import CheckableSink, DeepCheckableSink, ExportCheck, Sink
+from trikafka.toolkit import Retry, shown
+
+from . import plan as plans
+from .destination import find_sink, hidden_options, path_of, scheme_of
+from .directory_store import DirectoryStore
+from .gathering import Gathering
+from .job import ExportJob, ExportOptions
+from .shared_log import ExportLog
+from .source import ExportSource
 
 #: Settings of a consumer that an export decides.
 _OURS = frozenset(
@@ -61,7 +65,7 @@ _KEYWORDS = (
 
 
 class Exporter:
-    """An exporter for one destination, for repeated exports; made by :func:`open_exporter`.
+    """The :class:`trikafka.Exporter` for one destination.
 
     It keeps the destination locked, and one session of the sink open. One call at a time: each
     method raises :exc:`trio.BusyResourceError` while another call runs. After the block each raises
@@ -126,56 +130,29 @@ class Exporter:
         finally:
             self._busy = False
 
-    def _close(self) -> None:
+    def mark_closed(self) -> None:
+        """Refuse further calls: the block of the exporter was left."""
         self._closed = True
 
 
-@opens
+@asynccontextmanager
 async def open_exporter(
     topics: str | Iterable[str],
     destination: str | os.PathLike[str],
     *,
-    start: str | int | Mapping[TopicPartition, int] = "earliest",
-    max_records_per_file: int = 1_000_000,
-    min_records_per_file: int = 1,
-    min_bytes_per_file: int = 1,
-    max_file_delay_ms: int = 3_600_000,
-    group_id: str | None = None,
-    fail_on_data_loss: bool = True,
-    task_timeout_ms: int = 300_000,
-    sink_options: Mapping[str, Any] | None = None,
-    on_progress: Callable[[ExportProgress], None] | None = None,
+    start: str | int | Mapping[TopicPartition, int],
+    max_records_per_file: int,
+    min_records_per_file: int,
+    min_bytes_per_file: int,
+    max_file_delay_ms: int,
+    group_id: str | None,
+    fail_on_data_loss: bool,
+    task_timeout_ms: int,
+    sink_options: Mapping[str, Any] | None,
+    on_progress: Callable[[ExportProgress], None] | None,
     **client_settings: Any,
 ) -> AsyncIterator[Exporter]:
-    """Open an :class:`Exporter`; arguments and errors are those of :func:`export`.
-
-    A run may leave records to a later run of this exporter, where they would make a file of fewer
-    than ``min_records_per_file`` or ``min_bytes_per_file``. They are exported once there are enough,
-    or once they have waited for ``max_file_delay_ms``. A new exporter counts that time from its own
-    first run. It estimates bytes by the files that it has written, so its first run leaves no
-    records for want of bytes.
-
-    Args:
-        topics: As in :func:`export`.
-        destination: As in :func:`export`.
-        start: As in :func:`export`.
-        max_records_per_file: As in :func:`export`.
-        min_records_per_file: The least number of records for a file, at most
-            ``max_records_per_file``.
-        min_bytes_per_file: The least estimated size of a file, in bytes.
-        max_file_delay_ms: The longest wait for that number or size, in milliseconds.
-        group_id: As in :func:`export`.
-        fail_on_data_loss: As in :func:`export`.
-        task_timeout_ms: As in :func:`export`.
-        sink_options: As in :func:`export`.
-        on_progress: As in :func:`export`.
-        client_settings: As in :func:`export`.
-
-    Raises:
-        ConfigurationError: A wrong argument or setting, before any I/O.
-        PluginError: No plugin writes to this destination.
-        ExportError: The destination cannot be written, or another export has locked it.
-    """
+    """Open an exporter: the work of :func:`trikafka.open_exporter`, which has the arguments."""
     sink_options = hidden_options(sink_options)
     names, where = _names(topics), path_of(destination)
     _check_whole("max_records_per_file", max_records_per_file, 1)
@@ -196,9 +173,9 @@ async def open_exporter(
     if on_progress is not None and (
         not callable(on_progress) or inspect.iscoroutinefunction(on_progress)
     ):
-        told = "an async one" if callable(on_progress) else shown(on_progress)
+        given = "an async one" if callable(on_progress) else shown(on_progress)
         raise ConfigurationError(
-            f"on_progress must be a plain function (def), called with an ExportProgress, not {told}"
+            f"on_progress must be a plain function (def), called with an ExportProgress, not {given}"
         )
     _check_settings(client_settings, where)
     client_settings = ConsumerConfig.hidden(
@@ -227,112 +204,18 @@ async def open_exporter(
         try:
             yield exporter
         finally:
-            exporter._close()
-
-
-async def export(
-    topics: str | Iterable[str],
-    destination: str | os.PathLike[str],
-    *,
-    start: str | int | Mapping[TopicPartition, int] = "earliest",
-    max_records_per_file: int = 1_000_000,
-    group_id: str | None = None,
-    fail_on_data_loss: bool = True,
-    task_timeout_ms: int = 300_000,
-    sink_options: Mapping[str, Any] | None = None,
-    on_progress: Callable[[ExportProgress], None] | None = None,
-    **client_settings: Any,
-) -> ExportResult:
-    """Write all records that the destination does not hold yet, each exactly once.
-
-    The first export begins at ``start``; each later one where the previous one ended. An export
-    that was killed is finished first. With a ``group_id`` the group's offsets are committed after
-    the manifest, so that the group's lag is what is not exported yet.
-
-    A partition that times out does not delay others: these are published, and the partition is
-    retried until it has made no progress for ``task_timeout_ms`` since its first timeout (KIP-572,
-    seed 004).
-
-    Args:
-        topics: A topic's name, or several.
-        destination: A path or an address; its scheme selects the sink.
-        start: ``"earliest"``, a time in ms since the epoch, or an offset for each partition.
-        max_records_per_file: The number of records for a file.
-        group_id: The group whose offsets show the progress.
-        fail_on_data_loss: False goes on where records, or their topic, are gone; report and
-            manifest name them.
-        task_timeout_ms: The limit without progress, in milliseconds. 0: no retry.
-        sink_options: Options of the sink, by name.
-        on_progress: A plain function that is called with an :class:`ExportProgress` in this task;
-            it must be quick.
-        client_settings: Those of :func:`open_consumer`. ``isolation_level`` is ``read_committed``
-            by default; a destination keeps the one of its first export.
-
-    Returns:
-        The report of what was done.
-
-    Raises:
-        ExportIncompleteError: Some partitions could not be exported. The error has the report of
-            the others.
-        ExportError: The destination cannot be written, belongs to something else, or another export
-            is at work there; records are gone from the log; or the work failed.
-        PluginError: No plugin writes to this destination.
-        ConfigurationError: A wrong argument or setting, before any I/O.
-
-    When cancelled, an unfinished plan remains, and the next export finishes it.
-    """
-    client_settings, sink_options = (
-        ConsumerConfig.hidden(client_settings),
-        hidden_options(sink_options),
-    )
-    async with open_exporter(
-        topics,
-        destination,
-        start=start,
-        max_records_per_file=max_records_per_file,
-        group_id=group_id,
-        fail_on_data_loss=fail_on_data_loss,
-        task_timeout_ms=task_timeout_ms,
-        sink_options=sink_options,
-        on_progress=on_progress,
-        **client_settings,
-    ) as exporter:
-        return await exporter.run()
+            exporter.mark_closed()
 
 
 async def check_export(
     destination: str | os.PathLike[str],
     *,
-    topics: str | Iterable[str] = (),
-    sink_options: Mapping[str, Any] | None = None,
-    plugins: Iterable[object] = (),
-    deep: bool = False,
+    topics: str | Iterable[str],
+    sink_options: Mapping[str, Any] | None,
+    plugins: Iterable[object],
+    deep: bool,
 ) -> ExportCheck:
-    """Count a destination's files and rows, and compare them with its manifests.
-
-    Lost, changed and foreign files are reported. All topics are counted, not only those in
-    ``topics``. Kafka is not asked. A destination whose exports found no record has nothing to
-    count, and counts as good.
-
-    Args:
-        destination: The destination of the exports.
-        topics: Topics that the destination must hold.
-        sink_options: Options of the sink. Without a format, a directory's own format is used.
-        plugins: Plugins, as for :func:`export`.
-        deep: Read all files and compare each byte with the checksums in the manifests. Files
-            without a checksum (of older releases) are decoded instead, and counted as ``unhashed``:
-            a changed byte may stay unnoticed in these.
-
-    Returns:
-        The counts and the findings.
-
-    Raises:
-        ExportError: There was no export, or none of one of the ``topics``; an export is at work; a
-            manifest is damaged; or files cannot be read.
-        PluginError: No plugin writes to this destination, or the plugin cannot check it.
-
-    May be cancelled at any time.
-    """
+    """Check a destination: the work of :func:`trikafka.check_export`, which has the arguments."""
     where, options = path_of(destination), hidden_options(sink_options)
     whatever = isinstance(topics, Collection) and not isinstance(topics, str) and not topics
     wanted = [] if whatever else _names(topics)
@@ -352,11 +235,10 @@ async def check_export(
             if not state.visited:
                 raise ExportError(f"{where} holds no export: there is no plan in it")
             return ExportCheck(0, 0, 0, ())
-        held = export_plan.topics_of(state)
+        held = plans.topics_of(state)
         if absent := [topic for topic in wanted if topic not in held]:
             raise ExportError(
-                f"{where} holds no export of {', '.join(absent)}: it is one of "
-                f"{export_plan.listed(held)}"
+                f"{where} holds no export of {', '.join(absent)}: it is one of {plans.listed(held)}"
             )
         unfinished = None if state.unfinished is None else state.unfinished.number
         found = await (

@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import ExportError
-from ..interfaces import (
+from trikafka import ExportError, OffsetRange, TopicPartition
+from trikafka.interfaces import (
     ExportManifest,
     ExportPlan,
     ExportState,
@@ -20,9 +20,9 @@ from ..interfaces import (
     RangeResult,
     WrittenFile,
 )
-from ..types import OffsetRange, TopicPartition
-from .export_pieces import check_inside, checked_sum
-from .export_plan import checked_name
+
+from .piece_log import check_inside, checked_sum
+from .plan import checked_name
 
 FORMAT_VERSION = 2
 

@@ -1,6 +1,6 @@
 """The pieces in which a planned range is written, and the log of the decided ones.
 
-The store decides each piece just once, even if workers are killed or run twice: :mod:`.export_work`
+The store decides each piece just once, even if workers are killed or run twice: :mod:`.directory_pieces`
 does that for a directory.
 """
 
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from ..errors import ExportError
-from ..interfaces import LostRange, PlannedRange, RangeResult, WrittenFile
-from .export_plan import file_name
+from trikafka import ExportError
+from trikafka.interfaces import LostRange, PlannedRange, RangeResult, WrittenFile
+
+from .plan import file_name
 
 #: Stands for a staged file that a run of the first format has already published.
 ADOPTED = "none"

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from contextvars import ContextVar
 
-from .._net.outages import REMINDER
-
+#: Seconds after which the same news is logged again.
+_REMINDER = 300.0
 #: The loggers whose warnings are about the cluster, and so the same for all clients of an export.
 _SHARED = ("trikafka.brokers", "trikafka.metadata")
 _current: ContextVar[ExportLog | None] = ContextVar("trikafka_export_log", default=None)
@@ -36,7 +36,7 @@ class Reminders:
         """Return whether to log this now; True counts as logged."""
         with self._lock:
             now = self._clock()
-            due = now - self._logged.get(key, -math.inf) >= REMINDER
+            due = now - self._logged.get(key, -math.inf) >= _REMINDER
             if due:
                 self._logged[key] = now
             return due

@@ -26,10 +26,11 @@ import os
 import uuid
 from pathlib import Path
 
-from ..errors import ExportError
-from ..interfaces import PlannedRange
-from . import export_files as files
-from .export_pieces import ADOPTED, ExportPiece, PieceLog
+from trikafka import ExportError
+from trikafka.interfaces import PlannedRange
+
+from . import durable_files as files
+from .piece_log import ADOPTED, ExportPiece, PieceLog
 
 OURS = "_trikafka"
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 from test_plan import TP, plan_of
+from trikafka_export import durable_files
+from trikafka_export.directory_pieces import RangeWork
+from trikafka_export.directory_store import DirectoryStore
+from trikafka_export.piece_log import ExportPiece, StagedFile
+from trikafka_export.plan import complete
 
 from trikafka import ConfigurationError, ExportError, open_exporter
-from trikafka._api import export_files
-from trikafka._api.export_pieces import ExportPiece, StagedFile
-from trikafka._api.export_plan import complete
-from trikafka._api.export_store import DirectoryStore
-from trikafka._api.export_work import RangeWork
 from trikafka.interfaces import ExportPlan
 
 
@@ -62,13 +62,13 @@ def test_file_of_a_killed_worker_is_synced(tmp_path: Path, monkeypatch: pytest.M
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            export_files, "move_once", lambda source, target: (os.link(source, target), killed())
+            durable_files, "move_once", lambda source, target: (os.link(source, target), killed())
         )
         with pytest.raises(KeyboardInterrupt):
             work.decide(piece)
     synced: list[Path] = []
-    plain = export_files.sync
-    monkeypatch.setattr(export_files, "sync", lambda path: (synced.append(path), plain(path)))
+    plain = durable_files.sync
+    monkeypatch.setattr(durable_files, "sync", lambda path: (synced.append(path), plain(path)))
     store.settle(plan, plan.ranges)
     assert {tmp_path / "date=2026-01-01"} <= set(synced)
     assert (tmp_path / "date=2026-01-01" / "a.parquet").read_bytes() == b"ours"
