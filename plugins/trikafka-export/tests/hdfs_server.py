@@ -1,6 +1,6 @@
 """A small HDFS on this machine: Hadoop's own name node and data node, as a process.
 
-Most of Hadoop is in Spark's jars. The servers are in one more jar, of the same release.
+Hadoop's jars are downloaded once, into the cache of the brokers' jars.
 """
 
 from __future__ import annotations
@@ -25,11 +25,20 @@ _MODULE = """\
   <info organisation="trikafka" module="hdfs"/>
   <configurations><conf name="default"/></configurations>
   <dependencies>
-    <dependency org="org.apache.hadoop" name="hadoop-client-minicluster" rev="{version}" transitive="false"
-        conf="default->master"/>
+{dependencies}
   </dependencies>
 </ivy-module>
 """
+_HADOOP = "3.5.0"
+#: The jars: organisation, name, release.
+_JARS = (
+    ("org.apache.hadoop", "hadoop-client-minicluster", _HADOOP),
+    ("org.apache.hadoop", "hadoop-client-api", _HADOOP),
+    ("org.apache.hadoop", "hadoop-client-runtime", _HADOOP),
+    ("org.slf4j", "slf4j-api", "2.0.17"),
+    ("org.slf4j", "jcl-over-slf4j", "2.0.17"),
+)
+_DEPENDENCY = '<dependency org="{}" name="{}" rev="{}" transitive="false" conf="default->master"/>'
 _PROGRAM = Path(__file__).with_name("HdfsServer.java")
 _QUICK = ("-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
 _numbers = itertools.count()
@@ -78,20 +87,9 @@ def _command(folder: Path) -> list[str]:
 
     The first process writes the archive.
     """
-    import pyspark  # for its jars alone
-
-    sparks = Path(pyspark.__file__).parent / "jars"
-    (api,) = sparks.glob("hadoop-client-api-*.jar")
-    version = api.stem.rpartition("-")[2]
-    (servers,) = spark_jars(
-        "hdfs", version, _MODULE.format(version=version), "hadoop-client-minicluster-*.jar"
-    )
-    brought = [
-        path
-        for name in ("hadoop-client", "slf4j-api", "jcl-over-slf4j")
-        for path in sparks.glob(f"{name}-*.jar")
-    ]
-    path = ":".join(map(str, [_pages(), servers, *sorted(brought)]))
+    module = _MODULE.format(dependencies="\n".join(_DEPENDENCY.format(*jar) for jar in _JARS))
+    jars = spark_jars("hadoop", _HADOOP, module, "hadoop-client-minicluster-*.jar")
+    path = ":".join([str(_pages()), *jars])
     java = find_java()
     begin = [str(java), *_QUICK]
     end = ["-cp", path, str(_PROGRAM)]
@@ -101,7 +99,7 @@ def _command(folder: Path) -> list[str]:
             pass
 
     kept = archive.prepare(
-        java, archive.Jars(Path(servers).parent, path, Path(sys.prefix)), write, lambda: None
+        java, archive.Jars(Path(jars[0]).parent, path, Path(sys.prefix)), write, lambda: None
     )
     return [*begin, *archive.using_options(kept, []), *end]
 
