@@ -237,9 +237,11 @@ SinkReport = Callable[[ExportStage, int, int], None]
 #    resumes that plan; it never makes another one for the same offsets.
 # 2. write() makes data files under names that the plan determines. A second run, or a late worker
 #    of a first one, makes the same file and not a second one.
-# 3. publish() writes the manifest. Readers count only files that a manifest lists.
-# 4. Only then are the group's offsets committed in Kafka. They are a copy for people and
-#    monitoring: after a crash between 3 and 4 the next export begins at the destination's own
+# 3. settle() closes the work, so the set of files is final. A sink of tables commits them here, in
+#    one commit that has the plan's number: a second commit of the same plan is recognised.
+# 4. publish() writes the manifest. Readers count only files that a manifest lists.
+# 5. Only then are the group's offsets committed in Kafka. They are a copy for people and
+#    monitoring: after a crash between 4 and 5 the next export begins at the destination's own
 #    `positions`.
 #
 # A crash at any point leaves either a plan to resume or a finished export.

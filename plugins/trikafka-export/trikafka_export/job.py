@@ -2,24 +2,52 @@
 
 The module knows neither runners nor files.
 """
-# Why the plan comes before the work
-# ----------------------------------
+# The order of an export, and what a kill leaves
+# ---------------------------------------------
 #
-# A run may be killed at any step, and each record must still be written exactly once. So a run
-# stores its plan first: which offsets go into which files. The next run finds the plan
-# without a manifest, and finishes exactly that, the same ranges into the same names; a new plan for
-# the same records would name other files beside those that are already there. The manifest comes
-# after all files. It is the commit point: a file counts only if a manifest lists it.
+# A run may be killed at any step, and each record must still be written exactly once. So an export
+# is a fixed order of steps. Each step is durable before the next one begins, and each can be seen
+# afterwards by another process.
+#
+# 1. Plan stored. It fixes which offsets go into which files, with the format and the topic ids.
+# 2. Files written aside. A task stages the files of a piece where no reader looks, and syncs them.
+# 3. Files published. A record that replaces no other record decides the piece; then the files get
+#    their names. A file is whole when it appears.
+# 4. Work closed. From now on each process that looks finds the same files, and no late worker can
+#    add one.
+# 5. Table committed: one commit that has the files and the plan's number. Only for tables.
+# 6. Manifest published, at once. A file counts only if a manifest lists it.
+# 7. Group offsets committed in Kafka.
+#
+# Killed after   the destination has               the next run
+# ------------   -------------------------------   ---------------------------------------------------
+# nothing        what it had                       makes a plan
+# 1              a plan without a manifest         writes exactly its ranges, into the same names
+# 2              staged files that no reader sees  writes the pieces again; the work folder goes at 6
+# 3              some whole files of the plan      publishes the rest of decided pieces, goes on behind
+# 4              closed work                       commits and publishes these files, carries the rest
+# 5              rows in the table, no manifest    finds the plan's number in the table's log, goes to 6
+# 6              a finished export, old lag        commits the group's offsets
+# 7              a finished export                 makes the next plan
+#
+# Why the plan comes first: a new plan for the same records would name other files beside those of
+# the killed run, and readers would see the records twice.
+#
+# Why the table is committed before the manifest, and with the number in the same commit: a manifest
+# says that its files count. Were it first, a kill would leave files that count and are in no table.
+# The number makes a second commit of the plan impossible, whoever tries it (``lake/log.py``).
+#
+# Why the offsets come last, and nothing reads them back: the manifests decide where an export goes
+# on. The offsets only show the lag in other tools, and committed too early they would hide it.
+#
+# Steps 1, 5, 6 and 7 are this module's, by its sink. Steps 2 and 3 are a task's (``task.py``,
+# ``directory_pieces.py``, ``object_pieces.py``); 4 is the store's ``settle``. What is synced when
+# is in ``durable_files.py``.
 #
 # Each range has its own result. What one partition could not deliver is *carried* by the manifest
 # into the next plan, and the other partitions are published. So one leaderless partition delays no
-# other.
-#
-# Partitions that time out are retried in rounds, until ``task_timeout_ms`` has passed since the
-# first timeout of each without progress (KIP-572, seed 004).
-#
-# The group's offsets are committed last, and nothing reads them back: the manifests decide where an
-# export goes on, and the offsets only show that in the tools that show lag.
+# other. Partitions that time out are retried in rounds, until ``task_timeout_ms`` has passed since
+# the first timeout of each without progress (KIP-572, seed 004).
 
 from __future__ import annotations
 

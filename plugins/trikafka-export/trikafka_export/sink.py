@@ -2,33 +2,8 @@
 
 A runner writes the ranges: threads of this process, or the runner of a plugin (``runners.py``). All
 blocking work runs in threads of the sink's own limiters. The layout of the
-destination belongs to :class:`trikafka.ExportStore`.
+destination belongs to :class:`.store.ExportStore`, the order of the steps to :mod:`.job`.
 """
-
-# The order of one export, and what a kill leaves
-# -----------------------------------------------
-#
-# ``trikafka.export`` calls the sink in this order. Each step is durable before the next begins.
-#
-# 1. ``store_plan``: the ranges, schemas, topic ids and isolation level are fixed. The plan is
-#    stored before the work, so a later run writes the same ranges to the same names.
-# 2. ``write``: a task stages the files of a piece aside, in the plan's work folder, and syncs them.
-# 3. ``write``: the task decides the piece by a record, which replaces no other record. Then the
-#    files get their names. A reader that globs sees a whole file or no file.
-# 4. ``settle``: the work of the plan is closed. A worker that outlives its export has no place left
-#    to publish to. The result of each range is final from here on.
-# 5. ``publish``: the manifest is written, at once and last. A file counts only if a manifest lists
-#    it. Ranges without files are carried into the next plan.
-# 6. The exporter commits the group's offsets. Nothing reads them back: they only show the lag.
-#
-# Killed after 1: the next run finds a plan without a manifest, and writes its ranges. Killed after
-# 2: no reader sees the staged files; they go with the plan's work folder. Killed between the record
-# and the name: the next process that reads the record publishes the files (``task.write_range``
-# begins with ``work.pieces()``). Killed after 4: the next run publishes the manifest of the closed
-# plan and carries the rest. Killed after 5: the next run commits the group's offsets.
-#
-# Which file is synced when is described in ``trikafka/_api/export_files.py`` and
-# ``export_work.py``, for object stores in ``object_store.py``.
 
 from __future__ import annotations
 

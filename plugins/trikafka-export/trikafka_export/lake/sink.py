@@ -33,20 +33,13 @@ _LIMIT = 600.0
 _OURS = "files"
 
 
-# The order of an export into a table:
+# The order of the steps is in job.py. A table adds one: settle() commits the closed work.
 #
-# 1. The plan is stored, beside the table's files. It names the export (app_id) and has a number.
-# 2. Its data files are written. No reader sees them: a table consists of the files that its log
-#    lists.
-# 3. Its work is closed ("settled"). From now on the set of files is the same for every process that
-#    looks, and no late worker can add one.
-# 4. The files are checked by their footers and committed to the table's log, in one commit that
-#    also records app_id and number.
-# 5. The manifest is published, and the plan is done.
-#
-# A run that is killed anywhere leaves a state that the next run can read. Before 3 it resumes
-# writing. After 3 it asks the table's log for app_id and number: if they are there the commit has
-# happened and only 5 is missing. If not, it commits the very same files.
+# The plans lie beside the table's files. Its data files are no rows yet: a table consists of the
+# files that its log lists. The files are checked by their footers and committed in one commit, that
+# also records app_id (the export) and the plan's number. After a kill the next run asks the table's
+# log for both. If they are there, the commit has happened and only the manifest is missing. If not,
+# it commits the very same files.
 #
 # The number must be part of the same commit as the files. A record of it elsewhere, written before
 # or after, would leave a gap in which a crash duplicates or loses the rows. Two processes that
