@@ -57,6 +57,14 @@ MADE_FROM = [
     "locks/*.txt",
 ]
 COMPILED_FROM = ["setup.py", "trikafka/*/*.pyx", "trikafka/*/*.pxi", "trikafka/*/*.h"]
+#: Packages of Debian and Ubuntu that the tests need, and a program of each. Without one of them,
+#: tests fail and name the package; no test is skipped.
+SYSTEM_PACKAGES = {
+    "gcc": "gcc",
+    "krb5-admin-server": "kadmin.local",
+    "krb5-kdc": "krb5kdc",
+    "libkrb5-dev": "krb5-config",
+}
 #: Packages that an environment must be able to import. If one is missing, the environment is
 #: broken.
 NEEDED = [
@@ -205,6 +213,8 @@ def folder_of(name):
 
 def prepare(name, java):
     """Bring the environment up to date, and download the broker's jars."""
+    if name == "test":
+        add_system_packages()
     folder = folder_of(name)
     python = os.path.join(folder, "bin", "python")
     made, compiled = fingerprint(MADE_FROM), fingerprint(COMPILED_FROM)
@@ -229,6 +239,8 @@ def prepare(name, java):
             "building the compiled part again",
         )
         write(folder, "compiled", compiled)
+    if name == "test":
+        add_kerberos(folder, python)
     for version in [None, *more_versions()] if name == "test" else [None]:
         fetch_jars(
             os.path.join(folder, "bin", "trikafka-broker"),
@@ -278,22 +290,63 @@ def make(folder, python, name):
         ]
         pip(folder, python, of_file, what)
     pip(folder, python, ["--no-deps", "--no-build-isolation", *OWN], "trikafka and its plugins")
-    if name == "test":
-        add_kerberos(folder, python)
+
+
+def add_system_packages():
+    """Install the system's packages that the tests need, as root on Debian and Ubuntu.
+
+    Elsewhere the missing packages are printed.
+    """
+    missing = missing_packages()
+    if not missing:
+        return
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        say(
+            "  TESTS WILL FAIL without packages of the system (Debian, Ubuntu: apt install {})".format(
+                " ".join(missing)
+            )
+        )
+        return
+    began = time.monotonic()
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    install = [apt, "install", "--yes", "--quiet", *missing]
+    for command in ([apt, "update", "--quiet"], install):
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        # A failed update need not matter: the lists of packages may be recent enough.
+        if done.returncode and command is install:
+            say("  TESTS WILL FAIL: {}: {}".format(" ".join(command), done.stdout.strip()[-1000:]))
+            return
+    say(f"  the system's packages {', '.join(missing)}: {time.monotonic() - began:.0f} s")
+
+
+def missing_packages():
+    """Return the names in SYSTEM_PACKAGES whose program is not on this machine."""
+    # Debian's programs of an administrator are not on every user's path.
+    path = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
+    return [
+        package
+        for package, program in SYSTEM_PACKAGES.items()
+        if shutil.which(program, path=path) is None
+    ]
 
 
 def add_kerberos(folder, python):
-    """Install gssapi, which is built from source with a compiler and the headers of Kerberos.
+    """Install gssapi, unless it is installed.
 
-    Without these, GSSAPI is not tested.
+    It is built from source with a compiler and the headers of Kerberos. Without these, the tests of
+    Kerberos fail.
     """
-    if shutil.which("krb5-config") is None:
-        packages = "libkrb5-dev krb5-kdc krb5-admin-server"
-        say(
-            "  GSSAPI WILL NOT BE TESTED: there is no krb5-config (Debian, Ubuntu: apt install "
-            f"{packages})"
-        )
+    if shutil.which("krb5-config") is None or works(python, ["gssapi"]):
         return
+    wait_for_runs(folder)
     try:
         locked = [
             "--require-hashes",
@@ -304,7 +357,7 @@ def add_kerberos(folder, python):
         ]
         pip(folder, python, locked, "gssapi, for the tests of Kerberos")
     except Problem as problem:
-        say(f"  GSSAPI WILL NOT BE TESTED: {problem}")
+        say(f"  TESTS OF KERBEROS WILL FAIL: {problem}")
 
 
 def pip(folder, python, arguments, what):
@@ -454,11 +507,12 @@ def megabytes(folder):
     return size // 1000000
 
 
-def works(python):
+def works(python, needed=NEEDED):
+    """Return whether an environment's Python runs and can import the packages."""
     check = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
     try:
         return (
-            subprocess.call([python, "-c", check, *NEEDED], cwd="/", stderr=subprocess.DEVNULL) == 0
+            subprocess.call([python, "-c", check, *needed], cwd="/", stderr=subprocess.DEVNULL) == 0
         )
     except OSError:
         return False

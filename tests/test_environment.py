@@ -169,18 +169,51 @@ def test_packages_for_kerberos_are_locked() -> None:
     assert needed.specifier.contains(next(iter(pin.specifier)).version)
 
 
-def test_missing_kerberos_headers_are_named(tmp_path: Path) -> None:
-    """The environment is made all the same and says what is not tested."""
-    program = (
-        f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import environment; "
-        "environment.add_kerberos('x', 'y')"
+def run_here(program: str, path: Path) -> str:
+    """Run a program that imports ``environment``; only programs in ``path`` are found."""
+    start = (
+        f"import os, sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import environment as e\n"
+        # The folders of administrators' programs count as well, and may have all of them.
+        "which = e.shutil.which\n"
+        f"e.shutil.which = lambda program, path=None: which(program, path={str(path)!r})\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program],
-        env={"PATH": str(tmp_path)},
+        [sys.executable, "-c", start + program],
+        env={"PATH": str(path)},
         capture_output=True,
         text=True,
         timeout=180,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert "GSSAPI WILL NOT BE TESTED: there is no krb5-config" in done.stdout
+    return done.stdout
+
+
+def program_of(folder: Path, name: str, script: str) -> None:
+    (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+    (folder / name).chmod(0o755)
+
+
+def test_missing_system_packages_are_named(tmp_path: Path) -> None:
+    """Without apt-get, or for a user who is not root, the command to run is printed."""
+    program_of(tmp_path, "gcc", "exit 0")
+    said = run_here("e.add_system_packages()", tmp_path)
+    assert "apt install krb5-admin-server krb5-kdc libkrb5-dev)" in said
+    program_of(tmp_path, "apt-get", "exit 1")
+    assert said == run_here("os.geteuid = lambda: 1\ne.add_system_packages()", tmp_path)
+
+
+def test_root_installs_missing_system_packages(tmp_path: Path) -> None:
+    program_of(tmp_path, "apt-get", f'echo "$*" >> {tmp_path}/called; echo "no network"; exit 1')
+    said = run_here("os.geteuid = lambda: 0\ne.add_system_packages()", tmp_path)
+    assert "TESTS WILL FAIL: " in said
+    assert "no network" in said
+    program_of(tmp_path, "apt-get", "exit 0")
+    said = run_here("os.geteuid = lambda: 0\ne.add_system_packages()", tmp_path)
+    assert "the system's packages gcc, krb5-admin-server, krb5-kdc, libkrb5-dev: " in said
+    assert (tmp_path / "called").read_text().splitlines() == [
+        "update --quiet",
+        "install --yes --quiet gcc krb5-admin-server krb5-kdc libkrb5-dev",
+    ]
+    for name in ("gcc", "krb5kdc", "kadmin.local", "krb5-config"):
+        program_of(tmp_path, name, "exit 0")
+    assert run_here("os.geteuid = lambda: 0\ne.add_system_packages()", tmp_path) == ""

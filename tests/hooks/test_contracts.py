@@ -48,7 +48,6 @@ def test_each_seat_has_a_fake() -> None:
 
 
 def test_mypy_accepts_the_fakes() -> None:
-    pytest.importorskip("mypy")
     command = [
         sys.executable,
         "-m",
@@ -146,7 +145,6 @@ async def test_consumer_works_with_fakes(
 
 
 async def test_producer_works_with_a_fake(autojump_clock: MockClock) -> None:
-    pytest.importorskip("pyarrow")
     import pyarrow as pa
 
     plugin = Takes(produce=FAKES["produce"], metadata=FAKES["metadata"])
@@ -264,7 +262,6 @@ def test_missing_members_are_named(kind: ManagerKind) -> None:
 
 def test_listeners_and_observers_may_be_partial(tmp_path: Path) -> None:
     """They can be inherited from, or have only some methods."""
-    pytest.importorskip("mypy")
     program = """
         from collections.abc import Sequence
         from typing import assert_type

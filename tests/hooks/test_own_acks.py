@@ -89,7 +89,8 @@ async def test_process_writes_its_results(autojump_clock: MockClock) -> None:
 
 @pytest.mark.parametrize("end", ["commit", "refusal"])
 async def test_table_is_part_of_a_transaction(end: str, autojump_clock: MockClock) -> None:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
     plugin = Takes(produce=FAKES["produce"], transactions=FAKES["transactions"])
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         async with trikafka.open_producer(

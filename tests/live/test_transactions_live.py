@@ -96,7 +96,8 @@ async def test_aborted_records_are_never_read(place: tuple[str, str]) -> None:
 
 
 async def test_table_is_all_or_nothing(place: tuple[str, str]) -> None:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
     bootstrap, topic = place
     table = pa.table({"value": [b"%06d" % number for number in range(100_000)]})
     async with trikafka.open_producer(

@@ -173,9 +173,6 @@ def address(view: memoryview) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(view))
 
 
-@pytest.mark.skipif(
-    _implementation.name_in_use != "native", reason="only the compiled part has a pool"
-)
 async def test_large_frames_reuse_unreferenced_memory() -> None:
     for _ in range(2):
         _implementation.current.trim_memory(at_once=True)
@@ -208,9 +205,6 @@ async def test_large_frames_reuse_unreferenced_memory() -> None:
     assert [bytes(await read()) for _ in range(2)] == bodies[5:7]
 
 
-@pytest.mark.skipif(
-    _implementation.name_in_use != "native", reason="only the compiled part has a pool"
-)
 async def test_small_frames_release_large_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         _implementation.current.trim_memory(at_once=True)

@@ -9,10 +9,6 @@ import pytest
 from trikafka._net.kerberos import Kerberos
 from trikafka.errors import HandshakeError
 
-pytest.importorskip(
-    "gssapi", reason="GSSAPI IS NOT TESTED: there is no package gssapi", exc_type=ImportError
-)
-
 
 @pytest.fixture(autouse=True)
 def realm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import logging
 from collections import Counter
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio
 from test_processing import EXPECTED, Copying, all_processed, consumer_settings, input_of
@@ -223,7 +224,7 @@ class CopyingTables:
         self._producer = producer
 
     async def __call__(self, batch: RecordBatch, txn: Transaction) -> None:
-        table = pytest.importorskip("pyarrow").table({"value": [record.value for record in batch]})
+        table = pa.table({"value": [record.value for record in batch]})
         await self._producer.send_arrow("t", table, partition=batch.partition % 2)
 
 

@@ -334,7 +334,8 @@ async def test_refused_record_is_not_written(
     code: ErrorCode, lost: bool, autojump_clock: Clock
 ) -> None:
     """Unless an earlier attempt had no response."""
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
     async with transacting(2) as (cluster, producer):
         with pytest.raises(TransactionAbortableError):
             async with producer.transaction():

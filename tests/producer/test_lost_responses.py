@@ -120,7 +120,8 @@ async def test_unclear_code_is_maybe_written(code: ErrorCode, autojump_clock: Cl
 
 
 async def test_lost_table_is_maybe_written(autojump_clock: Clock) -> None:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
     for lost in (False, True):
         async with ready(retries=0, enable_idempotence=False) as (cluster, producer):
             if lost:

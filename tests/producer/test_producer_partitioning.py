@@ -77,7 +77,8 @@ def test_keys_may_be_ignored() -> None:
 
 
 async def test_keys_of_a_table_may_be_ignored(autojump_clock: Clock) -> None:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
     async with ready(partitions=4, partitioner_ignore_keys=True) as (_, producer):
         table = pa.table({"key": [b"%d" % number for number in range(50)], "value": [b"v"] * 50})
         assert len((await producer.send_arrow("t", table)).partitions) == 1

@@ -203,7 +203,8 @@ async def test_moving_coordinator_may_be_cancelled(version: int, autojump_clock:
 
 @both
 async def test_table_in_a_transaction_may_be_cancelled(version: int, autojump_clock: Clock) -> None:
-    pa = pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
     table = pa.table({"value": VALUES, "partition": [0, 0, 1]})
 
     async def scenario(given: Given) -> None:

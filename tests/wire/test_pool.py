@@ -17,6 +17,8 @@ from trikafka._wire.columns import RecordBatch
 
 pytestmark = pytest.mark.usefixtures("implementation")
 
+#: Of the tests that look into the pool. The path in Python leaves its memory to Python's allocator.
+native = pytest.mark.parametrize("implementation", ["native"], indirect=True)
 #: More than the largest block that is left to the allocator.
 LARGE = 100_000
 
@@ -31,8 +33,6 @@ def empty_pool(implementation: ModuleType) -> None:
 
 @pytest.fixture
 def pooled(implementation: ModuleType) -> ModuleType:
-    if implementation.__name__.endswith("_fallback"):
-        pytest.skip("Python's own allocator has the memory")
     probe = implementation.writable_memory(LARGE)
     del probe
     if not implementation.free_memory():
@@ -50,6 +50,7 @@ def address(data: Any) -> int:
     return int(pa.py_buffer(data).address)
 
 
+@native
 def test_dropped_memory_is_used_again(pooled: ModuleType) -> None:
     def homes(batch: RecordBatch) -> set[int]:
         return {address(batch.columns.key_data), address(batch.columns.value_data)}
@@ -91,6 +92,7 @@ def test_referenced_memory_is_not_used_again(implementation: ModuleType) -> None
             assert set(column.to_pylist()) == {letter * LARGE}
 
 
+@native
 def test_pool_keeps_no_more_than_its_limit(pooled: ModuleType) -> None:
     blocks = [pooled.writable_memory(3 << 20) for _ in range(40)]
     assert pooled.free_memory() == 0
@@ -102,6 +104,7 @@ def test_pool_keeps_no_more_than_its_limit(pooled: ModuleType) -> None:
     assert pooled.free_memory() <= before
 
 
+@native
 def test_unused_memory_is_released(pooled: ModuleType) -> None:
     wanted, unwanted = pooled.writable_memory(1 << 20), pooled.writable_memory(4 << 20)
     del wanted, unwanted
@@ -114,6 +117,7 @@ def test_unused_memory_is_released(pooled: ModuleType) -> None:
     assert pooled.free_memory() == 0
 
 
+@native
 def test_block_is_not_much_larger_than_needed(pooled: ModuleType) -> None:
     block = pooled.writable_memory(8 << 20)
     del block
@@ -154,6 +158,7 @@ def test_threads_decode_at_the_same_time(implementation: ModuleType) -> None:
     assert _implementation.current.free_memory() <= 64 << 20
 
 
+@native
 def test_memory_of_encoded_batches_is_used_again(pooled: ModuleType) -> None:
     def home(letter: bytes) -> int:
         encoder = pooled.BatchEncoder()
