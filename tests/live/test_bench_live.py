@@ -33,8 +33,11 @@ FIRST = {(case.kind, case.peer): case for case in reversed(ALL)}
 def like_another(case: plan.Case) -> bool:
     """Return whether the case is left out, because it shows little that another case does not.
 
-    One case of each kind and peer is enough here; ``make bench ARGS=--quick`` has all of them.
+    One case of each kind and peer is enough here; ``make bench ARGS=--quick`` has all of them. It
+    also has franz-go, whose program takes more than a minute of a processor to compile.
     """
+    if case.peer == "franz":
+        return True
     if case.port != plan.PLAIN:
         return (
             not {(case.kind, case.port), (f"{case.kind}/{case.way}/{case.peer}", case.port)}
@@ -99,8 +102,8 @@ async def test_every_case_is_measured_and_checked(run: tuple[dict[str, Any], Pat
     assert found["failed"] == {}
     assert found["about"]["quick"] is True
     assert found["about"]["rounds"] == 1
-    # Compilers for Go, Java and C, new enough and with a network, depend on the machine.
-    assert all(name.endswith(("/franz", "/java", "/librdkafka")) for name in found["missing"]), (
+    # Compilers for Java and C depend on the machine.
+    assert all(name.endswith(("/java", "/librdkafka")) for name in found["missing"]), (
         found["missing"]
     )
     measured = {case["name"]: case["peer"] for case in found["cases"]}
