@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 import types
+import zipfile
 
 # An environment is complete or absent:
 #
@@ -290,6 +291,43 @@ def make(folder, python, name):
         ]
         pip(folder, python, of_file, what)
     pip(folder, python, ["--no-deps", "--no-build-isolation", *OWN], "trikafka and its plugins")
+    for archive in glob.glob(
+        os.path.join(folder, "lib", "python*", "site-packages", "pyspark", "python", "lib", "*.zip")
+    ):
+        add_bytecode(archive)
+
+
+# Spark starts a dozen Python processes for one query, and each imports PySpark from a zip archive
+# that has the sources only. So each compiles them: 0.6 s of a processor, three quarters of what it
+# takes to start. The archive gets the bytecode that pip has made of the same sources beside it. Its
+# header says that it belongs to the source by hash, not by time, and needs no check.
+def add_bytecode(archive):
+    """Put the bytecode of the modules into a zip archive of PySpark or Py4J."""
+    packages = os.path.abspath(os.path.join(archive, "..", "..", "..", ".."))
+    made = archive + ".made"
+    with zipfile.ZipFile(archive) as old, zipfile.ZipFile(made, "w") as new:
+        for name in old.namelist():
+            source = old.read(name)
+            new.writestr(name, source)
+            installed = os.path.join(packages, *name.split("/"))
+            if not name.endswith(".py") or contents(installed) != source:
+                continue
+            bytecode = contents(importlib.util.cache_from_source(installed))
+            if bytecode:
+                header = bytecode[:4] + (1).to_bytes(4, "little")
+                new.writestr(
+                    name + "c", header + importlib.util.source_hash(source) + bytecode[16:]
+                )
+    os.replace(made, archive)
+
+
+def contents(path):
+    """Return the bytes of a file, or none if it cannot be read."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError:
+        return b""
 
 
 def add_system_packages():
