@@ -19,7 +19,7 @@ BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1 4.4.0
 SPARK ?= 4.3.0
 
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
-PROCESSES ?= 3
+PROCESSES ?= 4
 
 .PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke generated docs locks wheels clean python env-demo env-test
 
@@ -46,9 +46,11 @@ help:
 demo: env-demo
 	@$(DEMO) python examples/flights.py $(ARGS)
 
-# While the types are checked, which takes one processor, the other compiles the tests: else each process of pytest does.
+# While the types are checked, which takes one processor, the other does what would delay tests later: each process of
+# pytest would compile the tests, and the first that starts Spark would write its archive of classes.
 test: env-test
-	@$(TEST) python -m pytest -n 0 --collect-only -qq > /dev/null 2>&1 & \
+	@{ $(TEST) python plugins/trikafka-spark/tests/quick_spark.py; \
+		$(TEST) python -m pytest -n 0 --collect-only -qq; } > /dev/null 2>&1 & \
 		$(MAKE) --no-print-directory lint; code=$$?; wait; exit $$code
 	@$(MAKE) --no-print-directory pytest
 

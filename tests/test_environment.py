@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import py_compile
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -217,3 +219,29 @@ def test_root_installs_missing_system_packages(tmp_path: Path) -> None:
     for name in ("gcc", "krb5kdc", "kadmin.local", "krb5-config"):
         program_of(tmp_path, name, "exit 0")
     assert run_here("os.geteuid = lambda: 0\ne.add_system_packages()", tmp_path) == ""
+
+
+def test_archive_of_spark_gets_its_bytecode(tmp_path: Path) -> None:
+    """A module of the archive is not compiled, and a source that is another one stays alone."""
+    packages = tmp_path / "site-packages"
+    archive = packages / "pyspark" / "python" / "lib" / "pyspark.zip"
+    archive.parent.mkdir(parents=True)
+    with zipfile.ZipFile(archive, "w") as made:
+        for name in ("same", "other"):
+            module = packages / "pyspark" / f"{name}.py"
+            module.write_text("import sys\nloaded = __file__\n")
+            py_compile.compile(str(module), doraise=True)
+            given = module.read_text() if name == "same" else "loaded = 'from its source'\n"
+            made.writestr(f"pyspark/{name}.py", given)
+        made.writestr("pyspark/__init__.py", "")
+    run_here(f"e.add_bytecode({str(archive)!r})", tmp_path)
+    program = "import pyspark.same as a, pyspark.other as b; print(a.loaded, b.loaded, sep='\\n')"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={"PYTHONPATH": str(archive)},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert done.stdout.splitlines() == [f"{archive}/pyspark/same.pyc", "from its source"]
+    assert [file.name for file in archive.parent.iterdir()] == ["pyspark.zip"]

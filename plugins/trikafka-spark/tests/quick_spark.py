@@ -4,11 +4,13 @@ The JVMs use an archive of their classes, and no compiler that only pays off aft
 saves two thirds of the processor time of a session with three small jobs (5 s instead of 17 s).
 
 The archive is kept in the environment of its PySpark. The first process writes it; others that
-start meanwhile do without it.
+start meanwhile do without it. ``make test`` runs this module before the tests: it writes the
+archive, and downloads the jars of the session that the tests share.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -59,3 +61,21 @@ def _write(file: Path) -> None:
             )
         except subprocess.SubprocessError as error:
             raise BrokerError(f"Spark's archive was not written: {error}") from error
+
+
+def main() -> None:
+    """Do once what the first test with Spark would otherwise do while others wait."""
+    root = Path(__file__).parents[3]
+    sys.path[:0] = [str(root), str(root / "plugins" / "trikafka-export" / "tests")]
+    import spark_delta
+
+    from benchmarks import parquet
+
+    prepare()
+    spark_delta.delta_jars()
+    with contextlib.suppress(parquet.NotMeasured):  # the tests that need the jars report that
+        parquet.connector_jars(lambda line: None)
+
+
+if __name__ == "__main__":
+    main()
