@@ -18,8 +18,9 @@ BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1 4.4.0
 #: The PySpark that `make test-spark` runs the plugin's tests on, beside the locked one of `make test`.
 SPARK ?= 4.3.0
 
-#: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
-PROCESSES ?= 4
+#: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files. The tests with
+#: brokers wait for half of their time, so there are more processes than processors. Each takes up to 2 GB of memory.
+PROCESSES ?= 5
 
 .PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke generated docs locks wheels clean python env-demo env-test
 
