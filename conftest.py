@@ -69,6 +69,7 @@ LONGEST = [
     "plugins/trikafka-spark/tests/test_spark_connect_live.py",
     "plugins/trikafka-spark/tests/test_spark_commit_kill_live.py",
     "tests/wire/test_sanitized.py",
+    "tests/test_generated.py",
 ]
 
 
