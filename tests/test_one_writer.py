@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-from trikafka._state.producer.producer_batch import BatchOutcome, Delivery, ProducerBatch
+from trikafka._state.producer.producer_batch import ProducerBatch, Timeline
 from trikafka.interfaces import RecordAccumulator
 
 PACKAGE = Path(__file__).parent.parent / "trikafka"
@@ -269,12 +269,11 @@ MANAGER = (
     "_managers/producer/produce_room.py",
     "_managers/producer/produce_senders.py",
 )
-#: Attributes of a batch, its progress and its outcome that others than the accumulator may read or
+#: Methods of a batch and its timeline that others than the accumulator may read or
 #: wait for.
 READS = {
     "place",
     "size",
-    "numbered",
     "in_flight",
     "settled",
     "unknown",
@@ -289,7 +288,7 @@ READS = {
 }
 CHANGES = {
     name
-    for kind in (ProducerBatch, Delivery, BatchOutcome)
+    for kind in (ProducerBatch, Timeline)
     for name, what in vars(kind).items()
     if inspect.isfunction(what) and not name.startswith("__") and name not in READS
 }
@@ -326,7 +325,7 @@ def test_accumulator_is_changed_by_produce_alone() -> None:
 
 
 def test_accumulator_alone_changes_its_batches() -> None:
-    called = ("batch", "_batch", "each", "leaf", "part", "ProducerBatch", "outcome", "delivery")
+    called = ("batch", "_batch", "each", "leaf", "part", "ProducerBatch", "time")
     looked_at, foreign = [], []
     for path, (room, tree) in zip(FILES, TREES.items(), strict=True):
         if room.startswith("_state/") or "ProducerBatch" not in path.read_text():

@@ -32,7 +32,7 @@ def test_batch_is_ready_after_linger_or_when_full() -> None:
     bench.now = 0.99
     assert bench.drain() == []
     bench.put(b"x" * 300, partition=0)
-    assert first.delivery.state is BatchState.WAITING, "the second did not fit in"
+    assert first.state is BatchState.WAITING, "the second did not fit in"
     assert bench.accumulator.due_at(0, bench.now) == 0.0
     assert bench.drain() == [first]
     bench.accumulator.succeeded(first, 0, None)
@@ -311,7 +311,7 @@ def test_fenced_producer_needs_a_new_id() -> None:
     one, two = bench.fill(2)
     bench.drain()
     bench.accumulator.refused(one, from_code(47), bench.now)
-    assert isinstance(one.outcome.error, type(from_code(47)))
+    assert isinstance(one.error, type(from_code(47)))
     assert bench.accumulator.producer.current is None
     assert bench.drain() == []
     bench.accumulator.identified(ProducerIdentity(2000, 0))
@@ -356,8 +356,8 @@ def test_unsent_batches_expire_without_new_epoch() -> None:
     assert bench.accumulator.next_deadline() == 60
     assert bench.accumulator.expire(59.9) == 0
     assert bench.accumulator.expire(60) == 2
-    assert isinstance(one.outcome.error, DeliveryTimeoutError)
-    assert isinstance(two.outcome.error, DeliveryTimeoutError)
+    assert isinstance(one.error, DeliveryTimeoutError)
+    assert isinstance(two.error, DeliveryTimeoutError)
     assert bench.accumulator.next_deadline() == 61
     assert bench.drain() == [three]
     assert (three.sequence, three.identity) == (0, ProducerIdentity(1000, 0))
@@ -373,7 +373,7 @@ def test_batch_expired_in_flight_keeps_its_place() -> None:
     assert bench.accumulator.used > 0
     assert bench.accumulator.next_deadline() == math.inf
     bench.accumulator.succeeded(one, 0, None)
-    assert isinstance(one.outcome.error, DeliveryTimeoutError), "the outcome stays"
+    assert isinstance(one.error, DeliveryTimeoutError), "the outcome stays"
     assert bench.accumulator.used == 0
     (two,) = bench.fill(1)
     assert bench.drain() == [two]
@@ -545,8 +545,8 @@ def test_batches_of_a_request_expire_apart() -> None:
     assert bench.accumulator.next_deadline() == 61
     bench.accumulator.succeeded(old, 0, None)
     bench.accumulator.succeeded(young, 0, None)
-    assert isinstance(old.outcome.error, DeliveryTimeoutError)
-    assert young.outcome.error is None
+    assert isinstance(old.error, DeliveryTimeoutError)
+    assert young.error is None
 
 
 @pytest.mark.parametrize("code", [45, 59])
@@ -566,7 +566,7 @@ def test_old_out_of_order_batch_counts_as_delivered(code: int) -> None:
     bench.now = 1
     assert bench.drain() == [lost]
     bench.accumulator.refused(lost, from_code(code), bench.now)
-    assert (lost.settled, lost.outcome.error, lost.outcome.base_offset) == (True, None, None)
+    assert (lost.settled, lost.error, lost.base_offset) == (True, None, None)
     (more,) = bench.fill(1)
     assert bench.drain() == [more]
     assert (more.sequence, more.identity) == (8, ProducerIdentity(1000, 0)), "no new epoch"

@@ -345,8 +345,8 @@ def test_maybe_written_is_set_where_true() -> None:
     bench.accumulator.refused(batches[1], from_code(19), bench.now)
     bench.now = 100
     bench.accumulator.expire(bench.now)
-    assert [batch.outcome.error is not None for batch in batches] == [True] * 3
+    assert [batch.error is not None for batch in batches] == [True] * 3
     assert [batch.maybe_written for batch in batches] == [False, False, True]
     later = bench.fill(1)[0]
     bench.accumulator.abort(TrikafkaError("over"))
-    assert (later.maybe_written, later.outcome.error is not None) == (False, True)
+    assert (later.maybe_written, later.error is not None) == (False, True)

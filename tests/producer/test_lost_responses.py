@@ -170,7 +170,7 @@ def test_maybe_written_is_set_for_each_batch() -> None:
     error = HandshakeError("the password has changed")
     for batch in (lost, waiting):
         bench.accumulator.refused(batch, error, bench.now, unsent=True)
-    assert [batch.outcome.error.maybe_written for batch in (lost, waiting)] == [True, False]  # type: ignore[union-attr]
+    assert [batch.error.maybe_written for batch in (lost, waiting)] == [True, False]  # type: ignore[union-attr]
     assert not error.maybe_written
 
 
@@ -182,8 +182,8 @@ def test_unsent_request_is_not_written() -> None:
     bench.accumulator.refused(batch, KafkaConnectionError("lost"), bench.now, unsent=True)
     bench.now = 5.0
     bench.accumulator.expire(bench.now)
-    assert isinstance(batch.outcome.error, trikafka.DeliveryTimeoutError)
-    assert not batch.outcome.error.maybe_written
+    assert isinstance(batch.error, trikafka.DeliveryTimeoutError)
+    assert not batch.error.maybe_written
 
 
 def test_refusal_is_not_maybe_written() -> None:

@@ -67,15 +67,15 @@ class Ack(_DeliveryHandle):
         # There is no event an ack. The batch has one ``Waiters`` for all of its records, which
         # reschedules their tasks in one step when the outcome comes; it is made by the first task
         # that waits.
-        if batch.outcome.parts:
+        if batch.parts:
             batch, index = batch.part(index)
         if not batch.settled:
             task = trio.lowlevel.current_task()
             while not batch.settled:
-                waiters: Any = batch.outcome.signal or waiters_of(batch)
+                waiters: Any = batch.signal or waiters_of(batch)
                 waiters.add(task)
                 await trio.lowlevel.wait_task_rescheduled(waiters)
-                if batch.outcome.parts:
+                if batch.parts:
                     batch, index = batch.part(index)
         elif time.perf_counter() >= fairness.due:
             await fairness.checkpoint()

@@ -376,7 +376,7 @@ class _Tally:
         """Take the outcomes of the oldest batches, as far as they are known."""
         while self.waiting:
             batch = next(iter(self.waiting))
-            if not batch.settled and not (isinstance(batch, ProducerBatch) and batch.outcome.parts):
+            if not batch.settled and not (isinstance(batch, ProducerBatch) and batch.parts):
                 return
             spans = self.waiting[batch]
             leaves = [leaf for start, stop in spans for leaf in _leaves(batch, start, stop)]
@@ -426,11 +426,11 @@ def _leaves(
     batch: ProducerBatch | RowsBatch, start: int, stop: int
 ) -> Iterator[tuple[ProducerBatch | RowsBatch, int, int]]:
     """Yield the batches of these records after splits, each with its span."""
-    if not isinstance(batch, ProducerBatch) or not batch.outcome.parts:
+    if not isinstance(batch, ProducerBatch) or not batch.parts:
         yield batch, start, stop
         return
     offset = 0
-    for part in batch.outcome.parts:
+    for part in batch.parts:
         first, last = max(start - offset, 0), min(stop - offset, part.count)
         if first < last:
             yield from _leaves(part, first, last)

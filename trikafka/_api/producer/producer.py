@@ -287,11 +287,11 @@ class Producer:
         if self._foreign_acks:
             return await ack.wait()
         batch: ProducerBatch = ack._batch
-        if not (batch.settled or batch.outcome.parts):
-            waiters: Any = batch.outcome.signal or waiters_of(batch)
+        if not (batch.settled or batch.parts):
+            waiters: Any = batch.signal or waiters_of(batch)
             waiters.add(trio.lowlevel.current_task())
             await trio.lowlevel.wait_task_rescheduled(waiters)
-            if batch.settled and not batch.outcome.parts:
+            if batch.settled and not batch.parts:
                 return batch.metadata(ack._index, ack._timestamp)
         return await ack.wait()
 

@@ -72,7 +72,7 @@ class ProducerWatchdog(StallWatch):
         try:
             leader = self._metadata.snapshot.leader(head.batch.place)
         except TrikafkaError as error:
-            return str(head.batch.delivery.last_error or error)
+            return str(head.batch.last_error or error)
         outage = self._outages.unreachable().get(leader)
         return (
             produce.obstacle_of(head.batch)

@@ -12,16 +12,16 @@ def waiters_of(batch: ProducerBatch) -> Waiters:
     The batch has no outcome yet; the tasks are also woken if it is split. Claiming the outcome
     keeps an unobserved failure out of the log.
     """
-    batch.outcome.claim()
-    return batch.outcome.signal_for(Waiters)
+    batch.claim()
+    return batch.signal_for(Waiters)
 
 
 async def settled(batch: ProducerBatch) -> None:
     """Wait until the batch, or every part that it was split into, has its outcome."""
     while not batch.settled:
-        if not batch.outcome.parts:
-            await batch.outcome.signal_for(Waiters).wait()
-        for part in batch.outcome.parts:
+        if not batch.parts:
+            await batch.signal_for(Waiters).wait()
+        for part in batch.parts:
             await settled(part)
-        if batch.outcome.parts:
+        if batch.parts:
             return

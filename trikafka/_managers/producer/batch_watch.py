@@ -30,23 +30,21 @@ class WatchedCounters(Counters):
     def sent(self, batch: ProducerBatch) -> None:
         """Count a batch that is about to be sent, for the first time or again."""
         Counters.sent(self, batch)
-        if batch.delivery.attempts:
-            self._notify_observers("batch_retried", batch, batch.delivery.attempts + 1)
-        self._notify_observers("batch_sent", batch, batch.delivery.attempts + 1)
+        if batch.attempts:
+            self._notify_observers("batch_retried", batch, batch.attempts + 1)
+        self._notify_observers("batch_sent", batch, batch.attempts + 1)
 
     def settled(self, batch: ProducerBatch) -> None:
         """Count a batch whose records have their outcome."""
         Counters.settled(self, batch)
         self._notify_observers(
-            "batch_delivered" if batch.outcome.error is None else "batch_failed",
+            "batch_delivered" if batch.error is None else "batch_failed",
             batch,
-            batch.delivery.attempts,
+            batch.attempts,
         )
 
     def _notify_observers(self, point: str, batch: ProducerBatch, attempt: int) -> None:
-        error = (
-            batch.outcome.error if batch.outcome.error is not None else batch.delivery.last_error
-        )
+        error = batch.error if batch.error is not None else batch.last_error
         age = trio.current_time() - batch.created
         self._watch(
             point,

@@ -30,7 +30,7 @@ class _TopicFailures:
         self.records += batch.count
         self.batches += 1
         self.partitions.add(batch.partition)
-        self.error = self.error or batch.outcome.error
+        self.error = self.error or batch.error
 
 
 class FailureLog:
@@ -43,7 +43,7 @@ class FailureLog:
 
     def failed(self, batch: ProducerBatch) -> None:
         """Record a failed batch, unless its outcome was claimed."""
-        if not batch.outcome.claimed:
+        if not batch.claimed:
             self._topics.setdefault(batch.topic, _TopicFailures()).add(batch)
             if not self._held:
                 self._some.set()

@@ -399,8 +399,8 @@ class BatchProducing(Generic[Ack]):
 
     def obstacle_of(self, batch: ProducerBatch) -> str:
         """Return why ``batch`` is not delivered yet, as far as that is known."""
-        if batch.delivery.last_error is not None:
-            return str(batch.delivery.last_error)
+        if batch.last_error is not None:
+            return str(batch.last_error)
         with reasons.reasoning() as reason:
             self._explain(batch)
             waiting_for, error = reason.blame()
@@ -412,10 +412,10 @@ class BatchProducing(Generic[Ack]):
 
     def _explain(self, batch: ProducerBatch) -> None:
         """Record why ``batch`` is not delivered yet, for the call that is cut off."""
-        if batch.delivery.last_error is not None:
-            reasons.failed(batch.delivery.last_error)
-        elif batch.delivery.node is not None:
-            number = batch.delivery.node
+        if batch.last_error is not None:
+            reasons.failed(batch.last_error)
+        elif batch.node is not None:
+            number = batch.node
             throttled = self._throttles.now_by(number)
             what = f"Produce to {self._metadata.snapshot.nodes.get(number, number)}"
             reasons.waiting_for(what if throttled is None else f"{what} ({throttled})")

@@ -376,7 +376,7 @@ class Senders:
                     f": {peer_text(part.message)}" if part.message else ""
                 )
                 # Only at the first attempt: if the hint was wrong, the metadata must be asked.
-                named = batch.place in moved and batch.delivery.attempts <= 1
+                named = batch.place in moved and batch.attempts <= 1
                 self._refuse([batch], self._error(part.error_code, detail), leader_known=named)
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)

@@ -173,9 +173,7 @@ class Accumulator(Generic[Ack]):
                 found["in flight"] += 1
             else:
                 is_open = batch is self._queues.of(batch).open
-                found[
-                    "open" if is_open else "retrying" if batch.delivery.attempts else "waiting"
-                ] += 1
+                found["open" if is_open else "retrying" if batch.attempts else "waiting"] += 1
         return found
 
     def unsettled(self) -> list[ProducerBatch]:

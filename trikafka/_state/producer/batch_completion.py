@@ -52,11 +52,11 @@ class Counters:
 
     def sent(self, batch: ProducerBatch) -> None:
         """Count a batch that is about to be sent, if it is sent again."""
-        self.batches_retried += batch.delivery.attempts > 0
+        self.batches_retried += batch.attempts > 0
 
     def settled(self, batch: ProducerBatch) -> None:
         """Count the records of a batch that has its outcome."""
-        if batch.outcome.error is None:
+        if batch.error is None:
             self.delivered += batch.count
         else:
             self.failed += batch.count
@@ -177,7 +177,7 @@ class BatchCompletion:
         """
         if not batch.in_flight:
             return
-        queue, node = self._queues.of(batch), batch.delivery.node
+        queue, node = self._queues.of(batch), batch.node
         batch.attempt_failed(error, now, unsent=unsent)
         self.last_error = error
         if not (unsent or isinstance(error, BrokerResponseError)):
@@ -198,7 +198,7 @@ class BatchCompletion:
             self._numbers_refused(queue, batch, node, error, now)
         elif isinstance(error, MessageTooLargeError) and batch.count > 1:
             self._split_in_two(queue, batch)
-        elif error.retriable and batch.delivery.attempts <= self._retries:
+        elif error.retriable and batch.attempts <= self._retries:
             if not queue.may_skip_backoff(node):
                 queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
@@ -216,14 +216,14 @@ class BatchCompletion:
         error: TrikafkaError,
         now: float,
     ) -> None:
-        brokers = queue.sequences.possibly_in_flight_at & batch.delivery.possibly_in_flight_at
+        brokers = queue.sequences.possibly_in_flight_at & batch.possibly_in_flight_at
         may_still_arrive = node is not None and node in brokers
         if queue.batches[0] is not batch:  # the outcome of those before it decides
             batch.wait_again()
         elif (may_still_arrive and not self._producer.renumbers) or (
-            batch.is_part and batch.delivery.maybe_written
+            batch.is_part and batch.maybe_written
         ):
-            if batch.is_part and batch.delivery.maybe_written:
+            if batch.is_part and batch.maybe_written:
                 reason = "they are part of a split batch, which the broker may have as a whole"
             else:
                 reason = "they were sent on a lost connection behind others"
@@ -295,8 +295,8 @@ class BatchCompletion:
         for start, part in zip((0, *cuts), parts, strict=True):
             if start in refused:
                 self._fail_batch(queue, part, refused[start])
-        renumbered = batch.numbered and self._producer.renumbers
-        if first and renumbered and queue.batches and not batch.delivery.maybe_written:
+        renumbered = batch.sequence is not None and self._producer.renumbers
+        if first and renumbered and queue.batches and not batch.maybe_written:
             # A batch that is not the first needs no restart: the broker sees the gap in the
             # numbers of those behind it, in time. If the broker may have the batch as a whole, from
             # an attempt before this one, its parts keep their numbers: under new ones they would be
@@ -324,7 +324,7 @@ class BatchCompletion:
         """
         for queue in self._queues.led_by(node):
             for batch in queue.batches:
-                if not batch.settled and batch.delivery.last_error is None:
+                if not batch.settled and batch.last_error is None:
                     batch.delayed(error)
 
     def expire(self, now: float, at_most: float = math.inf) -> int:
@@ -362,21 +362,21 @@ class BatchCompletion:
         self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float
     ) -> DeliveryTimeoutError:
         in_flight = batch.in_flight
-        phase, seconds = batch.delivery.time.report(
+        phase, seconds = batch.time.report(
             now, in_flight, None if in_flight else self._obstacle(queue)
         )
         error = DeliveryTimeoutError(
             call,
             limit,
-            batch.delivery.attempts,
-            batch.delivery.last_error,
+            batch.attempts,
+            batch.last_error,
             topic=batch.topic,
             partition=batch.partition,
             phase=phase,
             seconds=seconds,
-            maybe_written=batch.delivery.maybe_written or in_flight,
+            maybe_written=batch.maybe_written or in_flight,
         )
-        error.__cause__ = batch.delivery.last_error
+        error.__cause__ = batch.last_error
         return error
 
     def oldest(self, now: float) -> UnsentRecord | None:
@@ -390,10 +390,8 @@ class BatchCompletion:
             return None
         queue, batch = min(waiting, key=lambda each: each[1].created)
         in_flight = batch.in_flight
-        phase, _ = batch.delivery.time.report(
-            now, in_flight, None if in_flight else self._obstacle(queue)
-        )
-        return UnsentRecord(batch.place, now - batch.created, phase, batch.delivery.last_error)
+        phase, _ = batch.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
+        return UnsentRecord(batch.place, now - batch.created, phase, batch.last_error)
 
     def heads(self, now: float, linger: float) -> list[OldestBatch]:
         """Return the first batch without an outcome of each partition that has one.
@@ -406,7 +404,7 @@ class BatchCompletion:
             if batch is not None:
                 lingers = batch is queue.open and not batch.flushing
                 obstacle = None if batch.in_flight else self._obstacle(queue)
-                phase, _ = batch.delivery.time.report(now, batch.in_flight, obstacle)
+                phase, _ = batch.time.report(now, batch.in_flight, obstacle)
                 found.append(
                     OldestBatch(batch, batch.created + linger if lingers else batch.created, phase)
                 )
@@ -443,9 +441,7 @@ class BatchCompletion:
         count = 0
         for queue in self._queues.active():
             most = int(min(at_most - count, len(queue.batches)))
-            unsent = list(
-                islice((batch for batch in queue.batches if not batch.delivery.attempts), most)
-            )
+            unsent = list(islice((batch for batch in queue.batches if not batch.attempts), most))
             for batch in unsent:
                 self._abort(queue, batch, error, now)
             count += len(unsent)
@@ -493,7 +489,7 @@ class BatchCompletion:
 
         The broker may or may not have the batch, or surely has not.
         """
-        queue.given_up(batch, batch.outcome.error if error is None else error)
+        queue.given_up(batch, batch.error if error is None else error)
         self._finish(queue, batch, None, None, error)
 
     def _finish(
@@ -521,7 +517,7 @@ class BatchCompletion:
         if isinstance(error, TrikafkaError):
             # One error may fail several batches, and the broker may have some of them. So each
             # batch gets an error of its own.
-            error = error.of_records(batch.delivery.maybe_written)
+            error = error.of_records(batch.maybe_written)
         batch.settle(base_offset, append_time, error)
         self.counters.settled(batch)
         if error is not None:

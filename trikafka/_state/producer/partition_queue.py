@@ -149,7 +149,7 @@ class PartitionQueue:
         sequences = self.sequences
         for place, batch in enumerate(self.batches):
             if batch.in_flight:
-                if batch.delivery.node != node:
+                if batch.node != node:
                     return None
                 # The number of an expired batch may be lost with its connection. A batch sent
                 # behind it would be refused then as out of order. Java's client waits, too
@@ -158,7 +158,7 @@ class PartitionQueue:
                 if batch.sequence is not None and (batch.settled or outdated):
                     return None
                 continue
-            overtakes = place and batch.delivery.attempts
+            overtakes = place and batch.attempts
             fits = not overtakes and sequences.allows_batch(
                 first=not place, numbered=batch.sequence is not None
             )
@@ -199,9 +199,7 @@ class PartitionQueue:
         """
         if self.is_of_this_epoch(batch):
             assert batch.sequence is not None
-            self.sequences.lose(
-                batch.sequence, batch.count, batch.delivery.possibly_in_flight_at, error
-            )
+            self.sequences.lose(batch.sequence, batch.count, batch.possibly_in_flight_at, error)
 
     def is_of_this_epoch(self, batch: ProducerBatch) -> bool:
         """Return whether the batch has numbers of the partition's present epoch."""

@@ -17,7 +17,6 @@ from ...error_codes import ErrorCode
 from ...errors import BrokerResponseError, TransactionAbortableError
 from ...errors.copies import again
 from ...types import RecordMetadata, TopicPartition
-from .delivery_time import Timeline
 from .sequences import ProducerIdentity, on_wire
 
 #: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few
@@ -58,167 +57,97 @@ class BatchState(Enum):
     DONE = "done"
 
 
-class Delivery:
-    """The attempts to deliver a batch, what is known of them, and where the time went.
+class Timeline:
+    """The seconds that one batch has waited, backed off after failures, and been in flight.
 
-    Written by its batch alone.
+    Written by the batch alone.
     """
 
-    __slots__ = (
-        "attempts",
-        "last_error",
-        "maybe_written",
-        "node",
-        "possibly_in_flight_at",
-        "state",
-        "time",
-    )
+    __slots__ = ("_resumes", "backoff", "in_flight", "since", "waiting")
 
-    def __init__(self, created: float) -> None:
-        self.state = BatchState.WAITING
-        self.attempts = 0
-        #: The broker to which the batch is in flight.
-        self.node: int | None = None
-        self.last_error: Exception | None = None
-        #: True once an attempt ended without proof that the broker does not have the batch.
-        self.maybe_written = False
-        #: The brokers that may still read a copy of the batch: the connection was lost while the
-        #: batch was in flight to them.
-        self.possibly_in_flight_at: frozenset[int] = frozenset()
-        self.time = Timeline(created)
+    def __init__(self, now: float) -> None:
+        self.waiting = self.backoff = self.in_flight = 0.0
+        #: The time of the last change.
+        self.since = self._resumes = now
 
-    def of_a_part(self) -> Delivery:
-        """Return the delivery of a part of this batch: the same past, and waiting."""
-        twin = Delivery(self.time.since)
-        twin.attempts = self.attempts
-        twin.last_error = self.last_error
-        twin.time = self.time.copy()
-        twin.maybe_written = self.maybe_written
-        twin.possibly_in_flight_at = self.possibly_in_flight_at
+    def copy(self) -> Timeline:
+        """Return a timeline with the same past."""
+        twin = Timeline(self.since)
+        twin.waiting = self.waiting
+        twin.backoff = self.backoff
+        twin.in_flight = self.in_flight
+        twin._resumes = self._resumes
         return twin
 
-    def sent(self, node: int, now: float) -> None:
-        """Record that the batch is part of a request to this broker."""
-        self.state = BatchState.IN_FLIGHT
-        self.node = node
-        self.attempts += 1
-        self.time.sent(now)
+    def sent(self, now: float) -> None:
+        """End a time of waiting, of which the first part was backoff."""
+        stood_back = max(0.0, min(now, self._resumes) - self.since)
+        self.backoff += stood_back
+        self.waiting += now - self.since - stood_back
+        self.since = now
 
-    def attempt_failed(self, error: Exception, now: float, *, unsent: bool = False) -> None:
-        """Record a failed attempt; see :meth:`ProducerBatch.attempt_failed`."""
-        # TransactionAbortableError wraps the broker's refusal.
-        said = error.__cause__ if isinstance(error, TransactionAbortableError) else error
-        # Three cases. With a response the code decides whether the records may be in the log.
-        # Without one, if any byte of the request left, the broker may have the batch, or may still
-        # read it: bytes in the socket of a closed connection are processed late, for example after
-        # the broker was frozen. The broker is remembered in ``possibly_in_flight_at``. A request
-        # that was only queued (``unsent``) proves that the broker has nothing.
-        if isinstance(said, BrokerResponseError):
-            self.maybe_written |= said.code in AMBIGUOUS
-        elif not unsent:
-            self.maybe_written = True
-            if self.node is not None:
-                self.possibly_in_flight_at |= {self.node}
-        self.last_error = error
-        self.node = None
-        self.time.returned(now)
+    def returned(self, now: float) -> None:
+        """End a time in flight."""
+        self.in_flight += now - self.since
+        self.since = self._resumes = now
 
-    def wait_again(self, until: float) -> None:
-        """Return to WAITING; the batch is not sent before ``until``."""
-        self.state = BatchState.WAITING
-        self.time.set_retry_at(until)
+    def set_retry_at(self, until: float) -> None:
+        """Begin a backoff until that time."""
+        self._resumes = until
 
-    def delayed(self, error: Exception) -> None:
-        """Record the error that keeps the batch waiting, such as a broker out of reach."""
-        self.last_error = error
+    def report(
+        self, now: float, in_flight: bool, obstacle: tuple[str, float] | None
+    ) -> tuple[str, dict[str, float]]:
+        """Return the present phase, and the seconds in each phase so far.
 
-    def given_up_in_flight(self) -> None:
-        """Record that the response of the request in flight no longer counts.
-
-        So it stays unknown whether the broker has the batch.
+        ``obstacle``: what the batch waits for, and since when.
         """
-        self.maybe_written = True
-
-    def done(self) -> None:
-        """Go to DONE, the final state."""
-        self.state = BatchState.DONE
-        self.node = None
-
-
-class BatchOutcome:
-    """The outcome of a batch's records, and the signal of the tasks that wait for it.
-
-    Written by its batch alone.
-    """
-
-    __slots__ = ("append_time", "base_offset", "claimed", "error", "parts", "settled", "signal")
-
-    def __init__(self, claimed: bool = False) -> None:
-        #: True once the acks have their outcome. That may be before ``DONE``: a batch may expire in
-        #: flight (KIP-91).
-        self.settled = False
-        self.signal: OutcomeSignal | None = None
-        #: True once a task will observe the outcome, so that a failure need not be logged.
-        self.claimed = claimed
-        self.error: Exception | None = None
-        self.base_offset: int | None = None
-        self.append_time: int | None = None
-        #: The batches into which the batch was split, in order.
-        self.parts: list[ProducerBatch] = []
-
-    def settle(
-        self, base_offset: int | None, append_time: int | None, error: Exception | None
-    ) -> None:
-        """Set the outcome of the acks, offsets or an error, and wake the waiting tasks."""
-        self.base_offset = base_offset
-        self.append_time = append_time
-        self.error = error
-        self.settled = True
-        self.wake()
-
-    def split_into(self, parts: list[ProducerBatch]) -> None:
-        """Record the parts and wake the waiting tasks, which go on to wait for a part."""
-        self.parts = parts
-        self.wake()
-
-    def wake(self) -> None:
-        """Wake the waiting tasks."""
-        if self.signal is not None:
-            self.signal.set()
-
-    def claim(self) -> None:
-        """Record that a task will observe the outcome."""
-        self.claimed = True
-
-    def signal_for(self, make: Callable[[], Waited]) -> Waited:
-        """Return the signal that is set when the batch gets its outcome or is split.
-
-        The first caller makes the signal by ``make``; all callers make the same kind.
-        """
-        if self.signal is None:
-            self.signal = make()
-        return cast(Waited, self.signal)
+        seen = self.copy()
+        if in_flight:
+            seen.returned(now)
+            phase = "in flight"
+        else:
+            phase = "backoff" if now < self._resumes else "waiting"
+            seen.sent(now)
+        seconds = {"waiting": seen.waiting, "backoff": seen.backoff, "in flight": seen.in_flight}
+        if obstacle is not None and not in_flight:
+            phase, since = f"waiting for {obstacle[0]}", obstacle[1]
+            seconds[phase] = min(max(0.0, now - max(since, self.since)), seconds["waiting"])
+            seconds["waiting"] -= seconds[phase]
+        return phase, {name: spent for name, spent in seconds.items() if spent or name == phase}
 
 
 class ProducerBatch:
-    """The records for one partition with their encoder, their ``delivery`` and their ``outcome``.
+    """The records for one partition, the attempts to deliver them, and their outcome.
 
     The queue of the partition knows whether the batch is open, that is, takes records.
     """
 
     __slots__ = (
         "_size",
+        "append_time",
+        "attempts",
+        "base_offset",
+        "claimed",
         "count",
         "created",
-        "delivery",
         "encoder",
+        "error",
         "flushing",
         "identity",
         "is_part",
-        "outcome",
+        "last_error",
+        "maybe_written",
+        "node",
         "partition",
+        "parts",
+        "possibly_in_flight_at",
         "sealed",
         "sequence",
+        "settled",
+        "signal",
+        "state",
+        "time",
         "topic",
         "transactional",
     )
@@ -241,13 +170,37 @@ class ProducerBatch:
         self.transactional = False
         #: True for a part of a batch that was split.
         self.is_part = False
-        self.delivery = Delivery(created)
-        self.outcome = BatchOutcome()
+        # The attempts.
+        self.state = BatchState.WAITING
+        self.attempts = 0
+        #: The broker to which the batch is in flight.
+        self.node: int | None = None
+        #: The failure of the last attempt, or what keeps the batch waiting.
+        self.last_error: Exception | None = None
+        #: True once an attempt ended without proof that the broker does not have the batch.
+        self.maybe_written = False
+        #: The brokers that may still read a copy of the batch: the connection was lost while the
+        #: batch was in flight to them.
+        self.possibly_in_flight_at: frozenset[int] = frozenset()
+        self.time = Timeline(created)
+        # The outcome.
+        #: True once the acks have their outcome. That may be before ``DONE``: a batch may expire in
+        #: flight (KIP-91).
+        self.settled = False
+        #: Set when the batch gets its outcome or is split; made by the first task that waits.
+        self.signal: OutcomeSignal | None = None
+        #: True once a task will observe the outcome, so that a failure need not be logged.
+        self.claimed = False
+        self.error: Exception | None = None
+        #: The offset of the first record, where the broker returned one.
+        self.base_offset: int | None = None
+        self.append_time: int | None = None
+        #: The batches into which the batch was split, in order.
+        self.parts: list[ProducerBatch] = []
 
     def __repr__(self) -> str:
-        state = self.delivery.state.value
         return (
-            f"<ProducerBatch {self.topic}-{self.partition} {state} count={self.count} "
+            f"<ProducerBatch {self.topic}-{self.partition} {self.state.value} count={self.count} "
             f"sequence={self.sequence}>"
         )
 
@@ -262,34 +215,9 @@ class ProducerBatch:
         return self._size if self.encoder is None or self._size >= 0 else self.encoder.size
 
     @property
-    def numbered(self) -> bool:
-        """True while the records have sequence numbers."""
-        return self.sequence is not None
-
-    @property
     def in_flight(self) -> bool:
         """True while the batch is part of a request that has not ended."""
-        return self.delivery.state is BatchState.IN_FLIGHT
-
-    @property
-    def settled(self) -> bool:
-        """True once the acks have their outcome."""
-        return self.outcome.settled
-
-    @property
-    def error(self) -> Exception | None:
-        """The error of a settled batch that failed."""
-        return self.outcome.error
-
-    @property
-    def base_offset(self) -> int | None:
-        """The offset of the first record of a settled batch, where the broker returned one."""
-        return self.outcome.base_offset
-
-    @property
-    def maybe_written(self) -> bool:
-        """True if the batch failed and its records may be in the log all the same."""
-        return self.delivery.maybe_written and self.outcome.error is not None
+        return self.state is BatchState.IN_FLIGHT
 
     # --- events, reported by the accumulator ------------------------------------------------------
 
@@ -320,36 +248,64 @@ class ProducerBatch:
 
     def sent(self, node: int, now: float) -> None:
         """Record that the batch is part of a request to this broker."""
-        self.delivery.sent(node, now)
+        self.state = BatchState.IN_FLIGHT
+        self.node = node
+        self.attempts += 1
+        self.time.sent(now)
 
     def attempt_failed(self, error: Exception, now: float, *, unsent: bool = False) -> None:
         """Record a failed attempt: a refusal, or a request without a response.
 
         The caller decides afterwards what becomes of the batch. ``unsent``: no byte of it has left.
         """
-        self.delivery.attempt_failed(error, now, unsent=unsent)
+        # TransactionAbortableError wraps the broker's refusal.
+        said = error.__cause__ if isinstance(error, TransactionAbortableError) else error
+        # Three cases. With a response the code decides whether the records may be in the log.
+        # Without one, if any byte of the request left, the broker may have the batch, or may still
+        # read it: bytes in the socket of a closed connection are processed late, for example after
+        # the broker was frozen. The broker is remembered in ``possibly_in_flight_at``. A request
+        # that was only queued (``unsent``) proves that the broker has nothing.
+        if isinstance(said, BrokerResponseError):
+            self.maybe_written |= said.code in AMBIGUOUS
+        elif not unsent:
+            self.maybe_written = True
+            if self.node is not None:
+                self.possibly_in_flight_at |= {self.node}
+        self.last_error = error
+        self.node = None
+        self.time.returned(now)
 
     def wait_again(self, until: float = 0.0) -> None:
         """Return to WAITING; the batch is not sent before ``until``."""
-        self.delivery.wait_again(until)
+        self.state = BatchState.WAITING
+        self.time.set_retry_at(until)
 
     def delayed(self, error: Exception) -> None:
         """Record the error that keeps the batch waiting, such as a broker out of reach."""
-        self.delivery.delayed(error)
+        self.last_error = error
 
     def given_up_in_flight(self) -> None:
-        """Record that the response of the request in flight no longer counts."""
-        self.delivery.given_up_in_flight()
+        """Record that the response of the request in flight no longer counts.
+
+        So it stays unknown whether the broker has the batch.
+        """
+        self.maybe_written = True
 
     def settle(
         self, base_offset: int | None, append_time: int | None, error: Exception | None
     ) -> None:
-        """Set the outcome of the acks: offsets, or an error."""
-        self.outcome.settle(base_offset, append_time, error)
+        """Set the outcome of the acks, offsets or an error, and wake the waiting tasks."""
+        self.base_offset = base_offset
+        self.append_time = append_time
+        self.error = error
+        self.settled = True
+        if self.signal is not None:
+            self.signal.set()
 
     def done(self) -> None:
-        """Go to DONE and free the records' memory."""
-        self.delivery.done()
+        """Go to DONE, the final state, and free the records' memory."""
+        self.state = BatchState.DONE
+        self.node = None
         self.encoder = None
 
     # The parts keep the numbers that the records had. If the broker has the whole batch after all,
@@ -380,7 +336,9 @@ class ProducerBatch:
             encoder.extend_columns(records.columns, start=start, stop=stop)
             parts.append(self._part(encoder, start))
         self.done()
-        self.outcome.split_into(parts)
+        self.parts = parts
+        if self.signal is not None:
+            self.signal.set()  # the waiting tasks go on to wait for a part
         return parts
 
     def _part(self, encoder: BatchEncoder, start: int) -> ProducerBatch:
@@ -390,9 +348,29 @@ class ProducerBatch:
         part.identity = self.identity
         part.transactional = self.transactional
         part.sequence = None if self.sequence is None else self.sequence + start
-        part.delivery = self.delivery.of_a_part()
-        part.outcome = BatchOutcome(self.outcome.claimed)
+        # The same past.
+        part.attempts = self.attempts
+        part.last_error = self.last_error
+        part.maybe_written = self.maybe_written
+        part.possibly_in_flight_at = self.possibly_in_flight_at
+        part.time = self.time.copy()
+        part.claimed = self.claimed
         return part
+
+    # --- the waiting tasks ------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """Record that a task will observe the outcome."""
+        self.claimed = True
+
+    def signal_for(self, make: Callable[[], Waited]) -> Waited:
+        """Return the signal that is set when the batch gets its outcome or is split.
+
+        The first caller makes the signal by ``make``; all callers make the same kind.
+        """
+        if self.signal is None:
+            self.signal = make()
+        return cast(Waited, self.signal)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -430,8 +408,8 @@ class ProducerBatch:
     def part(self, index: int) -> tuple[ProducerBatch, int]:
         """Return the batch that record ``index`` is in after splits, and its index there."""
         batch = self
-        while batch.outcome.parts:
-            for part in batch.outcome.parts:
+        while batch.parts:
+            for part in batch.parts:
                 if index < part.count:
                     break
                 index -= part.count
@@ -443,13 +421,11 @@ class ProducerBatch:
 
         Raises the batch's error, if it failed.
         """
-        outcome = self.outcome
-        if outcome.error is not None:
-            raise again(outcome.error)
-        offset = None if outcome.base_offset is None else outcome.base_offset + index
+        if self.error is not None:
+            raise again(self.error)
         return RecordMetadata(
             self.topic,
             self.partition,
-            offset,
-            timestamp if outcome.append_time is None else outcome.append_time,
+            None if self.base_offset is None else self.base_offset + index,
+            timestamp if self.append_time is None else self.append_time,
         )
