@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ..._managers.producer.batch_waits import waiters_of
+from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._wire import _implementation
 from ...types import RecordMetadata, TopicPartition
@@ -64,7 +64,7 @@ class Ack(_DeliveryHandle):
         # records went into smaller batches. Each wait may end by a split rather than by an outcome,
         # so the loop looks up the part that holds this record and waits there.
         #
-        # There is no event an ack. The batch has one ``Waiters`` for all of its records, which
+        # There is no event an ack. The batch has one ``Signal`` for all of its records, which
         # reschedules their tasks in one step when the outcome comes; it is made by the first task
         # that waits.
         if batch.parts:
@@ -72,9 +72,9 @@ class Ack(_DeliveryHandle):
         if not batch.settled:
             task = trio.lowlevel.current_task()
             while not batch.settled:
-                waiters: Any = batch.signal or waiters_of(batch)
-                waiters.add(task)
-                await trio.lowlevel.wait_task_rescheduled(waiters)
+                signal: Any = batch.signal or batch.claim(Signal)
+                signal.add(task)
+                await trio.lowlevel.wait_task_rescheduled(signal)
                 if batch.parts:
                     batch, index = batch.part(index)
         elif time.perf_counter() >= fairness.due:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from ..._managers.producer.batch_waits import settled, waiters_of
+from ..._managers.producer.outcomes import settled
 from ..._net.deadlines import Call, run_call
+from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._wire import _implementation
 from ..._wire.columns import Columns, arrow_is_loaded
@@ -419,7 +420,7 @@ def _claim(batch: ProducerBatch | RowsBatch) -> None:
     A plugin's batches log nothing.
     """
     if isinstance(batch, ProducerBatch):
-        waiters_of(batch)
+        batch.claim(Signal)
 
 
 def _leaves(

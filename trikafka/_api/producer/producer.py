@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 import trio
 
 from ..._managers.cluster.client_instance_id import ClientInstanceId
-from ..._managers.producer.batch_waits import waiters_of
 from ..._managers.producer.produce import Fields, level_of
 from ..._managers.producer.transaction_signals import ProducerTransactionSignals
 from ..._net.deadlines import GRACE, Call, check_timeout, run_call
+from ..._net.signal import Signal
 from ..._state.arguments import HeaderPairs, check_target, plain
 from ..._state.producer.accumulator import Partitioner
 from ..._state.producer.producer_batch import ProducerBatch
@@ -272,7 +272,7 @@ class Producer:
         # 2. ``_append`` takes the record in one synchronous call. It returns None if a topic or
         #    room in the buffer is missing; only then the slow way, with its deadline, begins.
         # 3. Wait with the batch, not with an event a record: all tasks of a batch are in its
-        #    ``Waiters`` and are rescheduled together. The ``Waiters`` object is its own abort
+        #    ``Signal`` and are rescheduled together. The ``Signal`` object is its own abort
         #    function, so a waiting task adds no closure and no event. A batch whose ``parts`` exist
         #    was split; Ack.wait() finds the part that holds this record.
         if time.perf_counter() >= fairness.due:
@@ -288,9 +288,9 @@ class Producer:
             return await ack.wait()
         batch: ProducerBatch = ack._batch
         if not (batch.settled or batch.parts):
-            waiters: Any = batch.signal or waiters_of(batch)
-            waiters.add(trio.lowlevel.current_task())
-            await trio.lowlevel.wait_task_rescheduled(waiters)
+            signal: Any = batch.signal or batch.claim(Signal)
+            signal.add(trio.lowlevel.current_task())
+            await trio.lowlevel.wait_task_rescheduled(signal)
             if batch.settled and not batch.parts:
                 return batch.metadata(ack._index, ack._timestamp)
         return await ack.wait()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import trio
@@ -48,9 +49,7 @@ from ...errors import (
 )
 from ...interfaces import MetadataManager, TopicInfo
 from ...types import BrokerLatency, TopicPartition
-from .batch_waits import settled
-from .batch_watch import Watch, WatchedCounters
-from .failure_log import FailureLog
+from .outcomes import FailureLog, Watch, WatchedCounters, settled
 from .produce_room import Room
 from .produce_senders import Senders
 from .producer_id import ProducerIds
@@ -95,6 +94,7 @@ class BatchProducing(Generic[Ack]):
         elif config.enable_idempotence:
             self._ids = ProducerIds(config, metadata)
             producer = Idempotent(self._ids.need)
+        self._senders = Senders(config, brokers, metadata, start_soon, transaction)
         level = level_of(config)
         compression = codec_named(config.compression_type)
         if codec is not None:
@@ -110,13 +110,13 @@ class BatchProducing(Generic[Ack]):
                 availability_timeout=config.partitioner_availability_timeout_ms / 1000,
             ),
             producer,
-            make_encoder=lambda: BatchEncoder(compression, level),
+            make_encoder=partial(BatchEncoder, compression, level),
             handle=handle,
             clock=trio.current_time,
             delay=lambda failures: backoff(
                 failures, config.retry_backoff_ms, config.retry_backoff_max_ms
             ),
-            on_work=self._work_for,
+            on_work=self._senders.work_for,
             on_failed=self._failures.failed if transaction is None else _told_by_the_commit,
             partitioner=partitioner,
             counters=None if watch is None else WatchedCounters(watch),
@@ -124,9 +124,7 @@ class BatchProducing(Generic[Ack]):
             adaptive=config.partitioner_adaptive_partitioning_enable,
         )
         self._room = Room(self._accumulator)
-        self._senders = Senders(
-            config, brokers, metadata, start_soon, self._accumulator, transaction
-        )
+        self._senders.send_from(self._accumulator)
 
     async def run(self) -> None:
         """Do the background work, except for the senders.
@@ -363,13 +361,6 @@ class BatchProducing(Generic[Ack]):
             # task.
             latest = now + self._config.delivery_timeout_ms / 1000
             await trio.sleep_until(min(self._accumulator.next_deadline(), latest))
-
-    def _work_for(self, leader: int | None) -> None:
-        """Wake the sender to ``leader``, or request metadata if there is no leader."""
-        if leader is None:
-            self._metadata.request_update()
-        else:
-            self._senders.work_for(leader)
 
     # --- why things take long ---------------------------------------------------------------------
 

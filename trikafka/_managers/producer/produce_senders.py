@@ -37,7 +37,6 @@ from ...errors import DamagedResponseError, TransactionAbortableError, TrikafkaE
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import BrokerLatency, Node, TopicPartition
-from .batch_watch import Latency
 
 #: A broker handles the requests of one connection one by one. With two in flight the next request
 #: has arrived when the broker finishes the first, so more are not needed to keep it busy.
@@ -62,6 +61,33 @@ _DOUBTFUL = (
 _log = logging.getLogger("trikafka.produce")
 
 
+class _Latency:
+    """The response times of one broker, and the waits that its quotas caused, in seconds."""
+
+    __slots__ = ("_count", "_last", "_longest", "_sum", "_throttled")
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._sum = self._last = self._longest = self._throttled = 0.0
+
+    def took(self, seconds: float, throttled: float) -> None:
+        """Record a response after ``seconds``, of which ``throttled`` were a quota's."""
+        seconds = max(0.0, seconds - throttled)
+        self._throttled += throttled
+        self._count += 1
+        self._sum += seconds
+        self._last = seconds
+        self._longest = max(self._longest, seconds)
+
+    def told(self) -> BrokerLatency | None:
+        """Return the figures so far; ``None`` before the first response."""
+        if not self._count:
+            return None
+        return BrokerLatency(
+            self._last, self._sum / self._count, self._longest, self._count, self._throttled
+        )
+
+
 class _Sender:
     """The state of one broker's sender. Written by :class:`Senders` alone."""
 
@@ -72,7 +98,7 @@ class _Sender:
         self.in_flight = 0
         # True while something is due that waits for a response.
         self.waiting_for_response = False
-        self.latency = Latency()
+        self.latency = _Latency()
         # Notified when there may be something to do.
         self.awake = Signal()
         self.reason = reasons.WaitContext()  # what the sender's task waits for
@@ -87,19 +113,15 @@ class Senders:
         brokers: Brokers,
         metadata: MetadataManager,
         start_soon: StartSoon,
-        accumulator: Accumulator[Any],
         transaction: ProducerTransaction | None = None,
     ) -> None:
         self._config = config
         self._brokers = brokers
         self._metadata = metadata
         self._start_soon = start_soon
-        self._accumulator = accumulator
         self._transaction = transaction
         self._senders: dict[int, _Sender] = {}
-        self._compression = (
-            None if config.compression_type == "none" else _Compression(config, accumulator)
-        )
+        self._compression: _Compression | None = None
         # Below this number in flight, `_serve` sends what is due before anything else. With a
         # linger that first look would usually find nothing, so there the number is 0.
         self._few = (
@@ -110,8 +132,20 @@ class Senders:
         self._timeout_ms = int(config.request_timeout_ms)
         self.in_flight = 0
 
-    def work_for(self, node_id: int) -> None:
-        """Wake the sender to this broker; start it if there is none."""
+    def send_from(self, accumulator: Accumulator[Any]) -> None:
+        """Take batches from ``accumulator``, which calls :meth:`work_for`."""
+        self._accumulator = accumulator
+        if self._config.compression_type != "none":
+            self._compression = _Compression(self._config, accumulator)
+
+    def work_for(self, node_id: int | None) -> None:
+        """Wake the sender to this broker; start it if there is none.
+
+        ``None``: there are batches without a known leader, so the metadata is requested.
+        """
+        if node_id is None:
+            self._metadata.request_update()
+            return
         sender = self._senders.get(node_id)
         if sender is None:
             sender = self._senders[node_id] = _Sender(node_id)

@@ -28,7 +28,6 @@ from ...types import UnsentRecord
 from ..arguments import HeaderPairs
 from .batch_completion import BatchCompletion, Counters, OldestBatch
 from .buffer_pool import BufferPool, Waiter
-from .delivery_time import PRODUCER_ID, BlockedSince, not_added
 from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
@@ -36,7 +35,7 @@ from .producer_state import ProducerState
 from .record_appender import Ack, BufferLimits, RecordAppender
 from .sequences import ProducerIdentity
 from .table_rows import RowGroup, Taken
-from .topic_queues import Queues
+from .topic_queues import PRODUCER_ID, BlockedSince, Queues, not_added
 
 __all__ = ["Accumulator", "Counters", "BufferLimits", "Partitioner"]
 

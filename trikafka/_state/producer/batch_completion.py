@@ -26,11 +26,10 @@ from ...errors import (
 )
 from ...types import UnsentRecord
 from .buffer_pool import BufferPool
-from .delivery_time import PRODUCER_ID, BlockedSince, not_added
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
 from .producer_state import ProducerState
-from .topic_queues import Queues
+from .topic_queues import PRODUCER_ID, BlockedSince, Queues, not_added
 
 _REFUSED_NUMBERS = (OutOfOrderSequenceError, UnknownProducerIdError, ProducerFencedError)
 

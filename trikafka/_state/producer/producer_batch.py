@@ -37,9 +37,9 @@ AMBIGUOUS = frozenset(
 
 
 class OutcomeSignal(Protocol):
-    """An event that a batch sets when its outcome is known, or when it is split."""
+    """A signal that a batch notifies when its outcome is known, or when it is split."""
 
-    def set(self) -> object: ...
+    def notify(self) -> object: ...
 
 
 Waited = TypeVar("Waited", bound=OutcomeSignal)
@@ -187,7 +187,7 @@ class ProducerBatch:
         #: True once the acks have their outcome. That may be before ``DONE``: a batch may expire in
         #: flight (KIP-91).
         self.settled = False
-        #: Set when the batch gets its outcome or is split; made by the first task that waits.
+        #: Notified when the batch gets its outcome or is split; made by the first task that waits.
         self.signal: OutcomeSignal | None = None
         #: True once a task will observe the outcome, so that a failure need not be logged.
         self.claimed = False
@@ -300,7 +300,7 @@ class ProducerBatch:
         self.error = error
         self.settled = True
         if self.signal is not None:
-            self.signal.set()
+            self.signal.notify()
 
     def done(self) -> None:
         """Go to DONE, the final state, and free the records' memory."""
@@ -338,7 +338,7 @@ class ProducerBatch:
         self.done()
         self.parts = parts
         if self.signal is not None:
-            self.signal.set()  # the waiting tasks go on to wait for a part
+            self.signal.notify()  # the waiting tasks go on to wait for a part
         return parts
 
     def _part(self, encoder: BatchEncoder, start: int) -> ProducerBatch:
@@ -359,12 +359,16 @@ class ProducerBatch:
 
     # --- the waiting tasks ------------------------------------------------------------------------
 
-    def claim(self) -> None:
-        """Record that a task will observe the outcome."""
+    def claim(self, make: Callable[[], Waited]) -> Waited:
+        """Return the signal for a task that will observe the outcome.
+
+        So a failure need not be logged.
+        """
         self.claimed = True
+        return self.signal_for(make)
 
     def signal_for(self, make: Callable[[], Waited]) -> Waited:
-        """Return the signal that is set when the batch gets its outcome or is split.
+        """Return the signal that is notified when the batch gets its outcome or is split.
 
         The first caller makes the signal by ``make``; all callers make the same kind.
         """

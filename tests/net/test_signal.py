@@ -7,15 +7,15 @@ import gc
 import trio
 import trio.testing
 
-from trikafka._net.waiters import Waiters
+from trikafka._net.signal import Signal
 
 
 async def test_all_wake_in_their_order(autojump_clock: trio.testing.MockClock) -> None:
-    waiters, woken = Waiters(), []
+    signal, woken = Signal(), []
 
     async def wait(number: int) -> None:
         await trio.sleep(number)
-        await waiters.wait()
+        await signal.wait()
         woken.append((number, trio.current_time()))
 
     async with trio.open_nursery() as nursery:
@@ -24,24 +24,24 @@ async def test_all_wake_in_their_order(autojump_clock: trio.testing.MockClock) -
         await trio.sleep(3)
         assert woken == []
         start = trio.current_time()
-        waiters.set()
+        signal.notify()
         await trio.testing.wait_all_tasks_blocked()
     # All in the same step of Trio's loop, which may run the tasks of a step in another order.
     assert sorted(woken) == [(0, start), (1, start), (2, start)]
 
 
 async def test_cancelled_waiter_is_not_woken_later(autojump_clock: trio.testing.MockClock) -> None:
-    waiters = Waiters()
+    signal = Signal()
     with trio.move_on_after(1) as scope:
-        await waiters.wait()
+        await signal.wait()
     assert scope.cancelled_caught
     with trio.move_on_after(5):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(waiters.wait)
+            nursery.start_soon(signal.wait)
             await trio.testing.wait_all_tasks_blocked()
-            waiters.set()
+            signal.notify()
     began = trio.current_time()
-    waiters.set()
+    signal.notify()
     await trio.sleep(3)
     assert trio.current_time() == began + 3
 
@@ -49,31 +49,31 @@ async def test_cancelled_waiter_is_not_woken_later(autojump_clock: trio.testing.
 async def test_waiter_may_wait_again_after_cancelling(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    waiters, woken = Waiters(), 0
+    signal, woken = Signal(), 0
 
     async def wait() -> None:
         nonlocal woken
         with trio.move_on_after(1):
-            await waiters.wait()
-        await waiters.wait()
+            await signal.wait()
+        await signal.wait()
         woken += 1
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(wait)
         await trio.sleep(2)
-        waiters.set()
+        signal.notify()
     assert woken == 1
 
 
-async def test_cancelled_waiters_are_not_kept(autojump_clock: trio.testing.MockClock) -> None:
-    waiters = Waiters()
+async def test_cancelled_signal_are_not_kept(autojump_clock: trio.testing.MockClock) -> None:
+    signal = Signal()
 
     async def give_up() -> None:
         with trio.move_on_after(1):
-            await waiters.wait()
+            await signal.wait()
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(waiters.wait)
+        nursery.start_soon(signal.wait)
         for _ in range(20):
             async with trio.open_nursery() as others:
                 for _ in range(50):
@@ -83,5 +83,5 @@ async def test_cancelled_waiters_are_not_kept(autojump_clock: trio.testing.MockC
             isinstance(each, trio.lowlevel.Task) and each.name.endswith("give_up")
             for each in gc.get_objects()
         )
-        waiters.set()
+        signal.notify()
     assert kept <= 150

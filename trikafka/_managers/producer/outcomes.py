@@ -1,19 +1,71 @@
-"""The log of failed records whose outcome no task waits for.
+"""Those who learn the outcome of a producer's batches: waiting tasks, observers, and the log.
 
-One line a topic, and at most one a second.
+Nothing here runs once a record.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from typing import TypeAlias
 
 import trio
 
+from ..._net.signal import Signal
+from ..._state.producer.batch_completion import Counters
 from ..._state.producer.producer_batch import ProducerBatch
+from ...types import BatchEvent
 
+#: Called with a point (the name of an observer's method) and what happened.
+Watch: TypeAlias = Callable[[str, BatchEvent], object]
 #: The time between two lines of a topic, in seconds.
 _PAUSE = 1.0
 _log = logging.getLogger("trikafka.produce")
+
+
+async def settled(batch: ProducerBatch) -> None:
+    """Wait until the batch, or every part that it was split into, has its outcome."""
+    while not batch.settled:
+        if not batch.parts:
+            await batch.signal_for(Signal).wait()
+        for part in batch.parts:
+            await settled(part)
+        if batch.parts:
+            return
+
+
+class WatchedCounters(Counters):
+    """Counters that also report each event to observers."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__()
+        self._watch = watch
+
+    def sent(self, batch: ProducerBatch) -> None:
+        """Count a batch that is about to be sent, for the first time or again."""
+        Counters.sent(self, batch)
+        if batch.attempts:
+            self._notify_observers("batch_retried", batch, batch.attempts + 1)
+        self._notify_observers("batch_sent", batch, batch.attempts + 1)
+
+    def settled(self, batch: ProducerBatch) -> None:
+        """Count a batch whose records have their outcome."""
+        Counters.settled(self, batch)
+        self._notify_observers(
+            "batch_delivered" if batch.error is None else "batch_failed",
+            batch,
+            batch.attempts,
+        )
+
+    def _notify_observers(self, point: str, batch: ProducerBatch, attempt: int) -> None:
+        error = batch.error if batch.error is not None else batch.last_error
+        age = trio.current_time() - batch.created
+        self._watch(
+            point,
+            BatchEvent(batch.topic, batch.partition, batch.count, batch.size, attempt, age, error),
+        )
 
 
 class _TopicFailures:
@@ -34,7 +86,10 @@ class _TopicFailures:
 
 
 class FailureLog:
-    """The failures that have not been logged yet. The produce manager owns it."""
+    """The log of failed records whose outcome no task waits for. The produce manager owns it.
+
+    One line a topic, and at most one a second.
+    """
 
     def __init__(self) -> None:
         self._topics: dict[str, _TopicFailures] = {}
