@@ -95,7 +95,7 @@ class Bench:
         """Deliver a first batch with number 0. From then on batches may be pipelined."""
         batch = self.fill(1, partition)[0]
         assert self.drain() == [batch]
-        self.accumulator.succeeded(batch, 0, None)
+        self.accumulator.completion.succeeded(batch, 0, None)
 
     def drain(self, node: int = 0, limit: int = 10_000) -> list[ProducerBatch]:
         return self.accumulator.drain(node, self.now, limit)

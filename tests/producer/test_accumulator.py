@@ -35,7 +35,7 @@ def test_batch_is_ready_after_linger_or_when_full() -> None:
     assert first.state is BatchState.WAITING, "the second did not fit in"
     assert bench.accumulator.due_at(0, bench.now) == 0.0
     assert bench.drain() == [first]
-    bench.accumulator.succeeded(first, 0, None)
+    bench.accumulator.completion.succeeded(first, 0, None)
     bench.now = 1.98
     assert bench.drain() == []
     bench.now = 1.99
@@ -127,7 +127,7 @@ def test_room_is_counted_to_the_byte() -> None:
     while bench.accumulator.unsettled():
         bench.accumulator.close_open()
         for batch in bench.drain():
-            bench.accumulator.succeeded(batch, 0, None)
+            bench.accumulator.completion.succeeded(batch, 0, None)
     assert bench.accumulator.used == 0
 
 
@@ -173,7 +173,7 @@ def test_slow_trickle_changes_partitions() -> None:
         batch, _, _ = bench.put(b"x" * 50)
         seen.append(batch.partition)
         bench.now += 1
-        bench.accumulator.succeeded(bench.drain()[0], 0, None)
+        bench.accumulator.completion.succeeded(bench.drain()[0], 0, None)
     assert seen[:4] == [seen[0]] * 4
     assert set(seen) == {0, 1}
 
@@ -214,11 +214,11 @@ def test_batches_are_pipelined_in_sequence() -> None:
     batches = bench.fill(4)
     assert bench.drain() == [batches[0]]
     assert bench.drain() == [], "the broker would take any number until it has the first"
-    bench.accumulator.succeeded(batches[0], 9, None)
+    bench.accumulator.completion.succeeded(batches[0], 9, None)
     assert [bench.drain() for _ in batches] == [[batches[1]], [batches[2]], [batches[3]], []]
     assert [batch.sequence for batch in batches] == [0, 1, 2, 3]
     batches.pop(0)
-    bench.accumulator.succeeded(batches[0], 10, None)
+    bench.accumulator.completion.succeeded(batches[0], 10, None)
     assert outcome((batches[0], 0, 3)).offset == 10
 
 
@@ -230,7 +230,7 @@ def test_lost_batches_are_resent_in_order() -> None:
     for _ in range(3):
         bench.drain()
     for batch in batches[:3]:
-        bench.accumulator.refused(batch, LOST, bench.now)
+        bench.accumulator.completion.refused(batch, LOST, bench.now)
     assert bench.accumulator.due_at(0, 0.0) == 0.1, "one backoff for what failed together"
     bench.now = 0.1
     for number, batch in enumerate(batches[:3]):
@@ -239,7 +239,7 @@ def test_lost_batches_are_resent_in_order() -> None:
         assert bench.drain() == ([batches[3]] if number == 2 else []), (
             "new ones may follow the last repeated one"
         )
-        bench.accumulator.succeeded(batch, number, None)
+        bench.accumulator.completion.succeeded(batch, number, None)
     assert batches[3].sequence == 4
 
 
@@ -249,12 +249,12 @@ def test_refused_follower_keeps_its_number() -> None:
     bench.prove()
     one, two = bench.fill(2)
     bench.drain(), bench.drain()
-    bench.accumulator.refused(one, from_code(6), bench.now)
-    bench.accumulator.refused(two, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(one, from_code(6), bench.now)
+    bench.accumulator.completion.refused(two, OUT_OF_ORDER, bench.now)
     bench.now = 0.1
     assert bench.drain() == [one]
     assert bench.drain() == []
-    bench.accumulator.succeeded(one, 0, None)
+    bench.accumulator.completion.succeeded(one, 0, None)
     assert bench.drain() == [two]
     assert (two.sequence, two.identity) == (2, ProducerIdentity(1000, 0))
 
@@ -267,7 +267,7 @@ def test_nothing_overtakes_the_former_leader() -> None:
     bench.drain()
     bench.accumulator.update_topic("t", [1])
     assert bench.drain(1) == []
-    bench.accumulator.refused(one, LOST, bench.now)
+    bench.accumulator.completion.refused(one, LOST, bench.now)
     bench.now = 1
     assert bench.drain(1) == [one]
     assert bench.drain(1) == [two]
@@ -283,14 +283,14 @@ def test_out_of_order_first_begins_a_new_epoch(
     two, three = bench.fill(2)
     for batch in (two, three):
         assert bench.drain() == [batch]
-    bench.accumulator.refused(two, from_code(code), bench.now)
+    bench.accumulator.completion.refused(two, from_code(code), bench.now)
     bench.now = 1
     assert bench.drain() == [two]
     assert (two.sequence, two.identity) == (0, ProducerIdentity(1000, 1))
     bench.fill(1)
     assert bench.drain() == [], "three is still in flight with the old epoch"
-    bench.accumulator.succeeded(two, 1, None)
-    bench.accumulator.refused(three, from_code(code), bench.now)
+    bench.accumulator.completion.succeeded(two, 1, None)
+    bench.accumulator.completion.refused(three, from_code(code), bench.now)
     assert bench.drain() == [three]
     assert (three.sequence, three.identity) == (1, ProducerIdentity(1000, 1))
 
@@ -300,7 +300,7 @@ def test_duplicate_is_delivered_without_offset() -> None:
     ticket = bench.put(partition=0, timestamp=77)
     bench.accumulator.close_open()
     bench.drain()
-    bench.accumulator.refused(ticket[0], from_code(46), bench.now)
+    bench.accumulator.completion.refused(ticket[0], from_code(46), bench.now)
     assert outcome(ticket) == RecordMetadata("t", 0, None, 77)
     assert bench.accumulator.used == 0
 
@@ -310,7 +310,7 @@ def test_fenced_producer_needs_a_new_id() -> None:
     bench = Bench(0)
     one, two = bench.fill(2)
     bench.drain()
-    bench.accumulator.refused(one, from_code(47), bench.now)
+    bench.accumulator.completion.refused(one, from_code(47), bench.now)
     assert isinstance(one.error, type(from_code(47)))
     assert bench.accumulator.producer.current is None
     assert bench.drain() == []
@@ -324,7 +324,7 @@ def test_last_epoch_is_followed_by_a_new_id() -> None:
     bench.accumulator.identified(ProducerIdentity(1000, 32_767))
     (batch,) = bench.fill(1)
     bench.drain()
-    bench.accumulator.refused(batch, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(batch, OUT_OF_ORDER, bench.now)
     assert bench.accumulator.producer.current is None
     bench.now = 1
     assert bench.drain() == []
@@ -337,7 +337,7 @@ def test_order_holds_without_idempotence() -> None:
     bench = Bench(0, idempotent=False)
     one, two = bench.fill(2)
     bench.drain()
-    bench.accumulator.refused(one, LOST, bench.now)
+    bench.accumulator.completion.refused(one, LOST, bench.now)
     bench.now = 1
     assert (bench.drain(), bench.drain()) == ([one], [two])
     assert one.sequence is None
@@ -352,13 +352,13 @@ def test_unsent_batches_expire_without_new_epoch() -> None:
     one, two = bench.fill(2)
     bench.now = 1
     (three,) = bench.fill(1)
-    bench.accumulator.refused(one, LOST, bench.now)  # not in flight: says nothing
-    assert bench.accumulator.next_deadline() == 60
-    assert bench.accumulator.expire(59.9) == 0
-    assert bench.accumulator.expire(60) == 2
+    bench.accumulator.completion.refused(one, LOST, bench.now)  # not in flight: says nothing
+    assert bench.accumulator.completion.next_deadline() == 60
+    assert bench.accumulator.completion.expire(59.9) == 0
+    assert bench.accumulator.completion.expire(60) == 2
     assert isinstance(one.error, DeliveryTimeoutError)
     assert isinstance(two.error, DeliveryTimeoutError)
-    assert bench.accumulator.next_deadline() == 61
+    assert bench.accumulator.completion.next_deadline() == 61
     assert bench.drain() == [three]
     assert (three.sequence, three.identity) == (0, ProducerIdentity(1000, 0))
 
@@ -368,11 +368,11 @@ def test_batch_expired_in_flight_keeps_its_place() -> None:
     bench = Bench(0)
     (one,) = bench.fill(1)
     bench.drain()
-    assert bench.accumulator.expire(60) == 1
+    assert bench.accumulator.completion.expire(60) == 1
     assert one.settled
     assert bench.accumulator.used > 0
-    assert bench.accumulator.next_deadline() == math.inf
-    bench.accumulator.succeeded(one, 0, None)
+    assert bench.accumulator.completion.next_deadline() == math.inf
+    bench.accumulator.completion.succeeded(one, 0, None)
     assert isinstance(one.error, DeliveryTimeoutError), "the outcome stays"
     assert bench.accumulator.used == 0
     (two,) = bench.fill(1)
@@ -386,10 +386,10 @@ def test_unknown_outcome_begins_a_new_epoch() -> None:
     bench = Bench(0)
     (one,) = bench.fill(1)
     bench.drain()
-    bench.accumulator.refused(one, LOST, bench.now)
+    bench.accumulator.completion.refused(one, LOST, bench.now)
     bench.now = 60
     (two,) = bench.fill(1)
-    bench.accumulator.expire(60)
+    bench.accumulator.completion.expire(60)
     assert bench.drain() == [two]
     assert (two.sequence, two.identity) == (0, ProducerIdentity(1000, 1))
 
@@ -402,14 +402,14 @@ def test_follower_proves_the_lost_batch() -> None:
     bench.now = 30
     two, three = bench.fill(2)
     assert (bench.drain(), bench.drain()) == ([one], [two])
-    bench.accumulator.refused(one, LOST, bench.now)
-    bench.accumulator.refused(two, LOST, bench.now)
+    bench.accumulator.completion.refused(one, LOST, bench.now)
+    bench.accumulator.completion.refused(two, LOST, bench.now)
     bench.now = 60
-    bench.accumulator.expire(60)
+    bench.accumulator.completion.expire(60)
     assert bench.drain() == [two]
     assert two.sequence == 2, "it may be in the log: the same number again"
     assert bench.drain() == [], "no new number yet"
-    bench.accumulator.succeeded(two, 1, None)
+    bench.accumulator.completion.succeeded(two, 1, None)
     assert bench.drain() == [three]
     assert (three.sequence, three.identity) == (3, ProducerIdentity(1000, 0)), (
         "two in the log: so is one"
@@ -424,15 +424,15 @@ def test_refused_follower_begins_a_new_epoch() -> None:
     bench.now = 30
     two, three = bench.fill(2)
     assert (bench.drain(), bench.drain()) == ([one], [two])
-    bench.accumulator.expire(60)
+    bench.accumulator.completion.expire(60)
     bench.now = 60
-    bench.accumulator.refused(one, LOST, bench.now)
+    bench.accumulator.completion.refused(one, LOST, bench.now)
     assert bench.drain() == []
-    bench.accumulator.refused(two, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(two, OUT_OF_ORDER, bench.now)
     bench.now = 61
     assert bench.drain() == [two]
     assert (two.sequence, two.identity) == (0, ProducerIdentity(1000, 1))
-    bench.accumulator.succeeded(two, 0, None)
+    bench.accumulator.completion.succeeded(two, 0, None)
     assert bench.drain() == [three]
 
 
@@ -448,11 +448,11 @@ def test_oversized_batch_is_split_until_it_fits() -> None:
     while bench.accumulator.unsettled():
         (batch,) = bench.drain()
         if batch.count > 2:
-            bench.accumulator.refused(batch, from_code(10), bench.now)
+            bench.accumulator.completion.refused(batch, from_code(10), bench.now)
             continue
         found = [record.value for record in records(batch)]
         sent.append((batch.sequence, found))
-        bench.accumulator.succeeded(batch, offset, None)
+        bench.accumulator.completion.succeeded(batch, offset, None)
         offset += len(found)
     assert sent == [(0, [b"0", b"1"]), (2, [b"2"]), (3, [b"3", b"4"])]
     assert [outcome(ticket).offset for ticket in tickets] == [0, 1, 2, 3, 4]
@@ -466,10 +466,10 @@ def test_unnumbered_batch_is_split_after_loss() -> None:
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
     bench.accumulator.close_open()
     bench.drain()
-    bench.accumulator.refused(tickets[0][0], LOST, bench.now)
+    bench.accumulator.completion.refused(tickets[0][0], LOST, bench.now)
     bench.now = 1
     bench.drain()
-    bench.accumulator.refused(tickets[0][0], from_code(10), bench.now)
+    bench.accumulator.completion.refused(tickets[0][0], from_code(10), bench.now)
     assert [
         [record.value for record in records(batch)] for batch in bench.accumulator.unsettled()
     ] == [[b"0", b"1"], [b"2", b"3"]]
@@ -480,14 +480,14 @@ def test_numbered_batch_is_split_after_loss() -> None:
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
     bench.accumulator.close_open()
     bench.drain()
-    bench.accumulator.refused(tickets[0][0], LOST, bench.now)
+    bench.accumulator.completion.refused(tickets[0][0], LOST, bench.now)
     bench.now = 1
     bench.drain()
-    bench.accumulator.refused(tickets[0][0], from_code(10), bench.now)
+    bench.accumulator.completion.refused(tickets[0][0], from_code(10), bench.now)
     for sequence in (0, 2):
         (part,) = bench.drain()
         assert part.sequence == sequence
-        bench.accumulator.succeeded(part, sequence, None)
+        bench.accumulator.completion.succeeded(part, sequence, None)
     assert [outcome(ticket).offset for ticket in tickets] == [0, 1, 2, 3]
 
 
@@ -501,13 +501,13 @@ def test_split_piece_keeps_its_number(
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
     bench.accumulator.close_open()
     bench.drain()
-    bench.accumulator.refused(tickets[0][0], LOST, bench.now)
+    bench.accumulator.completion.refused(tickets[0][0], LOST, bench.now)
     bench.now = 1
     bench.drain()
-    bench.accumulator.refused(tickets[0][0], from_code(10), bench.now)
+    bench.accumulator.completion.refused(tickets[0][0], from_code(10), bench.now)
     for _ in range(2):
         (part,) = bench.drain()
-        bench.accumulator.refused(part, from_code(code), bench.now)
+        bench.accumulator.completion.refused(part, from_code(code), bench.now)
     if code == 46:  # the broker says that it has it
         assert [outcome(ticket).offset for ticket in tickets] == [None] * 4
     else:
@@ -523,8 +523,8 @@ def test_late_error_does_not_revive_expired_batch(error: TrikafkaError) -> None:
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
     bench.accumulator.close_open()
     assert len(bench.drain()) == 1
-    assert bench.accumulator.expire(60) == 1
-    bench.accumulator.refused(tickets[0][0], error, 61)
+    assert bench.accumulator.completion.expire(60) == 1
+    bench.accumulator.completion.refused(tickets[0][0], error, 61)
     assert bench.drain() == []
     assert bench.accumulator.batches() == []
     assert bench.accumulator.used == 0
@@ -540,11 +540,11 @@ def test_batches_of_a_request_expire_apart() -> None:
     bench.now = 1
     (young,) = bench.fill(1, 1)
     assert bench.drain() == [old, young], "one request"
-    assert bench.accumulator.expire(60.5) == 1
+    assert bench.accumulator.completion.expire(60.5) == 1
     assert (old.settled, young.settled) == (True, False)
-    assert bench.accumulator.next_deadline() == 61
-    bench.accumulator.succeeded(old, 0, None)
-    bench.accumulator.succeeded(young, 0, None)
+    assert bench.accumulator.completion.next_deadline() == 61
+    bench.accumulator.completion.succeeded(old, 0, None)
+    bench.accumulator.completion.succeeded(young, 0, None)
     assert isinstance(old.error, DeliveryTimeoutError)
     assert young.error is None
 
@@ -561,11 +561,11 @@ def test_old_out_of_order_batch_counts_as_delivered(code: int) -> None:
     for batch in (lost, *others):
         assert bench.drain() == [batch]
     for offset, batch in enumerate(others):
-        bench.accumulator.succeeded(batch, 2 + offset, None)
-    bench.accumulator.refused(lost, LOST, bench.now)
+        bench.accumulator.completion.succeeded(batch, 2 + offset, None)
+    bench.accumulator.completion.refused(lost, LOST, bench.now)
     bench.now = 1
     assert bench.drain() == [lost]
-    bench.accumulator.refused(lost, from_code(code), bench.now)
+    bench.accumulator.completion.refused(lost, from_code(code), bench.now)
     assert (lost.settled, lost.error, lost.base_offset) == (True, None, None)
     (more,) = bench.fill(1)
     assert bench.drain() == [more]
@@ -577,7 +577,7 @@ def test_record_too_large_for_the_broker_fails() -> None:
     ticket = bench.put(partition=0)
     bench.accumulator.close_open()
     bench.drain()
-    bench.accumulator.refused(ticket[0], from_code(10), bench.now)
+    bench.accumulator.completion.refused(ticket[0], from_code(10), bench.now)
     with pytest.raises(RecordTooLargeError):
         outcome(ticket)
 

@@ -58,7 +58,7 @@ def deliver(bench: Bench) -> dict[int, list[bytes | None]]:
         bench.accumulator.close_open()
         for batch in bench.drain():
             found.setdefault(batch.partition, []).extend(record.value for record in records(batch))
-            bench.accumulator.succeeded(batch, 0, None)
+            bench.accumulator.completion.succeeded(batch, 0, None)
     assert bench.accumulator.used == 0
     return found
 
@@ -268,7 +268,7 @@ def test_refused_size_makes_batches_smaller() -> None:
     assert put(bench, RowGroup(0, None, 0, 17), found) == 17
     bench.accumulator.close_open()
     [batch] = bench.drain()
-    bench.accumulator.refused(batch, TOO_LARGE, bench.now)
+    bench.accumulator.completion.refused(batch, TOO_LARGE, bench.now)
     put(bench, RowGroup(0, None, 0, 17), found)
     assert bench.accumulator.unsettled()[-2].size <= 1_000
     assert deliver(bench)[0] == numbered(17) * 2
@@ -297,7 +297,7 @@ def test_mixed_tables_and_records_keep_order(seed: int, memory: int) -> None:
         bench.accumulator.close_open()
         for batch in bench.drain():
             written[batch.partition] += [record.value or b"" for record in records(batch)]
-            bench.accumulator.succeeded(batch, 0, None)
+            bench.accumulator.completion.succeeded(batch, 0, None)
 
     for step in range(source.randrange(1, 12)):
         keys = [b"%d" % source.randrange(9) for _ in range(source.randrange(1, 12))]
@@ -330,9 +330,9 @@ def test_replaced_leader_may_have_written(code: int) -> None:
     bench.prove(0)
     (batch,) = bench.fill(1, 0)
     bench.drain()
-    bench.accumulator.refused(batch, from_code(code), bench.now)
+    bench.accumulator.completion.refused(batch, from_code(code), bench.now)
     bench.now = 10_000
-    bench.accumulator.expire(bench.now)
+    bench.accumulator.completion.expire(bench.now)
     assert batch.maybe_written
 
 
@@ -341,10 +341,10 @@ def test_maybe_written_is_set_where_true() -> None:
     bench.prove(0), bench.prove(1), bench.prove(2)
     batches = [bench.fill(1, partition)[0] for partition in range(3)]
     assert sorted(batch.partition for batch in bench.drain(limit=10_000)) == [0, 1, 2]
-    bench.accumulator.refused(batches[0], from_code(29), bench.now)
-    bench.accumulator.refused(batches[1], from_code(19), bench.now)
+    bench.accumulator.completion.refused(batches[0], from_code(29), bench.now)
+    bench.accumulator.completion.refused(batches[1], from_code(19), bench.now)
     bench.now = 100
-    bench.accumulator.expire(bench.now)
+    bench.accumulator.completion.expire(bench.now)
     assert [batch.error is not None for batch in batches] == [True] * 3
     assert [batch.maybe_written for batch in batches] == [False, False, True]
     later = bench.fill(1)[0]

@@ -28,7 +28,7 @@ def expired(**limits: Any) -> tuple[Bench, Any, Any]:
     (first,) = bench.fill(1)
     assert bench.drain() == [first]
     bench.now = 3.0
-    bench.accumulator.expire(bench.now)
+    bench.accumulator.completion.expire(bench.now)
     assert isinstance(first.error, DeliveryTimeoutError)
     (fresh,) = bench.fill(1)
     return bench, first, fresh
@@ -44,7 +44,7 @@ def test_nothing_is_sent_behind_expired_batch() -> None:
 def test_response_of_expired_batch_frees_the_next() -> None:
     bench, first, fresh = expired()
     bench.woken.clear()
-    bench.accumulator.succeeded(first, 1, None)
+    bench.accumulator.completion.succeeded(first, 1, None)
     assert bench.woken == [0]
     assert bench.drain() == [fresh]
     assert (fresh.sequence, fresh.identity.epoch) == (2, 0)
@@ -54,7 +54,7 @@ def test_lost_connection_frees_the_next_batch() -> None:
     """The outcome of the expired batch is unknown, so the next one begins a new epoch."""
     bench, first, fresh = expired()
     bench.woken.clear()
-    bench.accumulator.refused(first, LOST, bench.now)
+    bench.accumulator.completion.refused(first, LOST, bench.now)
     assert 0 in bench.woken
     assert bench.drain() == [fresh]
     assert (fresh.sequence, fresh.identity.epoch) == (0, 1)
@@ -67,7 +67,7 @@ def test_other_partitions_are_not_held() -> None:
     (first,) = bench.fill(1)
     assert bench.drain() == [first]
     bench.now = 3.0
-    bench.accumulator.expire(bench.now)
+    bench.accumulator.completion.expire(bench.now)
     bench.fill(1)
     (other,) = bench.fill(1, 1)
     assert bench.drain() == [other]
@@ -87,10 +87,10 @@ def behind_a_stray(**limits: Any) -> tuple[Bench, Any, Any]:
     (second,) = bench.fill(1)
     assert [bench.drain(), bench.drain()] == [[first], [second]]
     bench.now = 2.0
-    bench.accumulator.refused(first, LOST, bench.now)
-    bench.accumulator.refused(second, LOST, bench.now)
+    bench.accumulator.completion.refused(first, LOST, bench.now)
+    bench.accumulator.completion.refused(second, LOST, bench.now)
     bench.now = 3.0
-    bench.accumulator.expire(bench.now)
+    bench.accumulator.completion.expire(bench.now)
     assert isinstance(first.error, DeliveryTimeoutError)
     assert first.error.maybe_written
     return bench, first, second
@@ -102,7 +102,7 @@ def test_expired_batch_is_not_resent() -> None:
     assert bench.accumulator.batches() == [second]
     assert bench.drain() == [second]
     assert (second.sequence, second.identity.epoch) == (2, 0)
-    bench.accumulator.succeeded(second, 2, None)
+    bench.accumulator.completion.succeeded(second, 2, None)
     assert isinstance(first.error, DeliveryTimeoutError)
     (fresh,) = bench.fill(1)
     assert bench.drain() == [fresh]
@@ -113,17 +113,17 @@ def test_refusal_counts_after_late_bytes_time() -> None:
     bench, _, second = behind_a_stray()
     (fresh,) = bench.fill(1)
     assert bench.drain() == [second]
-    bench.accumulator.refused(second, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(second, OUT_OF_ORDER, bench.now)
     bench.now = 3.0 + LATE_BYTES - 0.01
     assert bench.drain() == []
     bench.now = 3.0 + LATE_BYTES
     assert bench.drain() == [second]
     assert (second.sequence, second.identity.epoch) == (2, 0)
     assert bench.drain() == []
-    bench.accumulator.refused(second, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(second, OUT_OF_ORDER, bench.now)
     assert bench.drain() == [second], "at once"
     assert (second.sequence, second.identity.epoch) == (0, 1)
-    bench.accumulator.succeeded(second, 2, None)
+    bench.accumulator.completion.succeeded(second, 2, None)
     assert bench.drain() == [fresh]
     assert (fresh.sequence, fresh.identity.epoch) == (1, 1)
     assert second.error is None
@@ -132,17 +132,17 @@ def test_refusal_counts_after_late_bytes_time() -> None:
 def test_late_bytes_time_restarts_after_a_loss() -> None:
     bench, _, second = behind_a_stray()
     assert bench.drain() == [second]
-    bench.accumulator.refused(second, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(second, OUT_OF_ORDER, bench.now)
     bench.now = 3.0 + LATE_BYTES
     assert bench.drain() == [second]
-    bench.accumulator.refused(second, LOST, bench.now)
+    bench.accumulator.completion.refused(second, LOST, bench.now)
     bench.now = 3.6
     assert bench.drain() == [second]
-    bench.accumulator.refused(second, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(second, OUT_OF_ORDER, bench.now)
     assert second.sequence is not None
     bench.now = 3.6 + LATE_BYTES
     assert bench.drain() == [second]
-    bench.accumulator.refused(second, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(second, OUT_OF_ORDER, bench.now)
     assert second.sequence is None
 
 
@@ -154,13 +154,13 @@ def test_new_leader_has_no_late_bytes() -> None:
     bench.now = 1.0
     (second,) = bench.fill(1)
     assert [bench.drain(), bench.drain()] == [[first], [second]]
-    bench.accumulator.refused(first, LOST, bench.now)
-    bench.accumulator.refused(second, LOST, bench.now)
+    bench.accumulator.completion.refused(first, LOST, bench.now)
+    bench.accumulator.completion.refused(second, LOST, bench.now)
     bench.now = 3.0
-    bench.accumulator.expire(bench.now)
+    bench.accumulator.completion.expire(bench.now)
     bench.accumulator.update_topic("t", [1])
     assert bench.drain(1) == [second]
-    bench.accumulator.refused(second, OUT_OF_ORDER, bench.now)
+    bench.accumulator.completion.refused(second, OUT_OF_ORDER, bench.now)
     bench.now += 0.2
     assert bench.drain(1) == [second]
     assert (second.sequence, second.identity.epoch) == (0, 1)
@@ -171,7 +171,7 @@ def test_last_expired_batch_frees_the_next() -> None:
     bench, _, second = behind_a_stray()
     bench.now = 4.0
     (fresh,) = bench.fill(1)
-    bench.accumulator.expire(bench.now)
+    bench.accumulator.completion.expire(bench.now)
     assert isinstance(second.error, DeliveryTimeoutError)
     assert bench.accumulator.batches() == [fresh]
     assert bench.drain() == [fresh]

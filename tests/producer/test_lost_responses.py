@@ -164,12 +164,12 @@ def test_maybe_written_is_set_for_each_batch() -> None:
     lost, waiting = bench.put(partition=0)[0], bench.put(partition=1)[0]
     bench.accumulator.close_open()
     assert bench.drain(limit=1) == [lost]
-    bench.accumulator.refused(lost, KafkaConnectionError("lost"), bench.now)
+    bench.accumulator.completion.refused(lost, KafkaConnectionError("lost"), bench.now)
     bench.now += 1
     assert set(bench.drain()) == {lost, waiting}
     error = HandshakeError("the password has changed")
     for batch in (lost, waiting):
-        bench.accumulator.refused(batch, error, bench.now, unsent=True)
+        bench.accumulator.completion.refused(batch, error, bench.now, unsent=True)
     assert [batch.error.maybe_written for batch in (lost, waiting)] == [True, False]  # type: ignore[union-attr]
     assert not error.maybe_written
 
@@ -179,9 +179,11 @@ def test_unsent_request_is_not_written() -> None:
     bench = Bench(0, delivery_timeout=5.0)
     (batch,) = bench.fill(1)
     assert bench.drain() == [batch]
-    bench.accumulator.refused(batch, KafkaConnectionError("lost"), bench.now, unsent=True)
+    bench.accumulator.completion.refused(
+        batch, KafkaConnectionError("lost"), bench.now, unsent=True
+    )
     bench.now = 5.0
-    bench.accumulator.expire(bench.now)
+    bench.accumulator.completion.expire(bench.now)
     assert isinstance(batch.error, trikafka.DeliveryTimeoutError)
     assert not batch.error.maybe_written
 

@@ -101,9 +101,9 @@ class Walk:
         for wire in self.wires:
             for batch, result in wire.answers.popleft() if wire.answers else ():
                 if isinstance(result, int):
-                    self.bench.accumulator.succeeded(batch, result, None)
+                    self.bench.accumulator.completion.succeeded(batch, result, None)
                 else:
-                    self.bench.accumulator.refused(batch, result, self.bench.now)
+                    self.bench.accumulator.completion.refused(batch, result, self.bench.now)
 
     def get_id(self) -> None:
         if (
@@ -120,7 +120,7 @@ class Walk:
         self.bench.now += self.dice.choice([0.05, 0.5, 2.0, 20.0])
 
     def expire(self) -> None:
-        self.bench.accumulator.expire(self.bench.now)
+        self.bench.accumulator.completion.expire(self.bench.now)
 
     def give_up(self) -> None:
         if self.dice.random() < 0.3:
@@ -173,7 +173,9 @@ class Walk:
         lost = [batch for answers in wire.answers for batch, _ in answers]
         lost += [batch for request in wire.requests for batch, _ in request]
         for batch in lost:
-            self.bench.accumulator.refused(batch, KafkaConnectionError("gone"), self.bench.now)
+            self.bench.accumulator.completion.refused(
+                batch, KafkaConnectionError("gone"), self.bench.now
+            )
 
     def move(self) -> None:
         self.dice.choice(self.logs).leader = self.dice.randrange(2)

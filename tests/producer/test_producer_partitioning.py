@@ -139,8 +139,7 @@ def test_weights_are_those_of_java() -> None:
     bench = Bench(0, 0, 0, batch_size=0, buffer_memory=100_000)
     for number, count in enumerate((0, 3, 1)):
         bench.fill(count, number)
-    topic = bench.accumulator._queues.topic("t")
-    assert topic is not None
+    topic = bench.accumulator._queues.topics["t"]
     found = Counter(topic.chooser.switch().place.partition for _ in range(8_000))
     assert [round(found[number] / 1_000) for number in range(3)] == [4, 1, 3]
 

@@ -65,8 +65,10 @@ def test_batches_behind_refused_have_new_epoch() -> None:
     (behind,) = bench.fill(1)
     (batch,) = bench.drain()
     assert bench.drain() == [behind]
-    bench.accumulator.records_refused(batch, from_code(87), {1: from_code(87, "bad")}, 0.0)
-    bench.accumulator.refused(behind, from_code(45), 0.0)
+    bench.accumulator.completion.records_refused(
+        batch, from_code(87), {1: from_code(87, "bad")}, 0.0
+    )
+    bench.accumulator.completion.refused(behind, from_code(45), 0.0)
     sent = []
     while bench.accumulator.unsettled():
         bench.now += 1
@@ -75,7 +77,7 @@ def test_batches_behind_refused_have_new_epoch() -> None:
         sent.append(
             (each.sequence, each.identity.epoch, [record.value for record in records(each)])
         )
-        bench.accumulator.succeeded(each, 10 * len(sent), None)
+        bench.accumulator.completion.succeeded(each, 10 * len(sent), None)
     assert sent == [(0, 1, [b"0"]), (1, 1, [b"2"]), (2, 1, [b"0"])]
     assert [outcome(tickets[number]).offset for number in (0, 2)] == [10, 20]
     with pytest.raises(BrokerResponseError, match="bad"):
@@ -89,7 +91,7 @@ def test_wrong_index_fails_the_whole_batch(index: int) -> None:
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(3)]
     bench.accumulator.close_open()
     (batch,) = bench.drain()
-    bench.accumulator.records_refused(batch, from_code(87, "all"), {}, 0.0)
+    bench.accumulator.completion.records_refused(batch, from_code(87, "all"), {}, 0.0)
     for ticket in tickets:
         with pytest.raises(BrokerResponseError, match="all"):
             outcome(ticket)
@@ -106,14 +108,16 @@ def test_possibly_written_batch_keeps_its_number(lost: TrikafkaError) -> None:
     bench.prove()
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(3)]
     (batch,) = bench.drain()
-    bench.accumulator.refused(batch, lost, bench.now)
+    bench.accumulator.completion.refused(batch, lost, bench.now)
     bench.now = 1.0
     assert bench.drain() == [batch]
     bad = from_code(ErrorCode.INVALID_RECORD)
-    bench.accumulator.records_refused(batch, bad, {0: bad}, bench.now)
+    bench.accumulator.completion.records_refused(batch, bad, {0: bad}, bench.now)
     (rest,) = bench.drain()
     assert (rest.sequence, rest.count, rest.identity) == (2, 2, ProducerIdentity(1000, 0))
-    bench.accumulator.refused(rest, from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), bench.now)
+    bench.accumulator.completion.refused(
+        rest, from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), bench.now
+    )
     for ticket in tickets[1:]:
         with pytest.raises(BrokerResponseError, match="may be in the log"):
             outcome(ticket)

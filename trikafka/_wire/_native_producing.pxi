@@ -111,7 +111,7 @@ cdef class Appender:
             return None
         return None if number < 0 else batches.encoders[number]
 
-    # The fast path only recognizes: nothing is decided here that ``RecordAppender.append`` does not
+    # The fast path only recognizes: nothing is decided here that ``Accumulator.append`` does not
     # decide, too. A record with anything unusual goes there (``carefully``): other types, headers,
     # callers that wait for room, an unknown topic, no open batch with room, an invalid timestamp.
     # Errors are raised there alone.

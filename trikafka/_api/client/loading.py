@@ -88,7 +88,6 @@ _SHARED = (
 )
 PRODUCER = (
     "trikafka._state.producer.producer_batch",
-    "trikafka._state.producer.record_appender",
     "trikafka._state.producer.accumulator",
     "trikafka._managers.producer.produce",
     "trikafka._state.producer.transaction_state",

@@ -171,7 +171,7 @@ class BatchProducing(Generic[Ack]):
 
     @property
     def append(self) -> Callable[[str, Any, Any, Any, int | None, int | None], Ack | None]:
-        """The quick way in for one record, as :meth:`.RecordAppender.append`.
+        """The quick way in for one record, as :meth:`.Accumulator.append`.
 
         The property returns the method of the compiled part, so that a call makes no detour.
         """
@@ -209,7 +209,7 @@ class BatchProducing(Generic[Ack]):
     def extend(
         self, topic: str, columns: Columns, group: RowGroup, start: int, admitted: bool = False
     ) -> Taken | None:
-        """Take rows of a table; see :meth:`RecordAppender.extend`."""
+        """Take rows of a table; see :meth:`Accumulator.extend`."""
         return self._accumulator.extend(topic, columns, group, start, admitted)
 
     def hurry(self, batches: Iterable[ProducerBatch]) -> None:
@@ -353,14 +353,14 @@ class BatchProducing(Generic[Ack]):
     async def _expire(self) -> None:
         while True:
             now = trio.current_time()
-            if self._accumulator.next_deadline() <= now:
+            if self._accumulator.completion.next_deadline() <= now:
                 self._explain_delays()
-            while self._accumulator.expire(now, _STEP) == _STEP:
+            while self._accumulator.completion.expire(now, _STEP) == _STEP:
                 await trio.lowlevel.checkpoint()
             # Records accepted from now on expire later than `latest`, so no event has to wake this
             # task.
             latest = now + self._config.delivery_timeout_ms / 1000
-            await trio.sleep_until(min(self._accumulator.next_deadline(), latest))
+            await trio.sleep_until(min(self._accumulator.completion.next_deadline(), latest))
 
     # --- why things take long ---------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class BatchProducing(Generic[Ack]):
         producer id, and a broker's quota.
         """
         for node_id, error in self._senders.delays():
-            self._accumulator.unreachable(node_id, error)
+            self._accumulator.completion.unreachable(node_id, error)
         if (
             self._ids is not None
             and self._waits_for_id()
@@ -382,7 +382,7 @@ class BatchProducing(Generic[Ack]):
         ):
             self._accumulator.delayed(error_of_id)
         for node, how in self._throttles.now().items():
-            self._accumulator.throttled(node.node_id, RequestTimedOutError(how))
+            self._accumulator.completion.throttled(node.node_id, RequestTimedOutError(how))
 
     def heads(self) -> list[OldestBatch]:
         """Return the first batch without an outcome of each partition that has one."""

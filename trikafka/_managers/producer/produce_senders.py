@@ -244,7 +244,7 @@ class Senders:
             for batch in batches:
                 if batch.in_flight and isinstance(batch.error, TrikafkaError):
                     now = trio.current_time()
-                    self._accumulator.refused(batch, batch.error, now, unsent=True)
+                    self._accumulator.completion.refused(batch, batch.error, now, unsent=True)
             batches = [batch for batch in batches if batch.in_flight]
         if batches:
             self._send(sender, connection, batches)
@@ -319,7 +319,7 @@ class Senders:
                     sender.node_id, math.inf, self._config.max_request_size
                 )
                 self._refuse(drained, error, unsent=True)
-            self._accumulator.unreachable(sender.node_id, error)
+            self._accumulator.completion.unreachable(sender.node_id, error)
             self._metadata.request_update()
             return None
         self._accumulator.connected(sender.node_id)
@@ -384,7 +384,7 @@ class Senders:
             return False
         if response is None:  # acks=0
             for batch in batches:
-                self._accumulator.succeeded(batch, None, None)
+                self._accumulator.completion.succeeded(batch, None, None)
         else:
             if throttle := getattr(response, "throttle_ms", 0):
                 connection.throttle(throttle / 1000, "Produce")
@@ -413,7 +413,7 @@ class Senders:
                 named = batch.place in moved and batch.attempts <= 1
                 self._refuse([batch], self._error(part.error_code, detail), leader_known=named)
             else:
-                self._accumulator.succeeded(batch, part.base_offset, part.append_time)
+                self._accumulator.completion.succeeded(batch, part.base_offset, part.append_time)
 
     def _learn_leaders(self, response: ProduceResponse) -> frozenset[TopicPartition]:
         """Take over the leaders that the response names (KIP-951).
@@ -445,7 +445,7 @@ class Senders:
         detail = f"{batch.place}, {batch.count} records" + (
             f": {peer_text(part.message)}" if part.message else ""
         )
-        self._accumulator.records_refused(
+        self._accumulator.completion.records_refused(
             batch, self._error(part.error_code, detail), refused, trio.current_time()
         )
 
@@ -473,7 +473,7 @@ class Senders:
         if error.refresh_metadata and not leader_known:
             self._metadata.request_update()
         for batch in batches:
-            self._accumulator.refused(batch, error, trio.current_time(), unsent=unsent)
+            self._accumulator.completion.refused(batch, error, trio.current_time(), unsent=unsent)
 
 
 class _Compression:

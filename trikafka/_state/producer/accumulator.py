@@ -2,13 +2,15 @@
 
 No I/O, no awaits.
 
-The accumulator is a facade over parts with one state each:
+The accumulator takes records in and gives batches out. Beside it stand parts with one state each:
 
 - the buffer pool: ``buffer_memory`` and the callers waiting for it;
 - the queues: the batches of each partition, grouped by topic, and the choice of a partition;
-- the intake: records in;
-- the outcomes: the meaning of responses, and of missing ones;
+- the completion: the meaning of responses, and of missing ones;
 - the producer's state: identity, epochs, sequence numbers, transaction.
+
+One record takes the fast path of the record path's ``Appender`` where possible. ``append`` is the
+complete path and defines the behaviour of both.
 
 The produce manager alone calls the methods that change it. ``append`` is called by the producer's
 ``send`` and similar calls, ``extend`` by ``send_arrow``.
@@ -18,26 +20,63 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Generic
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from types import NoneType
+from typing import Any, Generic, TypeVar
 
+from ..._wire import _implementation
+from ..._wire._format import HEADER_SIZE as BATCH_OVERHEAD
+from ..._wire._format import RECORD_OVERHEAD
 from ..._wire.columns import Columns
 from ..._wire.records import BatchEncoder
-from ...errors import RecordTooLargeError, TrikafkaError
-from ...types import UnsentRecord
-from ..arguments import HeaderPairs
+from ...errors import RecordTooLargeError
+from ...types import Headers, UnsentRecord
+from ..arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
 from .batch_completion import BatchCompletion, Counters, OldestBatch
 from .buffer_pool import BufferPool, Waiter
 from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
 from .producer_state import ProducerState
-from .record_appender import Ack, BufferLimits, RecordAppender
 from .sequences import ProducerIdentity
 from .table_rows import RowGroup, Taken
-from .topic_queues import PRODUCER_ID, BlockedSince, Queues, not_added
+from .topic_queues import PRODUCER_ID, BlockedSince, Queues, TopicQueues, not_added
 
 __all__ = ["Accumulator", "Counters", "BufferLimits", "Partitioner"]
+
+
+Ack = TypeVar("Ack")
+#: The size up to which rows of a table fill a batch, unless ``batch_size`` is larger. From here on
+#: the fixed cost of a batch is not noticeable, while a broker's work for a record grows with the
+#: batch (twice as much at 1 MiB, measured).
+TABLE_BATCH = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class BufferLimits:
+    """The bounds of an accumulator. Times are in seconds."""
+
+    batch_size: int
+    linger: float
+    buffer_memory: int
+    max_request_size: int
+    delivery_timeout: float
+    retries: float = math.inf
+    #: How long (seconds) a broker may be out of reach before keyless records go elsewhere; 0: no
+    #: limit.
+    availability_timeout: float = 0.0
+
+    @property
+    def largest(self) -> int:
+        """The largest upper bound of a record's size that is accepted."""
+        return min(self.max_request_size, self.buffer_memory) - BATCH_OVERHEAD
+
+    @property
+    def table_batch(self) -> int:
+        """The size up to which rows of a table fill a batch."""
+        return max(self.batch_size, min(self.max_request_size, TABLE_BATCH))
 
 
 class Accumulator(Generic[Ack]):
@@ -67,15 +106,16 @@ class Accumulator(Generic[Ack]):
         adaptive: bool = True,
         choose: random.Random | None = None,
     ) -> None:
+        self._limits = limits
         self._linger = limits.linger
+        self._make_encoder = make_encoder
         self._on_work = on_work
-        self._largest = limits.largest
         self._clock = clock
         self._blocked_since = BlockedSince(clock)
+        counters = counters or Counters()
         #: The identity, epochs and sequence numbers by which brokers know the producer.
         self.producer = producer
         self.pool = BufferPool(limits.buffer_memory)
-        self._patience = limits.availability_timeout
         how = Partitioning(
             limits.batch_size,
             partitioner,
@@ -90,9 +130,10 @@ class Accumulator(Generic[Ack]):
             producer,
             self._blocked_since,
             on_work=on_work,
-            on_closed=self._closed,
+            on_closed=counters.closed,
         )
-        self._completion = BatchCompletion(
+        #: The part that learns what became of batches.
+        self.completion = BatchCompletion(
             self._queues,
             self.pool,
             producer,
@@ -105,32 +146,30 @@ class Accumulator(Generic[Ack]):
             on_failed=on_failed,
             counters=counters,
         )
-        self._appender: RecordAppender[Ack] = RecordAppender(
-            limits,
-            self.pool,
-            self._queues,
-            how,
-            make_encoder=make_encoder,
-            handle=handle,
-            clock=clock,
+        # Read for each record, so kept without an indirection.
+        self._batch_size = limits.batch_size
+        self._largest = limits.largest
+        self._memory = self.pool.memory
+        #: The fast path for one record.
+        self.appender: Any = _implementation.current.Appender(
+            handle,  # type: ignore[arg-type]
+            self.append,
+            self._memory,
+            limits.batch_size,
+            limits.largest,
+            careful=partitioner is not None,
+            ignore_keys=ignore_keys,
         )
 
     def _is_out_of_reach(self, node: int) -> bool:
-        if not self._patience:
+        patience = self._limits.availability_timeout
+        if not patience:
             return False
         known = (self._blocked_since.since(obstacle) for obstacle in (node, _full(node)))
         first = min((since for since in known if since is not None), default=math.inf)
-        return self._patience <= self._clock() - first
-
-    def _closed(self, batch: ProducerBatch) -> None:
-        self._completion.counters.closed(batch)
+        return patience <= self._clock() - first
 
     # --- contents ---------------------------------------------------------------------------------
-
-    @property
-    def appender(self) -> Any:
-        """The fast path for one record: the record path's ``Appender``."""
-        return self._appender.appender
 
     @property
     def used(self) -> int:
@@ -145,7 +184,7 @@ class Accumulator(Generic[Ack]):
     @property
     def counters(self) -> Counters:
         """The counts of records and batches by outcome."""
-        return self._completion.counters
+        return self.completion.counters
 
     @property
     def leaderless(self) -> set[str]:
@@ -154,7 +193,7 @@ class Accumulator(Generic[Ack]):
 
     def partition_count(self, topic: str) -> int | None:
         """Return the number of partitions of the topic; ``None`` if the topic is not known here."""
-        known = self._queues.topic(topic)
+        known = self._queues.topics.get(topic)
         return None if known is None else len(known.queues)
 
     def batches(self) -> list[ProducerBatch]:
@@ -182,15 +221,15 @@ class Accumulator(Generic[Ack]):
     @property
     def last_error(self) -> Exception | None:
         """The error of the last failed attempt or batch; ``None`` after a later delivery."""
-        return self._completion.last_error
+        return self.completion.last_error
 
     def oldest(self) -> UnsentRecord | None:
         """Return the record that has been without an outcome for longest."""
-        return self._completion.oldest(self._clock())
+        return self.completion.oldest(self._clock())
 
     def heads(self) -> list[OldestBatch]:
         """Return the first batch without an outcome of each partition that has one."""
-        return self._completion.heads(self._clock(), self._linger)
+        return self.completion.heads(self._clock(), self._linger)
 
     # --- the cluster and the producer's identity --------------------------------------------------
 
@@ -226,6 +265,10 @@ class Accumulator(Generic[Ack]):
 
     # --- records in -------------------------------------------------------------------------------
 
+    # Two ways for one record. The compiled ``Appender`` (``_wire/_native_producing.pxi``) handles
+    # the common case: plain bytes, no headers, a known topic whose open batch has room. It calls
+    # this method for every other case, errors included, so that only this method decides them. The
+    # pure Python ``Appender`` knows no fast path and always comes here.
     def append(
         self,
         topic: str,
@@ -236,8 +279,72 @@ class Accumulator(Generic[Ack]):
         partition: int | None,
         admitted: bool = False,
     ) -> Ack | None:
-        """Append one record; see :meth:`RecordAppender.append`."""
-        return self._appender.append(topic, value, key, headers, timestamp, partition, admitted)
+        """Append a record and return its ack; ``None`` if there is no room or no such partition.
+
+        ``admitted``: it is the caller's turn among those that wait for room.
+
+        Raises:
+            TypeError: a part of the record has a wrong type; nothing was appended.
+            ConfigurationError: a value is out of range; nothing was appended.
+            RecordTooLargeError: no batch can hold the record; nothing was appended.
+        """
+        known = self._queues.topics.get(topic) if type(topic) is str else None
+        if known is None or type(partition) not in (int, NoneType):
+            known = self._queues.topics.get(check_target(topic, partition))
+        if type(value) is not bytes and value is not None:
+            value = as_bytes("value", value)
+        if type(key) is not bytes and key is not None:
+            key = as_bytes("key", key)
+        size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
+        checked: Headers = ()
+        if headers:
+            checked, more = check_headers(headers)
+            size += more
+        timestamp = time.time_ns() // 1_000_000 if timestamp is None else check_timestamp(timestamp)
+        if size > self._largest:
+            raise self.too_large(topic, size)
+        memory = self._memory
+        if (
+            known is None
+            or size + BATCH_OVERHEAD > memory.free
+            or (memory.waiters and not admitted)
+        ):
+            return None
+        chosen = known.chooser.choose(key, partition)
+        if chosen is None:
+            # Raises if the number is larger than any partition's number can be.
+            check_target(topic, partition)
+            return None
+        encoder = self._encoder_for(known, chosen, size)
+        before = encoder.size
+        index = encoder.append(timestamp, key, value, checked)
+        memory.take(encoder.size - before)
+        ack: Ack = self.appender.make(encoder.owner, index, timestamp)
+        return ack
+
+    def _encoder_for(self, topic: TopicQueues, partition: int, size: int) -> BatchEncoder:
+        """Return the encoder of an open batch with room for ``size`` bytes.
+
+        Partition -1 means the partition that keyless records stick to.
+        """
+        queue = topic.chooser.stuck_to() if partition < 0 else topic.queues[partition]
+        encoder: BatchEncoder | None = topic.open.encoders[queue.place.partition]
+        if encoder is not None and encoder.size + size > self._batch_size:
+            if partition < 0:
+                self._queues.close(queue)
+                return self._encoder_for(topic, topic.chooser.switch().place.partition, size)
+            encoder = None
+        if encoder is None:
+            encoder = self._make_encoder()
+            self._open(queue, encoder)
+        return encoder
+
+    def _open(self, queue: PartitionQueue, encoder: BatchEncoder) -> ProducerBatch:
+        """Open a batch with the content of ``encoder``; the batch before it is closed."""
+        batch = ProducerBatch(queue.place.topic, queue.place.partition, encoder, self._clock())
+        self.pool.reserve(batch.size)
+        self._queues.add(queue, batch)
+        return batch
 
     def split_rows(
         self, topic: str, columns: Columns, explicit: memoryview | int | None, keyed: bool
@@ -246,19 +353,78 @@ class Accumulator(Generic[Ack]):
 
         The topic must be known.
         """
-        known = self._queues.topic(topic)
-        assert known is not None
-        return known.chooser.split_rows(columns, explicit, keyed)
+        return self._queues.topics[topic].chooser.split_rows(columns, explicit, keyed)
 
     def extend(
         self, topic: str, columns: Columns, group: RowGroup, start: int, admitted: bool = False
     ) -> Taken | None:
-        """Append rows of a table; see :meth:`RecordAppender.extend`."""
-        return self._appender.extend(topic, columns, group, start, admitted)
+        """Append rows of ``group`` from ``start`` on, as many as one batch takes.
+
+        ``None``: there is no room, or no such partition.
+        """
+        known = self._queues.topics.get(topic)
+        if known is None or not self.pool.may_take(admitted):
+            return None
+        if group.partition is None:
+            queue = known.chooser.stuck_to()
+        elif group.partition < len(known.queues):
+            queue = known.queues[group.partition]
+        else:
+            return None
+        taken = self._extend_open(queue, known.table_batch, columns, group, start)
+        batch = queue.open
+        if (
+            taken is None
+            and group.partition is None
+            and batch is not None
+            and self._is_full(batch, known.table_batch)
+        ):
+            self._queues.close(queue)
+            queue = known.chooser.stuck_to()
+            taken = self._extend_open(queue, known.table_batch, columns, group, start)
+        return taken or self._extend_new(queue, known.table_batch, columns, group, start)
+
+    def _is_full(self, batch: ProducerBatch, most: int) -> bool:
+        """Return whether ``batch`` is full: the next row did not fail for lack of memory."""
+        return batch.size + self.pool.free >= most
+
+    def _extend_open(
+        self, queue: PartitionQueue, most: int, columns: Columns, group: RowGroup, start: int
+    ) -> Taken | None:
+        batch = queue.open
+        if batch is None or batch.encoder is None:
+            return None
+        first, before = batch.encoder.count, batch.encoder.size
+        end = group.put(batch.encoder, columns, start, min(most, before + self.pool.free))
+        self.pool.reserve(batch.encoder.size - before)
+        return Taken(batch, first, end) if end > start else None
+
+    def _extend_new(
+        self, queue: PartitionQueue, most: int, columns: Columns, group: RowGroup, start: int
+    ) -> Taken | None:
+        free = self.pool.free
+        encoder = self._make_encoder()
+        end = group.put(encoder, columns, start, min(most, free))
+        if end == start:
+            # A row larger than the usual size of a table's batches gets a batch for itself.
+            largest = self._limits.largest + BATCH_OVERHEAD
+            end = group._replace(stop=start + 1).put(encoder, columns, start, min(largest, free))
+        if end == start:
+            return None
+        return Taken(self._open(queue, encoder), 0, end)
 
     def too_large(self, topic: str, size: int, what: str = "a record") -> RecordTooLargeError:
-        """Return the error for a record of ``size`` bytes, which exceeds a limit."""
-        return self._appender.too_large(topic, size, what)
+        """Return the error for a record of up to ``size`` bytes, with the exceeded setting."""
+        limits = self._limits
+        name = (
+            "max_request_size"
+            if limits.max_request_size <= limits.buffer_memory
+            else "buffer_memory"
+        )
+        most = limits.largest + BATCH_OVERHEAD
+        return RecordTooLargeError(
+            f"{what} of up to {size} bytes for {topic!r} is larger than {name} ({most}) allows"
+        )
 
     def add_waiter(self, waiter: Waiter) -> None:
         """Add ``waiter`` to the callers waiting for room.
@@ -329,7 +495,7 @@ class Accumulator(Generic[Ack]):
                 break
             if batch is queue.open:
                 self._queues.close(queue)
-            self._completion.counters.sent(batch)
+            self.completion.counters.sent(batch)
             queue.send(batch, node, self.producer, now)
             total += batch.size
             chosen.append(batch)
@@ -354,35 +520,7 @@ class Accumulator(Generic[Ack]):
             self._blocked_since.overcome(not_added(queue.place))
         return queue.sendable(node)
 
-    # --- results of batches -----------------------------------------------------------------------
-
-    def succeeded(
-        self, batch: ProducerBatch, base_offset: int | None, append_time: int | None
-    ) -> None:
-        """Complete a batch that the broker acknowledged."""
-        self._completion.succeeded(batch, base_offset, append_time)
-
-    def refused(
-        self, batch: ProducerBatch, error: TrikafkaError, now: float, *, unsent: bool = False
-    ) -> None:
-        """Handle a batch that was refused, or whose fate is unknown.
-
-        See :meth:`BatchCompletion.refused`.
-        """
-        self._completion.refused(batch, error, now, unsent=unsent)
-
-    def records_refused(
-        self,
-        batch: ProducerBatch,
-        error: TrikafkaError,
-        refused: Mapping[int, TrikafkaError],
-        now: float,
-    ) -> None:
-        """Handle a batch refused because of some records.
-
-        See :meth:`BatchCompletion.records_refused`.
-        """
-        self._completion.records_refused(batch, error, refused, now)
+    # --- what keeps batches waiting ---------------------------------------------------------------
 
     def held_up(self, node: int) -> None:
         """Record that a batch is due to ``node``, which has no free request slot.
@@ -403,40 +541,18 @@ class Accumulator(Generic[Ack]):
         self._blocked_since.overcome(node)
         self._blocked_since.overcome(_full(node))
 
-    def unreachable(self, node: int, error: Exception) -> None:
-        """Record why ``node`` has no connection, for batches that expire waiting for it."""
-        self._completion.unreachable(node, error)
-
-    def throttled(self, node: int, error: Exception) -> None:
-        """Record that a quota of ``node`` delays its batches, waiting or in flight.
-
-        Their errors name the quota if they expire.
-        """
-        self._completion.throttled(node, error)
-
     def delayed(self, error: Exception) -> None:
-        """Record ``error`` as :meth:`unreachable` does, for every broker."""
+        """Record ``error`` as :meth:`BatchCompletion.unreachable` does, for every broker."""
         for leader in self._queues.leaders:
-            self._completion.unreachable(leader, error)
-
-    def expire(self, now: float, at_most: float = math.inf) -> int:
-        """Fail the batches older than the delivery timeout (KIP-91).
-
-        See :meth:`BatchCompletion.expire`.
-        """
-        return self._completion.expire(now, at_most)
-
-    def next_deadline(self) -> float:
-        """Return the time at which the next batch expires; ``inf`` if there is none."""
-        return self._completion.next_deadline()
+            self.completion.unreachable(leader, error)
 
     def abort(self, error: Exception, *, anonymous: bool = False, at_most: float = math.inf) -> int:
         """Fail all batches, those in flight included; see :meth:`BatchCompletion.abort`."""
-        return self._completion.abort(error, self._clock(), anonymous=anonymous, at_most=at_most)
+        return self.completion.abort(error, self._clock(), anonymous=anonymous, at_most=at_most)
 
     def abort_unsent(self, error: Exception, at_most: float = math.inf) -> int:
         """Fail the batches that were never sent; see :meth:`BatchCompletion.abort_unsent`."""
-        return self._completion.abort_unsent(error, self._clock(), at_most)
+        return self.completion.abort_unsent(error, self._clock(), at_most)
 
 
 def _full(node: int) -> tuple[str, int]:

@@ -1,6 +1,7 @@
 """The outcome of batches: what a response, or none in time, means for a batch and its neighbours.
 
-No I/O, no awaits. A part of the accumulator, and the part that keeps order.
+No I/O, no awaits. A part of the accumulator, and the part that keeps order. The produce manager
+reports to it.
 """
 
 from __future__ import annotations
@@ -137,7 +138,7 @@ class BatchCompletion:
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object],
-        counters: Counters | None = None,
+        counters: Counters,
     ) -> None:
         self._queues = queues
         self._pool = pool
@@ -149,7 +150,7 @@ class BatchCompletion:
         self._delay = delay
         self._on_work = on_work
         self._on_failed = on_failed
-        self.counters = counters or Counters()
+        self.counters = counters
         #: The error of the last failed attempt or batch; ``None`` after a later delivery.
         self.last_error: Exception | None = None
 

@@ -110,16 +110,13 @@ class Queues:
         self._blocked_since = blocked_since
         self._on_work = on_work
         self._on_closed = on_closed
-        self._topics: dict[str, TopicQueues] = {}
+        #: The topics that the cluster knows.
+        self.topics: dict[str, TopicQueues] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         #: The queues with batches by their leader, in the order of their turns.
         self._work: dict[int | None, dict[PartitionQueue, None]] = {}
 
     # --- contents ---------------------------------------------------------------------------------
-
-    def topic(self, name: str) -> TopicQueues | None:
-        """Return a topic; ``None`` if it is not known."""
-        return self._topics.get(name)
 
     def of(self, batch: ProducerBatch) -> PartitionQueue:
         """Return the queue that a batch is in, or was in."""
@@ -154,9 +151,9 @@ class Queues:
 
     def update(self, name: str, leaders: Sequence[int | None]) -> TopicQueues:
         """Take over a topic's partitions: ``leaders[p]`` leads partition ``p``."""
-        topic = self._topics.get(name)
+        topic = self.topics.get(name)
         if topic is None:
-            topic = self._topics[name] = TopicQueues(name, self._how, self._table_batch)
+            topic = self.topics[name] = TopicQueues(name, self._how, self._table_batch)
         if len(leaders) != len(topic.queues):
             self._detach(topic.queues[len(leaders) :])
             topic.resize([self._attached(topic, number) for number in range(len(leaders))])
@@ -169,7 +166,7 @@ class Queues:
 
         Its batches keep waiting, and take no more records.
         """
-        topic = self._topics.pop(name, None)
+        topic = self.topics.pop(name, None)
         if topic is not None:
             self._detach(topic.queues)
 
