@@ -450,7 +450,7 @@ async def test_old_broker_is_asked_in_its_version(
             again, error_code=0, api_keys=[{"api_key": 3, "min_version": 0, "max_version": 1}]
         )
         await asked.outcome()
-        assert line.connection.versions.ranges == {3: (0, 1)}
+        assert line.connection.versions == {3: (0, 1)}
 
 
 @pytest.mark.parametrize(("code", "keys"), [(0, []), (42, []), (35, [])])

@@ -14,7 +14,7 @@ from netting import NODE, Line, connected, metadata_request, open_parts
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka._net.expiry import SILENCE, ConnectionListener
+from trikafka._net.in_flight import SILENCE, ConnectionListener
 from trikafka._net.outages import REMINDER, Outages
 from trikafka.errors import KafkaConnectionError
 from trikafka.testing import ScriptedCluster

@@ -27,7 +27,7 @@ from ..errors.groups import every, outlined
 from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .connection import Connection
 from .connection_state import ConnectionState, ConnectionStateMachine
-from .expiry import SILENCE, ConnectionListener
+from .in_flight import SILENCE, ConnectionListener
 from .outages import Outages
 from .reasons import waiting_for
 from .reconnect import Reconnect
@@ -304,7 +304,7 @@ class Brokers:
         response_timeout: float | None = None,
     ) -> Any:
         """Send ``message`` to ``node`` and return the response. See :meth:`Connection.request`."""
-        connection = await self.connection(node, purpose)
+        connection = self.ready(node, purpose) or await self.connection(node, purpose)
         return await connection.request(message, response_timeout)
 
     def _listener_of(self, node: Node) -> ConnectionListener:
@@ -446,7 +446,7 @@ def _stuck(connection: Connection | None) -> str:
         return "it takes connections, and says nothing in the TLS handshake"
     return (
         "authenticating did not end"
-        if connection.versions.ranges
+        if connection.versions
         else "it takes connections, and says nothing on them"
     )
 

@@ -19,6 +19,7 @@ import trio
 
 from .._wire import messages
 from .._wire.messages import ApiMessage
+from .._wire.writing import RawRequest
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import (
@@ -32,14 +33,17 @@ from ..errors.copies import again
 from ..types import Node
 from .connection_state import SASL_REQUESTS, ConnectionState, ConnectionStateMachine
 from .decoding import decoded
-from .expiry import NO_LISTENER, ConnectionListener, ExpiryWatch
 from .frames import FrameReader
-from .in_flight import InFlightRequest, RequestQueue
+from .in_flight import (
+    NO_LISTENER,
+    ConnectionListener,
+    ExpiryWatch,
+    InFlightRequest,
+    RequestQueue,
+)
 from .reasons import waiting_for
 from .session import Authenticate, Session
-from .throttles import Pause
 from .transport import STREAM_ERRORS, Transport
-from .versions import BrokerVersions
 
 _MOST_IN_FLIGHT = 100
 _CLOSED = ConnectionError("it was closed")
@@ -60,7 +64,15 @@ class Connection:
         machine: ConnectionStateMachine | None = None,
     ) -> None:
         self.node = node
-        self.versions = BrokerVersions({}, {})
+        #: The versions of each API that the broker supports.
+        self.versions: messages.VersionRanges = {}
+        #: The cluster's features and their finalized levels (KIP-584).
+        self.features: Mapping[str, int] = {}
+        # The chosen versions of the record path's requests, by API and their own newest version.
+        self._chosen: dict[tuple[int, int], int] = {}
+        #: The end of the broker's last throttle (Trio's clock); 0 before the first.
+        self.throttled_until = 0.0
+        self._throttled_for = 0.0  # seconds, including what is left
         self._transport = transport
         self._config = config
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
@@ -68,18 +80,12 @@ class Connection:
         self._wake = trio.Event()  # wakes the writer
         self._listener = listener or NO_LISTENER
         self._expiry = ExpiryWatch(config, self._listener)
-        self._pause = Pause()
         self._scope = trio.CancelScope()
         self._state = machine or ConnectionStateMachine(trio.current_time)
         self._session = Session()
         self._used = False  # it has been READY, so requests of the client may be in flight
         self._next_id = 0
         self._failure: Exception | None = None
-
-    @property
-    def features(self) -> Mapping[str, int]:
-        """The cluster's features and their finalized levels (KIP-584)."""
-        return self.versions.features
 
     @property
     def broken(self) -> bool:
@@ -174,12 +180,9 @@ class Connection:
 
         The broker also leaves unread what is in flight during a throttle.
         """
-        return self._pause.spent
-
-    @property
-    def throttled_until(self) -> float:
-        """The end of the broker's last throttle (Trio's clock); 0 before the first."""
-        return self._pause.until
+        if not self._throttled_for:
+            return 0.0
+        return self._throttled_for - max(0.0, self.throttled_until - trio.current_time())
 
     def throttle(self, seconds: float, api: str) -> None:
         """Write nothing for ``seconds``, as a quota asks for in the response to ``api`` (KIP-219).
@@ -195,8 +198,11 @@ class Connection:
         # the pause (`_enqueue`), and a throttled connection does not count as idle: closed as idle,
         # it would be made again without the throttle. There is no upper bound on a throttle. It
         # ends with its connection, because the broker counts it by connection, too.
-        self._pause.ask(seconds)
-        self._expiry.paused(self._pause.until)
+        now = trio.current_time()
+        until = max(self.throttled_until, now + seconds)
+        self._throttled_for += until - max(self.throttled_until, now)
+        self.throttled_until = until
+        self._expiry.paused(until)
         self._listener.throttled(api, seconds)
 
     async def negotiate(self, software_version: str) -> None:
@@ -214,10 +220,9 @@ class Connection:
             response = await self._ask(
                 messages.api_versions_request(version, software_version), version, None
             )
-        self.versions = BrokerVersions(
-            messages.version_ranges(response), messages.finalized_features(response)
-        )
-        if response.error_code != 0 or not self.versions.ranges:
+        self.versions = messages.version_ranges(response)
+        self.features = messages.finalized_features(response)
+        if response.error_code != 0 or not self.versions:
             raise DamagedResponseError(
                 f"{self.node} did not say which versions it speaks (error code "
                 f"{response.error_code})"
@@ -270,7 +275,21 @@ class Connection:
         return await self._ask_in_newest(message)
 
     async def _ask_in_newest(self, message: ApiMessage) -> Any:
-        return await self._ask(message, self.versions.newest_common(message, self.node), None)
+        return await self._ask(message, self._newest_common(message), None)
+
+    def _newest_common(self, message: ApiMessage | RawRequest) -> int:
+        """Return the newest version that both sides support.
+
+        Raises :exc:`UnsupportedVersionError` if there is none.
+        """
+        if not isinstance(message, RawRequest):  # its content may limit the version
+            return messages.choose_version(message, self.versions, str(self.node))
+        kind = (message.API_KEY, message.max_version)
+        version = self._chosen.get(kind)
+        if version is None:
+            version = messages.choose_version(message, self.versions, str(self.node))
+            self._chosen[kind] = version
+        return version
 
     async def request(self, message: ApiMessage, response_timeout: float | None = None) -> Any:
         """Send ``message`` in the newest common version and return its response.
@@ -290,9 +309,7 @@ class Connection:
 
         On cancellation the connection stays usable; see the module.
         """
-        return await self._ask(
-            message, self.versions.newest_common(message, self.node), response_timeout
-        )
+        return await self._ask(message, self._newest_common(message), response_timeout)
 
     def begin(
         self,
@@ -315,15 +332,10 @@ class Connection:
         # other request.
         if len(self._requests) >= _MOST_IN_FLIGHT:
             raise trio.WouldBlock
-        version = self.versions.newest_common(message, self.node)
+        version = self._newest_common(message)
         self._enqueue(InFlightRequest(on_end, waited_for=False), message, version, response_timeout)
 
     async def _ask(self, message: ApiMessage, version: int, response_timeout: float | None) -> Any:
-        return await decoded(await self._send(message, version, response_timeout))
-
-    async def _send(
-        self, message: ApiMessage, version: int, response_timeout: float | None
-    ) -> InFlightRequest:
         done = trio.Event()
         # SASL requests need no room: requests that wait for the authentication may have taken all
         # of it.
@@ -341,7 +353,7 @@ class Connection:
         self._enqueue(request, message, version, response_timeout)
         name = request.outgoing.api.removesuffix("Request")
         throttled = (
-            ", which throttles this client" if self._pause.until > trio.current_time() else ""
+            ", which throttles this client" if self.throttled_until > trio.current_time() else ""
         )
         waiting_for(f"{name} to {self.node}{throttled}")
         try:
@@ -349,7 +361,7 @@ class Connection:
         except BaseException:
             self._abandon(request)
             raise
-        return request
+        return await decoded(request)
 
     @trio.lowlevel.enable_ki_protection
     def _enqueue(
@@ -362,7 +374,7 @@ class Connection:
         try:
             if self.broken:
                 raise self._lost()
-            assert self._state.allows_request(message.API_KEY), (
+            assert message.API_KEY in self._state.allowed, (
                 f"{message.name} on a connection that is {self._state.current.value}"
             )
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
@@ -373,7 +385,9 @@ class Connection:
             self._give_room(request)
             raise
         request.encoded(outgoing, self._next_id)
-        self._expiry.expect(request, max(trio.current_time(), self._pause.until), response_timeout)
+        self._expiry.expect(
+            request, max(trio.current_time(), self.throttled_until), response_timeout
+        )
         self._requests.enqueue(request, first=message.API_KEY in SASL_REQUESTS)
         if self._transport.prompt:
             self._flush(self._transport)
@@ -406,7 +420,7 @@ class Connection:
     def _flush(self, transport: Transport) -> None:
         """Write what is queued as far as the socket takes it; wake the writer for the rest."""
         requests = self._requests
-        if self._pause.until and self._pause.until > trio.current_time():
+        if self.throttled_until and self.throttled_until > trio.current_time():
             self._wake.set()
             return
         try:
@@ -428,8 +442,8 @@ class Connection:
                     self._wake = trio.Event()
                     await self._wake.wait()
                 if not requests.rest and requests.queued:
-                    if self._pause.until > trio.current_time():
-                        await trio.sleep_until(self._pause.until)
+                    if self.throttled_until > trio.current_time():
+                        await trio.sleep_until(self.throttled_until)
                         continue
                     requests.gave(requests.pop_frames(), 0)
                 mine = requests.rest

@@ -34,7 +34,7 @@ class ConnectionState(Enum):
 # Why a table. A connection has one state at a time, and each change goes through
 # `ConnectionStateMachine.enter`, which asserts that the table has it. With booleans (negotiated,
 # authenticated, closed, ...) impossible combinations could be written, and each reader would have
-# to know which of them counts first. `Connection._enqueue` asserts `allows_request`. That finds
+# to know which of them counts first. `Connection._enqueue` asserts that the state allows a request. That finds
 # requests in an order that a broker would punish by closing the connection: one before the
 # negotiation, or one between the steps of SASL. CLOSED may be entered again, because the reader,
 # the writer and the watch may each find the end.
@@ -48,13 +48,22 @@ _NEXT = {
     _S.CLOSED: {_S.CLOSED},
 }
 SASL_REQUESTS = frozenset((int(ApiKey.SaslHandshake), int(ApiKey.SaslAuthenticate)))
-_NEGOTIATION = frozenset((int(ApiKey.ApiVersions),))
+_ALL = frozenset(map(int, ApiKey))
+#: The APIs whose requests each state allows.
+_ALLOWED: dict[ConnectionState, frozenset[int]] = {
+    _S.NEW: frozenset(),
+    _S.NEGOTIATING: frozenset((int(ApiKey.ApiVersions),)),
+    _S.AUTHENTICATING: SASL_REQUESTS,
+    _S.READY: _ALL - SASL_REQUESTS,
+    _S.REAUTHENTICATING: _ALL,
+    _S.CLOSED: frozenset(),
+}
 
 
 class ConnectionStateMachine:
     """The state of one connection, and the seconds spent in each state so far."""
 
-    __slots__ = ("_clock", "_on_change", "_since", "_spent", "current")
+    __slots__ = ("_clock", "_on_change", "_since", "_spent", "allowed", "current")
 
     def __init__(
         self,
@@ -68,6 +77,8 @@ class ConnectionStateMachine:
         self._clock = clock
         self._on_change = on_change
         self.current = ConnectionState.NEW
+        #: The APIs whose requests may be made now.
+        self.allowed = _ALLOWED[self.current]
         self._since = clock()
         self._spent: dict[ConnectionState, float] = {}
 
@@ -80,6 +91,7 @@ class ConnectionStateMachine:
         self._spent[self.current] = self._spent.get(self.current, 0.0) + now - self._since
         before = self.current
         self.current = state
+        self.allowed = _ALLOWED[state]
         self._since = now
         if state is not before:
             self._on_change(before, self, error)
@@ -90,13 +102,3 @@ class ConnectionStateMachine:
         times = {state.value: seconds for state, seconds in self._spent.items()}
         times[self.current.value] = times.get(self.current.value, 0.0) + now
         return times
-
-    def allows_request(self, api_key: int) -> bool:
-        """Return whether a request of this API may be made now."""
-        if self.current is ConnectionState.READY:
-            return api_key not in SASL_REQUESTS
-        if self.current is ConnectionState.NEGOTIATING:
-            return api_key in _NEGOTIATION
-        if self.current is ConnectionState.AUTHENTICATING:
-            return api_key in SASL_REQUESTS
-        return self.current is ConnectionState.REAUTHENTICATING

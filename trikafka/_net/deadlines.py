@@ -256,7 +256,7 @@ async def run_call(
         mine = _under_way.setdefault(id(config), [])
         mine.append(call)
         try:
-            return await _run(call, attempt, Retry(config), recover, config.call_retries)
+            return await _run(call, attempt, config, recover)
         finally:
             mine.remove(call)
             if not mine:
@@ -271,10 +271,10 @@ def calls_under_way(config: ClientConfig) -> list[Call]:
 async def _run(
     call: Call,
     attempt: Callable[[Call], Awaitable[T]],
-    retry: Retry,
+    config: ClientConfig,
     recover: Callable[[TrikafkaError], None] | None,
-    retries: float,
 ) -> T:
+    retry: Retry | None = None
     await trio.lowlevel.checkpoint()  # also where the result is known already
     while True:
         call.attempts += 1
@@ -289,8 +289,9 @@ async def _run(
             recover(call.last_error)
         if call.left <= 0:
             raise call.expired()
-        if call.attempts > retries:
+        if call.attempts > config.call_retries:
             raise call.last_error
+        retry = retry or Retry(config)
         delay, left = retry.delay(), call.left
         await trio.sleep(min(delay, left))
         if delay >= left:

@@ -190,7 +190,7 @@ class Outages:
         # The moving of partitions away from a frozen leader. A broker that is frozen (SIGSTOP, a
         # hung disk, a firewall that drops packets) keeps its connections open, so nothing fails,
         # and requests in flight would wait for `request_timeout_ms`. The cluster notices sooner and
-        # elects other leaders. So five seconds of silence (`expiry.SILENCE`) count as an outage.
+        # elects other leaders. So five seconds of silence (`in_flight.SILENCE`) count as an outage.
         # The outage makes the metadata manager refresh each second while the broker leads something
         # wanted, and the coordinator manager look for successors. Only when another broker has
         # taken over are the connections closed (`Brokers.leave`), so that what is in flight is sent

@@ -74,28 +74,6 @@ class _Throttle:
         return "request_percentage" if own is None else f"{own} or request_percentage"
 
 
-class Pause:
-    """The pause of one connection that a response has asked for, and the sum of its pauses."""
-
-    __slots__ = ("_total", "until")
-
-    def __init__(self) -> None:
-        self.until = 0.0  # Trio's clock
-        self._total = 0.0  # seconds, including what is left
-
-    def ask(self, seconds: float) -> None:
-        """Pause for ``seconds`` from now, or longer if that was asked for before."""
-        now = trio.current_time()
-        until = max(self.until, now + seconds)
-        self._total += until - max(self.until, now)
-        self.until = until
-
-    @property
-    def spent(self) -> float:
-        """The seconds of all pauses so far."""
-        return self._total - max(0.0, self.until - trio.current_time()) if self._total else 0.0
-
-
 class Throttles:
     """The throttles of one client, by broker.
 

@@ -20,8 +20,8 @@ import trio
 
 from ..._net import reasons
 from ..._net.brokers import Brokers, Purpose
-from ..._net.expiry import SILENCE
 from ..._net.gather import with_background
+from ..._net.in_flight import SILENCE
 from ..._net.signal import Signal
 from ..._state.cluster import ClusterSnapshot
 from ..._state.consumer.subscription import Mode, Subscription
@@ -248,9 +248,7 @@ class GroupRequests:
         """Return whether the coordinator offers ``api``. Raises as :meth:`ask`."""
         with trio.move_on_after(limit):
             node = await self._coordinators.find(self._group)
-            return (
-                api.API_KEY in (await self._brokers.connection(node, "coordinator")).versions.ranges
-            )
+            return api.API_KEY in (await self._brokers.connection(node, "coordinator")).versions
         raise RequestTimedOutError(
             f"no response from the coordinator of group {self._group!r} within "
             f"{round(limit, 3):g} s"
