@@ -64,6 +64,7 @@ class Connection:
         machine: ConnectionStateMachine | None = None,
     ) -> None:
         self.node = node
+        self._peer = str(node)
         #: The versions of each API that the broker supports.
         self.versions: messages.VersionRanges = {}
         #: The cluster's features and their finalized levels (KIP-584).
@@ -158,7 +159,7 @@ class Connection:
                         nursery.start_soon(self._keep_session)
                     most = self._config.receive_message_max_bytes
                     await self._read(
-                        FrameReader(self._transport, most, str(self.node), self._requests.excess)
+                        FrameReader(self._transport, most, self._peer, self._requests.excess)
                     )
                     nursery.cancel_scope.cancel()
         finally:
@@ -283,11 +284,11 @@ class Connection:
         Raises :exc:`UnsupportedVersionError` if there is none.
         """
         if not isinstance(message, RawRequest):  # its content may limit the version
-            return messages.choose_version(message, self.versions, str(self.node))
+            return messages.choose_version(message, self.versions, self._peer)
         kind = (message.API_KEY, message.max_version)
         version = self._chosen.get(kind)
         if version is None:
-            version = messages.choose_version(message, self.versions, str(self.node))
+            version = messages.choose_version(message, self.versions, self._peer)
             self._chosen[kind] = version
         return version
 
@@ -355,7 +356,7 @@ class Connection:
         throttled = (
             ", which throttles this client" if self.throttled_until > trio.current_time() else ""
         )
-        waiting_for(f"{name} to {self.node}{throttled}")
+        waiting_for(f"{name} to {self._peer}{throttled}")
         try:
             await done.wait()
         except BaseException:

@@ -11,8 +11,7 @@ The reason of a task is found by a context variable, which the tasks that it sta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from typing import NamedTuple
 
@@ -94,34 +93,56 @@ def failed(error: Exception) -> None:
         reason._error = error
 
 
-@contextmanager
-def waiting_behind(other: WaitContext) -> Iterator[None]:
+# Classes and not generators: a call enters half a dozen of these blocks, and a generator costs each
+# of them twice as much.
+class _Behind:
+    """A block in which the current task's reason is linked to that of the work it waits for."""
+
+    __slots__ = ("_mine", "_other")
+
+    def __init__(self, other: WaitContext) -> None:
+        self._other = other
+        self._mine: WaitContext | None = None
+
+    def __enter__(self) -> WaitContext:
+        self._mine = mine = _current.get()
+        if mine is not None:
+            mine._behind.append(self._other)
+        return self._other
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        mine = self._mine
+        if mine is None:
+            return
+        if isinstance(error, trio.Cancelled | BaseExceptionGroup):
+            # Cut off: the reason is what the work waited for in this moment.
+            mine._waiting_for, mine._error = mine.blame()
+        mine._behind.remove(self._other)
+
+
+class _Reasoning(_Behind):
+    """A block with a reason of its own, linked to the one outside."""
+
+    __slots__ = ("_token",)
+
+    def __enter__(self) -> WaitContext:
+        super().__enter__()
+        self._token = _current.set(self._other)
+        return self._other
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        _current.reset(self._token)
+        super().__exit__(kind, error, traceback)
+
+
+def waiting_behind(other: WaitContext) -> AbstractContextManager[WaitContext, None]:
     """Link the current task's reason to that of the shared work for which it waits in the block."""
-    mine = _current.get()
-    if mine is None:
-        yield
-        return
-    mine._behind.append(other)
-    try:
-        yield
-    except (trio.Cancelled, BaseExceptionGroup):
-        # Cut off: the reason is what the work waited for in this moment.
-        mine._waiting_for, mine._error = mine.blame()
-        raise
-    finally:
-        mine._behind.remove(other)
+    return _Behind(other)
 
 
-@contextmanager
-def reasoning(shared: WaitContext | None = None) -> Iterator[WaitContext]:
+def reasoning(shared: WaitContext | None = None) -> AbstractContextManager[WaitContext, None]:
     """Give the block a reason of its own, linked to the one outside.
 
     ``shared`` is a reason that other tasks wait behind, too.
     """
-    reason = WaitContext() if shared is None else shared
-    with waiting_behind(reason):
-        token = _current.set(reason)
-        try:
-            yield reason
-        finally:
-            _current.reset(token)
+    return _Reasoning(WaitContext() if shared is None else shared)

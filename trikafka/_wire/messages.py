@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kafka.protocol.api_key import ApiKey
@@ -24,7 +25,6 @@ from ..errors import (
 )
 from ._format import Buffer
 from .asking import count_asked, keep_requested, names_something
-from .nulls import check_nulls
 from .releases import needed
 from .writing import RawRequest
 
@@ -64,6 +64,11 @@ _INT32 = struct.Struct(">i")
 _LONG_RUN = 16_384
 _LOOK = 1 << 20
 _ENDLESS = re.compile(rb"[\x80-\xff]{%d}" % _LONG_RUN)
+#: The plan of one kind of struct in one version: each field's name, whether it may be null, and the
+#: plan of the struct in it.
+_Plan = tuple[tuple[str, bool, Any], ...]
+#: The types of single values that the decoder may return as null. Numbers and ids are never null.
+_MAY_COME_AS_NULL = ("string", "bytes", "records")
 
 
 class EncodedRequest(NamedTuple):
@@ -232,8 +237,55 @@ def _decode(response_class: Any, body: memoryview, version: int) -> Any:
             if end < len(body)
             else "it ends inside a field"
         )
-    check_nulls(message, version)
+    _check_nulls(message, version)
     return message
+
+
+def _check_nulls(message: Any, version: int) -> None:
+    """Raise :exc:`ValueError` if a field is null where the schema has no null.
+
+    kafka-python's decoder accepts it, and code that reads the message would fail.
+    """
+    # The ignore: mypy doubts that a class is hashable.
+    _check_fields(message, _plan_of(type(message), version))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _plan_of(kind: Any, version: int) -> _Plan:
+    return _plan(kind.fields, version)
+
+
+def _plan(fields: Any, version: int) -> _Plan:
+    known = [(name, field) for name, field in fields.items() if field.for_version_q(version)]
+    return tuple(
+        # A tagged field that the broker left out is None if the schema has no other default.
+        (
+            name,
+            field.tagged_field_q(version) or field.nullable_for_version_q(version),
+            _plan_inside(field, version),
+        )
+        for name, field in known
+        if _has_inside(field) or field.is_array() or field.type_str in _MAY_COME_AS_NULL
+    )
+
+
+def _has_inside(field: Any) -> bool:
+    return bool(field.is_struct() or field.is_struct_array())
+
+
+def _plan_inside(field: Any, version: int) -> _Plan | None:
+    return _plan(field.fields, version) if _has_inside(field) else None
+
+
+def _check_fields(message: Any, plan: _Plan) -> None:
+    for name, nullable, inside in plan:
+        value = getattr(message, name)
+        if value is None:
+            if not nullable:
+                raise ValueError(f"{name} is null")
+        elif inside:
+            for item in value if isinstance(value, list) else (value,):
+                _check_fields(item, inside)
 
 
 def _has_endless_length(body: memoryview) -> bool:

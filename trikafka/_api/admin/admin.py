@@ -23,7 +23,7 @@ from ..._managers.cluster.metadata import read_metadata
 from ..._managers.commits.commit import Commits
 from ..._net.deadlines import Call, check_timeout, run_call
 from ..._net.gather import all_of
-from ..._state.group.member import MemberIdentity
+from ..._state.group.member import Member
 from ..._wire.extra_messages import ConsumerGroupDescribeRequest
 from ...config import AdminConfig
 from ...error_codes import ErrorCode
@@ -569,7 +569,7 @@ class Admin:
         (group,) = names_of("group_id", [group_id])
         chosen = None if partitions is None else messages.partitions_of(partitions)
         self._check_open()
-        commits = Commits(self._config, group, self._brokers, self._coordinators, MemberIdentity)
+        commits = Commits(self._config, group, self._brokers, self._coordinators, Member(None))
         found = await commits.committed(chosen, timeout=timeout, name="list_group_offsets")
         return {tp: found_at for tp, found_at in sorted(found.items()) if found_at is not None}
 
@@ -598,7 +598,7 @@ class Admin:
         (group,) = names_of("group_id", [group_id])
         positions = messages.positions_of(offsets)
         self._check_open()
-        commits = Commits(self._config, group, self._brokers, self._coordinators, MemberIdentity)
+        commits = Commits(self._config, group, self._brokers, self._coordinators, Member(None))
         try:
             await commits.commit(positions, timeout=timeout, name="alter_group_offsets")
         except (CommitFailedError, MemberFencedError) as error:

@@ -64,10 +64,8 @@ class ConsumerBuiltin(Builtin):
     def _commit(client: ConsumerClient) -> interfaces.CommitManager:
         core, coordinators = client.core, client.manager("coordinator")
         topics = OffsetTopics(client.manager("metadata"), core.assignment)
-        member = core.member
-        identity, joining = lambda: member.identity, lambda: member.joining
         return Commits(
-            client.config, _group(client), client.brokers, coordinators, identity, topics, joining
+            client.config, _group(client), client.brokers, coordinators, core.member, topics
         )
 
     @staticmethod

@@ -19,7 +19,7 @@ from ..._net.brokers import Brokers
 from ..._net.deadlines import Call as RunningCall
 from ..._net.deadlines import run_call
 from ..._net.portions import PORTION, portions
-from ..._state.group.member import MemberIdentity
+from ..._state.group.member import Member, MemberIdentity
 from ...config import ClientConfig
 from ...error_codes import ErrorCode
 from ...errors import (
@@ -167,12 +167,11 @@ class _Order:
 
 
 class Commits:
-    """The commits of ``group``.
+    """The commits of ``member`` for ``group``.
 
-    ``identity`` returns the member that commits; one in no generation is a stand-alone committer.
-    ``joining`` returns whether the member is on its way into the next generation, which it may be
-    in already at the coordinator. ``topics`` has the topic ids of offsets; with ``None`` topics are
-    identified by name.
+    A member in no generation is a stand-alone committer. One that is joining may be in the next
+    generation already at the coordinator. ``topics`` has the topic ids of offsets; with ``None``
+    topics are identified by name.
     """
 
     def __init__(
@@ -181,17 +180,15 @@ class Commits:
         group: str,
         brokers: Brokers,
         coordinators: CoordinatorManager,
-        identity: Callable[[], MemberIdentity],
+        member: Member,
         topics: OffsetTopics | None = None,
-        joining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config = config
         self._group = group
         self._brokers = brokers
         self._coordinators = coordinators
-        self._identity = identity
+        self._member = member
         self._topics = topics
-        self._joining = joining
         # Commits reach the coordinator one at a time.
         self._order = trio.Lock()
         self._turn = reasons.WaitContext()  # of the commit whose turn it is
@@ -224,7 +221,7 @@ class Commits:
             await trio.lowlevel.checkpoint()
             return
         mine = _Commit(offsets, {} if self._topics is None else self._topics.of_positions(offsets))
-        began = self._identity()
+        began = self._member.identity
 
         async def attempt(call: RunningCall) -> None:
             ours = partial(self._check, call, began, check)
@@ -289,7 +286,7 @@ class Commits:
             if type(error) is not CommitFailedError:
                 raise
             raise commit_failed(self._group, call.last_error) from call.last_error
-        now = self._identity()
+        now = self._member.identity
         if began.joined and (not now.joined or now.member_id != began.member_id):
             raise commit_failed(self._group, call.last_error) from call.last_error
 
@@ -307,7 +304,7 @@ class Commits:
                 f"OffsetCommit to {node}", lambda: self._in_turn(node, commit, ours)
             )
         else:
-            identity = self._identity()
+            identity = self._member.identity
         if not failures:
             return
         failure = next(
@@ -330,8 +327,12 @@ class Commits:
         # next epoch already, and refuse this commit, before the response with that epoch has been
         # read here.
         stale = identity.epochs and failure.code == ErrorCode.STALE_MEMBER_EPOCH
-        stale |= self._joining() and failure.code == ErrorCode.ILLEGAL_GENERATION
-        if isinstance(failure, MemberFencedError) and self._identity() == identity and not stale:
+        stale |= self._member.joining and failure.code == ErrorCode.ILLEGAL_GENERATION
+        if (
+            isinstance(failure, MemberFencedError)
+            and self._member.identity == identity
+            and not stale
+        ):
             raise (
                 commit_failed(self._group) if identity.joined else _group_has_members(self._group)
             ) from failure
@@ -356,7 +357,7 @@ class Commits:
         try:
             ours()
             commit.delegate_to_newer(self._commits)
-            identity, failures = self._identity(), self._recreated(commit)
+            identity, failures = self._member.identity, self._recreated(commit)
             possible = {tp: position for tp, position in commit.left.items() if tp not in failures}
             for portion in portions(possible):
                 with reasons.reasoning(self._turn):
@@ -440,7 +441,7 @@ class Commits:
     async def _fetch_from(
         self, call: Call, node: Node, partitions: list[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        identity = self._identity()
+        identity = self._member.identity
         ids = self._ids(partitions or ())
         request = fetch_request(self._group, identity, partitions, ids)
         response = await call.step(
