@@ -7,8 +7,7 @@ from typing import Any
 
 from trikafka._state.producer.accumulator import Accumulator, BufferLimits
 from trikafka._state.producer.producer_batch import ProducerBatch
-from trikafka._state.producer.producer_state import Idempotent, NonIdempotent
-from trikafka._state.producer.sequences import ProducerIdentity
+from trikafka._state.producer.sequences import Idempotent, NonIdempotent, ProducerIdentity
 from trikafka._wire import _implementation
 from trikafka._wire.records import decode_records
 from trikafka.types import Record, RecordMetadata

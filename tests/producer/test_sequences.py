@@ -6,17 +6,15 @@ from collections.abc import Callable
 
 import pytest
 
-from trikafka._state.producer.producer_state import (
-    Idempotent,
-    NonIdempotent,
-    ProducerState,
-    Transactional,
-)
 from trikafka._state.producer.sequences import (
     FORGOTTEN_AFTER,
     MAX_EPOCH,
+    Idempotent,
+    NonIdempotent,
     PartitionSequences,
     ProducerIdentity,
+    ProducerState,
+    Transactional,
     on_wire,
 )
 from trikafka._state.producer.transaction_state import ProducerTransaction

@@ -24,13 +24,13 @@ from ..._state.cluster import ClusterSnapshot
 from ..._state.producer.accumulator import Accumulator, BufferLimits, Partitioner
 from ..._state.producer.batch_completion import OldestBatch
 from ..._state.producer.producer_batch import ProducerBatch
-from ..._state.producer.producer_state import (
+from ..._state.producer.sequences import (
     Idempotent,
     NonIdempotent,
+    ProducerIdentity,
     ProducerState,
     Transactional,
 )
-from ..._state.producer.sequences import ProducerIdentity
 from ..._state.producer.table_rows import RowGroup, Taken
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._state.producer.unknown_topics import UnknownTopics

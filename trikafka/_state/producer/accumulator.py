@@ -39,8 +39,7 @@ from .buffer_pool import BufferPool, Waiter
 from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
-from .producer_state import ProducerState
-from .sequences import ProducerIdentity
+from .sequences import ProducerIdentity, ProducerState
 from .table_rows import RowGroup, Taken
 from .topic_queues import PRODUCER_ID, BlockedSince, Queues, TopicQueues, not_added
 

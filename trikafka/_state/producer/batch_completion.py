@@ -29,7 +29,7 @@ from ...types import UnsentRecord
 from .buffer_pool import BufferPool
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
-from .producer_state import ProducerState
+from .sequences import ProducerState
 from .topic_queues import PRODUCER_ID, BlockedSince, Queues, not_added
 
 _REFUSED_NUMBERS = (OutOfOrderSequenceError, UnknownProducerIdError, ProducerFencedError)

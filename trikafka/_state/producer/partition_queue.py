@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from .producer_batch import ProducerBatch
-from .producer_state import ProducerState
-from .sequences import PartitionSequences
+from .sequences import PartitionSequences, ProducerState
 
 if TYPE_CHECKING:
     from ..._wire._fallback_producing import OpenBatches

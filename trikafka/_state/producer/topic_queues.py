@@ -14,7 +14,7 @@ from ...types import TopicPartition
 from .partition_chooser import PartitionChooser, Partitioning
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
-from .producer_state import ProducerState
+from .sequences import ProducerState
 
 #: The obstacle of batches of every broker that wait for a producer id.
 PRODUCER_ID = "producer id"

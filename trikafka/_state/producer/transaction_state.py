@@ -2,7 +2,7 @@
 
 The table holds the identity by which the coordinator knows the producer (producer id, epoch), the
 partitions and groups of the transaction, and why it failed. The transaction manager and, through
-:mod:`.producer_state`, the accumulator *report* what happened; no other module assigns to the
+:mod:`.sequences`, the accumulator *report* what happened; no other module assigns to the
 table's attributes.
 
 ===============  ===============================================  =================================
