@@ -210,9 +210,7 @@ async def test_revoked_partition_is_not_committed_late(
 
         async def late() -> None:
             with pytest.raises(PartitionNotOwnedError):
-                await consumer._parts.group.need_commits().commit(
-                    {T0: OffsetAndMetadata(1)}, check=check
-                )
+                await consumer._commits().commit({T0: OffsetAndMetadata(1)}, check=check)
 
         cluster.on("OffsetCommit", hold, 1)
         with trio.fail_after(20):

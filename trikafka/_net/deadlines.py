@@ -250,9 +250,9 @@ async def run_call(
         TrikafkaError: Any error of ``attempt`` that is not retriable, and a retriable one once
             ``config.call_retries`` are used up.
     """
-    limit = check_timeout(timeout, config.default_api_timeout)
+    limit = check_timeout(timeout, config.default_api_timeout_ms / 1000)
     with reasons.reasoning() as reason:
-        call = Call(name, limit, config.request_timeout, reason)
+        call = Call(name, limit, config.request_timeout_ms / 1000, reason)
         mine = _under_way.setdefault(id(config), [])
         mine.append(call)
         try:

@@ -16,6 +16,7 @@ from ...errors import (
     PollIntervalExceededError,
     from_code,
 )
+from ...interfaces import CommitManager
 from ...types import (
     GroupMembership,
     GroupMetadata,
@@ -94,7 +95,7 @@ class Committing(ConsumerBase):
         """
         check_timeout(timeout, 0.0)
         self._open()
-        commits, owned = self._parts.group.need_commits(), self._assignment.partitions
+        commits, owned = self._commits(), self._assignment.partitions
         todo = self._to_commit(offsets)
         began = {tp: (owned[tp], owned[tp].position) for tp in todo if tp in owned}
 
@@ -153,7 +154,7 @@ class Committing(ConsumerBase):
         """
         check_timeout(timeout, 0.0)
         self._open()
-        return await self._parts.group.need_commits().committed(
+        return await self._commits().committed(
             [checked_partition(tp) for tp in partitions], timeout=timeout
         )
 
@@ -163,7 +164,7 @@ class Committing(ConsumerBase):
         Raises:
             ConfigurationError: The consumer has no ``group_id``.
         """
-        self._parts.group.need_commits()
+        self._commits()
         identity = self._parts.core.member.identity
         assert self._config.group_id is not None
         if not (self._subscription.grouped and identity.joined):
@@ -236,12 +237,21 @@ class Committing(ConsumerBase):
         Raises:
             ConfigurationError: The consumer has no ``group_id``, or auto commit is on.
         """
-        self._parts.group.need_commits()
+        self._commits()
         if self._parts.group.auto_commit is not None:
             raise ConfigurationError(
                 "offsets that a transaction commits must not be committed by the consumer too: "
                 "set enable_auto_commit=False"
             )
+
+    def _commits(self) -> CommitManager:
+        """Return the commit manager. Raises :exc:`ConfigurationError` without a group."""
+        commits = self._parts.group.commits
+        if commits is None:
+            raise ConfigurationError(
+                "committed offsets belong to a group; open the consumer with a group_id"
+            )
+        return commits
 
     def _to_commit(self, offsets: ToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
         owned = self._assignment.partitions

@@ -212,14 +212,6 @@ class ConsumerGroup:
             partitions, timeout=min(left, self._config.default_api_timeout)
         )
 
-    def need_commits(self) -> CommitManager:
-        """Return the commit manager. Raises :exc:`ConfigurationError` without a group."""
-        if self.commits is None:
-            raise ConfigurationError(
-                "committed offsets belong to a group; open the consumer with a group_id"
-            )
-        return self.commits
-
     def commit_failed(self) -> CommitFailedError:
         """Return the error of a commit by a member that the group has removed."""
         return commit_failed(self._config.group_id or "")
