@@ -266,7 +266,6 @@ def test_signals_are_notified_by_their_owners() -> None:
 #: The modules of the produce manager, which alone changes the accumulator.
 MANAGER = (
     "_managers/producer/produce.py",
-    "_managers/producer/produce_room.py",
     "_managers/producer/produce_senders.py",
 )
 #: Methods of a batch and its timeline that others than the accumulator may read or

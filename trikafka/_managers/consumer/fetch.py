@@ -190,7 +190,8 @@ class Fetcher:
                 await retry.wait()
 
     def _went_well(self, node_id: int, retry: Retry) -> None:
-        retry.reset()
+        if retry.failures:
+            retry.reset()
         if self._told.pop(node_id, None) is not None:
             _log.info("fetching from broker %d again", node_id)
 
@@ -278,7 +279,7 @@ class Fetcher:
             message = self._message(contents, room, share, wait_ms)
             self._buffer.fetch_begun(node.node_id, room)
             try:
-                connection.begin(message, ended, self._config.request_timeout + wait_ms / 1000)
+                connection.begin(message, ended, (self._config.request_timeout_ms + wait_ms) / 1000)
             except BaseException:
                 self._buffer.fetch_ended(node.node_id)
                 raise

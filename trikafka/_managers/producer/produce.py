@@ -2,7 +2,7 @@
 
 Its tasks are ``follow`` (leaders, from the metadata), ``expire`` (delivery timeouts), the producer
 id (:mod:`.producer_id`), and a sender for each broker (:mod:`.produce_senders`). Callers that find
-no room wait in :mod:`.produce_room`.
+no room wait in the order of their arrival.
 """
 
 from __future__ import annotations
@@ -50,7 +50,6 @@ from ...errors import (
 from ...interfaces import MetadataManager, TopicInfo
 from ...types import BrokerLatency, TopicPartition
 from .outcomes import FailureLog, Watch, WatchedCounters, settled
-from .produce_room import Room
 from .produce_senders import Senders
 from .producer_id import ProducerIds
 
@@ -60,6 +59,24 @@ T = TypeVar("T")
 Fields = tuple[str, bytes | None, bytes | None, HeaderPairs, int | None, int | None]
 #: How many batches expire before other tasks run.
 _STEP = 1_000
+
+
+class _Waiter:
+    """A task that waits for room."""
+
+    __slots__ = ("_turn",)
+
+    def __init__(self) -> None:
+        self._turn = trio.Event()
+
+    def set(self) -> None:
+        """Wake the task, so that it looks again."""
+        self._turn.set()
+
+    async def wait(self) -> None:
+        """Wait for the next ``set``."""
+        self._turn = trio.Event()
+        await self._turn.wait()
 
 
 class BatchProducing(Generic[Ack]):
@@ -123,7 +140,8 @@ class BatchProducing(Generic[Ack]):
             ignore_keys=config.partitioner_ignore_keys,
             adaptive=config.partitioner_adaptive_partitioning_enable,
         )
-        self._room = Room(self._accumulator)
+        #: True once no more records are accepted.
+        self.closed = False
         self._senders.send_from(self._accumulator)
 
     async def run(self) -> None:
@@ -158,11 +176,6 @@ class BatchProducing(Generic[Ack]):
         return self._senders.latency()
 
     # --- records in -------------------------------------------------------------------------------
-
-    @property
-    def closed(self) -> bool:
-        """True once no more records are accepted."""
-        return self._room.closed
 
     @property
     def waiting(self) -> int:
@@ -260,12 +273,30 @@ class BatchProducing(Generic[Ack]):
     async def wait_for_room(
         self, take: Callable[[], T | None], topic: str, partition: int | None
     ) -> T:
-        """Wait for the caller's turn and until ``take`` finds room; see :meth:`Room.wait_for`."""
-        return await self._room.wait_for(take, topic, partition)
+        """Wait for the caller's turn and until ``take`` finds room; return its result.
+
+        On cancellation nothing has been taken. Raises a retriable error when the topic or partition
+        is gone, :exc:`trio.ClosedResourceError` when closed meanwhile.
+        """
+        waiter, pool = _Waiter(), self._accumulator.pool
+        self._accumulator.add_waiter(waiter)
+        try:
+            while not self.closed:
+                if pool.is_first(waiter):
+                    taken = take()
+                    if taken is not None:
+                        return taken
+                    if not self.knows(topic, partition):
+                        raise no_topic(topic)
+                await waiter.wait()
+            raise trio.ClosedResourceError("the producer was closed")
+        finally:
+            pool.leave(waiter)
 
     def knows(self, topic: str, partition: int | None) -> bool:
         """Return whether the partition of a record is known, so that only room can be missing."""
-        return self._room.knows(topic, partition)
+        count = self._accumulator.partition_count(topic)
+        return count is not None and (partition is None or partition < count)
 
     # --- the end ----------------------------------------------------------------------------------
 
@@ -284,7 +315,8 @@ class BatchProducing(Generic[Ack]):
 
         Callers that wait for room get :exc:`trio.ClosedResourceError`.
         """
-        self._room.close()
+        self.closed = True
+        self._accumulator.pool.wake(everybody=True)
 
     def drop(self, error: Exception, at_most: float = math.inf, *, unsent: bool = False) -> bool:
         """Fail the records that have no outcome, including those in flight.
