@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
@@ -33,6 +34,7 @@ from .interfaces import (
     ManagerKind,
     MembershipObserver,
     Observer,
+    ProduceManager,
     ProducerObserver,
     RebalanceListener,
     Sink,
@@ -45,6 +47,15 @@ ENTRY_POINT_GROUP = "trikafka"
 _log = logging.getLogger("trikafka.plugins")
 #: The name of trikafka's own plugin as it appears in errors.
 BUILTIN = repr("trikafka")
+#: The members of contracts that were renamed: the present name, and the name in the last release.
+#: The old names work until the next release, in plugins' objects and in trikafka's.
+_RENAMED: Mapping[type, Mapping[str, str]] = {
+    ProduceManager: {
+        "flush_batches": "hurry",
+        "partitions_added": "admitted",
+        "wait_none_in_flight": "landed",
+    }
+}
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 #: Marks a function or method as the implementation of a hook.
@@ -409,6 +420,8 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         raise PluginError(
             f"plugin {name}: {hook} is async; a hook is a plain function that returns an object"
         )
+    if shape is not None and shape in _RENAMED:
+        answer = _under_present_names(name, answer, shape)
     if shape is not None and (missing := missing_members(answer, shape)):
         raise PluginError(
             f"plugin {name}: {hook} returned {type(answer).__name__}, which is no "
@@ -429,6 +442,53 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
             "be plain functions"
         )
     return answer
+
+
+class _PresentNames:
+    """A plugin's object whose members have the names of the last release."""
+
+    def __init__(self, thing: object, names: Mapping[str, str]) -> None:
+        self._thing = thing
+        self._names = names
+
+    def __repr__(self) -> str:
+        return repr(self._thing)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._thing, self._names.get(name, name))
+
+
+def _under_present_names(plugin: str, answer: object, shape: type) -> object:
+    """Return the answer with the present names of a contract's members.
+
+    Warns of each member that has only its name of the last release.
+    """
+    old = {
+        now: before
+        for now, before in _RENAMED[shape].items()
+        if not _has(answer, now, shape) and hasattr(answer, before)
+    }
+    for now, before in old.items():
+        warnings.warn(
+            f"plugin {plugin}: {_renamed(shape, now, before)}", DeprecationWarning, stacklevel=2
+        )
+    return _PresentNames(answer, old) if old else answer
+
+
+def renamed_member(thing: object, shape: type, name: str) -> Any:
+    """Return the member of ``thing`` that was called ``name`` in the last release, with a warning.
+
+    Raises :exc:`AttributeError` if the contract ``shape`` never had such a member.
+    """
+    for now, before in _RENAMED.get(shape, {}).items():
+        if name == before:
+            warnings.warn(_renamed(shape, now, before), DeprecationWarning, stacklevel=3)
+            return getattr(thing, now)
+    raise AttributeError(f"{type(thing).__name__!r} object has no attribute {name!r}")
+
+
+def _renamed(shape: type, now: str, before: str) -> str:
+    return f"{shape.__name__}.{before} is called {now}; the old name goes with the next release"
 
 
 def _warn_of_strange_methods(plugin: str, observer: object, points: Collection[str]) -> None:

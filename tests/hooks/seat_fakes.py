@@ -623,7 +623,7 @@ class OneAfterAnother:
         )
         return None if batch is None else OwnTaken(batch, len(batch.records) - 1, start + 1)
 
-    def hurry(self, batches: Iterable[Any]) -> None: ...
+    def flush_batches(self, batches: Iterable[Any]) -> None: ...
 
     @property
     def requests_in_flight(self) -> int:
@@ -760,7 +760,7 @@ class OneAfterAnother:
         self._identity = identity
         self._sequences.clear()
 
-    def admitted(self) -> None:
+    def partitions_added(self) -> None:
         self._notify()
 
     def delayed(self, error: Exception) -> None:
@@ -777,7 +777,7 @@ class OneAfterAnother:
             self._settle(batch, None, error)
         return False
 
-    async def landed(self) -> None:
+    async def wait_none_in_flight(self) -> None:
         while self._in_flight:
             await self._changed.wait()
 
@@ -858,7 +858,7 @@ class FirstVersion:
             await trio.sleep(0.1)
         elif number == self._state.number:
             self._state.added(missing)
-            self._produce.admitted()
+            self._produce.partitions_added()
 
     async def begin(self, *, timeout: float | None = None) -> int:
         await trio.lowlevel.checkpoint()
@@ -945,7 +945,7 @@ class FirstVersion:
         self._state.check("abort")
         self._state.aborting()
         self._produce.drop(TransactionAbortableError("aborted"))
-        await self._produce.landed()
+        await self._produce.wait_none_in_flight()
         await self._end(commit=False)
 
     async def _end(self, *, commit: bool) -> None:

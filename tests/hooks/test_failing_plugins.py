@@ -41,7 +41,7 @@ SILENT = {(kind, "run", "hangs") for kind in ("metadata", "fetch", "heartbeat", 
     ("transactions", "run", "hangs"),
 }
 #: The members of the produce manager that a transactions manager calls.
-IN_TRANSACTIONS = ("identify", "admitted", "delayed", "landed")
+IN_TRANSACTIONS = ("identify", "partitions_added", "delayed", "wait_none_in_flight")
 
 
 class Faulty:

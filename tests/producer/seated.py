@@ -140,7 +140,7 @@ class Records:
         self._admitted.set()
         return False
 
-    def admitted(self) -> None:
+    def partitions_added(self) -> None:
         self._admitted.set()
 
     def delayed(self, error: Exception) -> None:
@@ -149,7 +149,7 @@ class Records:
     def identify(self, identity: Collection[int]) -> None:
         pass
 
-    async def landed(self) -> None:
+    async def wait_none_in_flight(self) -> None:
         if self._flying is not None:
             await self._flying.wait()
 

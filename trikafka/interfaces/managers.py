@@ -522,7 +522,7 @@ class ProduceManager(Protocol):
             The rows taken; ``None`` if there is no room.
         """
 
-    def hurry(self, batches: Iterable[Any]) -> None:
+    def flush_batches(self, batches: Iterable[Any]) -> None:
         """Send these batches without lingering."""
 
     @property
@@ -604,7 +604,7 @@ class ProduceManager(Protocol):
         No batch is waiting at that time.
         """
 
-    def admitted(self) -> None:
+    def partitions_added(self) -> None:
         """Resume sending: partitions have joined the transaction and may be written to."""
 
     def delayed(self, error: Exception) -> None:
@@ -625,7 +625,7 @@ class ProduceManager(Protocol):
             True if batches are left.
         """
 
-    async def landed(self) -> None:
+    async def wait_none_in_flight(self) -> None:
         """Wait until no request is in flight."""
 
 

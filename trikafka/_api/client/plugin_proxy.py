@@ -29,7 +29,7 @@ from ..._net.deadlines import GRACE
 from ..._state.assignors import Assignment, Assignor, MemberSubscription
 from ...errors import KafkaTimeoutError, PluginError, RequestTimedOutError, TrikafkaError
 from ...errors.groups import unwrapped
-from ...hooks import members_of
+from ...hooks import members_of, renamed_member
 from ...interfaces import Call, Partitioner, RebalanceListener
 from ...types import TopicPartition
 from .matching import describe, matches
@@ -117,7 +117,11 @@ class PluginProxy:
     def __getattr__(self, name: str) -> Any:
         """Return an attribute or property of the contract."""
         if name.startswith("_") or name not in members_of(self._shape):
-            raise AttributeError(f"{name!r} is not part of the contract {self._shape.__name__}")
+            try:
+                return renamed_member(self, self._shape, name)
+            except AttributeError:
+                text = f"{name!r} is not part of the contract {self._shape.__name__}"
+                raise AttributeError(text) from None
         try:
             value = getattr(self._thing, name)
         except TrikafkaError:

@@ -165,7 +165,7 @@ class ArrowSending:
         """
         tally = self._tally
         tally.claim()
-        self._manager.hurry(tally.waiting)
+        self._manager.flush_batches(tally.waiting)
         for batch in list(tally.waiting):
             await _settled(batch)
             tally.gather()  # one by one, while the brokers work on the next

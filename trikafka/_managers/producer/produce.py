@@ -11,7 +11,7 @@ import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import trio
 
@@ -47,7 +47,8 @@ from ...errors import (
     from_code,
     no_topic,
 )
-from ...interfaces import MetadataManager, TopicInfo
+from ...hooks import renamed_member
+from ...interfaces import MetadataManager, ProduceManager, TopicInfo
 from ...types import BrokerLatency, TopicPartition
 from .outcomes import FailureLog, Watch, WatchedCounters, settled
 from .produce_senders import Senders
@@ -225,7 +226,7 @@ class BatchProducing(Generic[Ack]):
         """Take rows of a table; see :meth:`Accumulator.extend`."""
         return self._accumulator.extend(topic, columns, group, start, admitted)
 
-    def hurry(self, batches: Iterable[ProducerBatch]) -> None:
+    def flush_batches(self, batches: Iterable[ProducerBatch]) -> None:
         """End the linger of these batches.
 
         Open ones go on taking records until they are sent.
@@ -343,7 +344,7 @@ class BatchProducing(Generic[Ack]):
         """Use this producer id and epoch from now on; sequence numbers start again at 0."""
         self._accumulator.identified(ProducerIdentity(*identity), restart=True)
 
-    def admitted(self) -> None:
+    def partitions_added(self) -> None:
         """Send batches whose partitions the transaction's coordinator knows by now."""
         self._accumulator.wake()
 
@@ -351,9 +352,15 @@ class BatchProducing(Generic[Ack]):
         """Record ``error`` as the cause, should a waiting batch expire now."""
         self._accumulator.delayed(error)
 
-    async def landed(self) -> None:
+    async def wait_none_in_flight(self) -> None:
         """Wait until nothing is in flight."""
         await self._senders.wait_none_in_flight()
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a member by its name in the last release, with a warning."""
+            return renamed_member(self, ProduceManager, name)
 
     # --- tasks ------------------------------------------------------------------------------------
 

@@ -179,7 +179,7 @@ class TransactionEnds:
                 return
             if not pending.commit and version < 2:
                 # See above: a request that arrives after the abort would begin another transaction.
-                await self._produce.landed()
+                await self._produce.wait_none_in_flight()
                 await self._offsets.ended()
             following = await self._ended_by_coordinator(pending, version)
             upgraded = self._coordinator.version > version

@@ -428,7 +428,7 @@ class Transactions:
                 continue
             self._transaction.added(added)
             if added:
-                self._produce.admitted()
+                self._produce.partitions_added()
             if error is None:
                 retry.reset()
                 continue
