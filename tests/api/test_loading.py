@@ -1,64 +1,75 @@
-"""Imports of a program's first client: a few modules at a time, with turns for other tasks between."""
+"""Imports of a program's first client, in a thread beside the event loop."""
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 
-from trikafka._api.client import loading
-
 PROGRAM = """
-import json, sys, trio
+import sys, threading, time, trio
 import trikafka
 from trikafka import open_admin, open_consumer, open_producer  # which costs little
-from trikafka._api.client import loading
 
-def ours():
-    return {name for name in sys.modules if name.partition(".")[0] in ("trikafka", "kafka", "pluggy", "cramjam")}
+OURS = ("trikafka", "kafka", "pluggy", "cramjam")
+assert "kafka" not in sys.modules and "trikafka._managers" not in sys.modules
 
-class Steps(trio.abc.Instrument):
-    def __init__(self):
-        self.begun_with, self.steps = ours(), []
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in OURS:
+            in_loop = threading.current_thread() is threading.main_thread()
+            print("in the loop" if in_loop else "in a thread")
+            begun, limit = len(ticks), time.monotonic() + 10
+            while not in_loop and len(ticks) < begun + 2 and time.monotonic() < limit:
+                time.sleep(0.001)
+            if not in_loop and len(ticks) < begun + 2:
+                print("stood still")
 
-    def before_task_step(self, task):
-        self.before = ours()
+ticks = []
 
-    def after_task_step(self, task):
-        self.steps.append(sorted(ours() - self.before))
-
-imported = []
-def import_one(name, real=loading.import_module):
-    before = ours()
-    module = real(name)
-    imported.append(sorted(ours() - before))
-    return module
-loading.import_module = import_one
+async def tick():
+    while True:
+        ticks.append(None)
+        await trio.sleep(0.001)
 
 async def main():
-    try:
-        async with OPENED(bootstrap_servers="localhost:1"):
-            pass
-    except trikafka.BootstrapError:
-        pass
-    await trio.lowlevel.checkpoint()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        for _ in range(CLIENTS):
+            nursery.start_soon(use)
+        while done < CLIENTS:
+            await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
+    print("again")
+    await use()
 
-steps = Steps()
-trio.run(main, instruments=[steps])
-print(json.dumps({"early": sorted(steps.begun_with), "steps": [step for step in steps.steps if step], "imported": imported}))
+done = 0
+
+async def use():
+    global done
+    try:
+        with trio.fail_after(60):
+            async with OPENED(bootstrap_servers="localhost:1"):
+                pass
+    except trikafka.BootstrapError:
+        done += 1
+
+sys.meta_path.insert(0, Watch())
+trio.run(main)
 """
 
 
-def opened(name: str, settings: str = "") -> Any:
-    program = PROGRAM.replace("OPENED", name).replace('"localhost:1"', f'"localhost:1"{settings}')
+def searched(opened: str, settings: str = "", clients: int = 1) -> tuple[list[str], list[str]]:
+    """Return where each module was searched for: for the first clients, and for one after them."""
+    program = PROGRAM.replace("OPENED", opened).replace("CLIENTS", str(clients))
+    program = program.replace('"localhost:1"', f'"localhost:1"{settings}')
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    first, _, later = done.stdout.partition("again\n")
+    return first.splitlines(), later.splitlines()
 
 
 USED = """
@@ -97,7 +108,6 @@ def test_consumer_brings_its_functions() -> None:
         "run_tasks",
         "ensure_topics",
         "process",
-        "sink_batches",
         "RetryPolicy",
         "NewTopic",
         "dead_letter_headers",
@@ -121,76 +131,63 @@ def test_producer_brings_its_transactions() -> None:
     )
 
 
+SASL = ", security_protocol='SASL_PLAINTEXT', sasl_mechanism="
+
+
 @pytest.mark.parametrize(
-    "settings",
+    ("opened", "settings"),
     [
-        "sasl_mechanism='PLAIN', sasl_plain_username='a', sasl_plain_password='b'",
-        "sasl_mechanism='OAUTHBEARER', sasl_oauth_token_endpoint_url='https://localhost:1/', "
-        "sasl_oauth_client_id='a',"
-        " sasl_oauth_client_secret='b'",
+        ("open_consumer", ""),
+        ("open_producer", ""),
+        ("open_admin", ""),
+        ("open_admin", f"{SASL}'PLAIN', sasl_plain_username='a', sasl_plain_password='b'"),
+        (
+            "open_admin",
+            f"{SASL}'OAUTHBEARER', sasl_oauth_token_endpoint_url='https://localhost:1/', "
+            "sasl_oauth_client_id='a', sasl_oauth_client_secret='b'",
+        ),
     ],
 )
-def test_sasl_is_imported_in_small_steps(settings: str) -> None:
-    seen = opened("open_admin", f", security_protocol='SASL_PLAINTEXT', {settings}")
-    assert [step for step in seen["steps"] if "trikafka._net.auth" in step]
-    loaded = {module for modules in seen["imported"] for module in modules}
-    outside = [
-        module
-        for step in seen["steps"]
-        for module in step
-        if module not in loaded.union(loading._PACKAGES)
-    ]
-    assert not outside, f"imported by nobody's step: {outside}"
+def test_first_client_is_imported_in_a_thread(opened: str, settings: str) -> None:
+    """The loop turns while each module is imported, and a later client imports nothing."""
+    first, later = searched(opened, settings)
+    assert len(first) > 100
+    assert set(first) == {"in a thread"}
+    assert later == []
 
 
-@pytest.mark.parametrize("name", ["open_consumer", "open_producer", "open_admin"])
-def test_first_client_is_imported_in_small_steps(name: str) -> None:
-    seen = opened(name)
-    assert not [
-        module
-        for module in seen["early"]
-        if module.startswith(("trikafka._managers.", "kafka.protocol.metadata"))
-    ]
-    assert sum(map(len, seen["steps"])) > 100
-    for step in seen["steps"]:
-        # pluggy has thirteen tiny modules. Further modules belong in the loader's list, each after
-        # its dependencies.
-        assert len(step) <= (13 if "pluggy" in step else 12), (
-            f"imported without a checkpoint between: {step}"
-        )
-    loaded = {module for modules in seen["imported"] for module in modules}
-    # The modules of message packages are imported by then. Their bodies run at the first use of a
-    # message.
-    outside = [
-        module
-        for step in seen["steps"]
-        for module in step
-        if module not in loaded.union(loading._PACKAGES)
-    ]
-    assert not outside, f"imported by nobody's step: {outside}"
-    # Similar topic names need no import before a topic is missing.
-    assert name == "open_admin" or not [
-        module for module in loaded if module.startswith("kafka.protocol.admin")
-    ]
+def test_clients_share_the_first_import() -> None:
+    """No task waits in the loop for a module that another client's thread imports."""
+    first, later = searched("open_consumer", clients=5)
+    assert set(first) == {"in a thread"}
+    assert later == []
 
 
-def test_second_client_imports_nothing() -> None:
-    program = PROGRAM.replace(
-        "    await trio.lowlevel.checkpoint()", "    imported.clear()\n    await again()"
-    ).replace(
-        "steps = Steps()",
-        "async def again():\n    try:\n        async with "
-        "OPENED(bootstrap_servers='localhost:1'): pass\n"
-        "    except trikafka.BootstrapError: pass\n\nsteps = Steps()",
-    )
+VIRTUAL = """
+import trio, trikafka
+from trikafka.testing import ScriptedCluster
+
+async def main():
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with trio.fail_after(1):
+            async with trikafka.open_producer(
+                bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+            ):
+                print("open at", trio.current_time() - began)
+
+clock = trio.testing.MockClock(autojump_threshold=0)
+began = clock.current_time()
+trio.run(main, clock=clock)
+"""
+
+
+def test_virtual_time_stands_during_imports() -> None:
+    """A virtual clock would jump to the next deadline while a thread imports."""
+    program = "import trio.testing" + VIRTUAL
     done = subprocess.run(
-        [sys.executable, "-c", program.replace("OPENED", "open_consumer")],
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=180
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["imported"] == []
+    assert (done.returncode, done.stdout) == (0, "open at 0.0\n"), done.stderr
 
 
 def test_message_packages_stay_whole_for_others() -> None:

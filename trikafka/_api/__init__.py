@@ -1,5 +1,5 @@
 """The public clients (consumer, producer, admin), the functions that open them, and exports."""
 
-from .. import (
-    _kafka_python as _kafka_python,
-)  # before any import of kafka-python in this package
+from .._kafka_python import allow_schemas
+
+allow_schemas()

@@ -1,4 +1,6 @@
 """The bytes that trikafka reads and writes: messages, record batches, columns. No I/O."""
 
-# Before anything in this package imports a module of kafka-python.
-from .. import _kafka_python as _kafka_python
+from .._kafka_python import allow_schemas
+
+allow_schemas()
+import kafka as kafka  # noqa: E402  # all its message classes are made while the filter is set

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from kafka.protocol.api_message import ApiMessage
 
+from .._kafka_python import allow_schemas
+
 _OURS = "trikafka._wire.schemas"
+allow_schemas()
 
 
 class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]

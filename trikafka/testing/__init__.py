@@ -5,7 +5,7 @@ the faults that a test asks for. :func:`assert_all_awaits_cancellable` cancels a
 checkpoint.
 """
 
-from .. import _kafka_python as _kafka_python  # first: loads kafka-python without its warnings
+from .. import _wire as _wire  # first: imports kafka-python without its warnings
 from .batches import control_batch, encode_batch
 from .cancellation import assert_all_awaits_cancellable
 from .cluster import ScriptedCluster

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 
 import trio
+from kafka.protocol.admin import DescribeTopicPartitionsRequest
 
-from ..._kafka_python import defer
 from ..._net.brokers import Brokers
 from ..._net.singleflight import StartSoon
 from ..._state.cluster import ClusterSnapshot
@@ -65,11 +65,6 @@ class MissingTopics:
             self._start_soon(self._look, missing[:_BEGINNING], node)
 
     async def _look(self, beginning: str, node: Node) -> None:
-        # Imported here, without the body of the package, which loads all messages of the admin
-        # client: few clients ever miss a topic.
-        defer("kafka.protocol.admin")
-        from kafka.protocol.admin.topics import DescribeTopicPartitionsRequest
-
         cursor = DescribeTopicPartitionsRequest.Cursor(topic_name=beginning, partition_index=0)
         request = DescribeTopicPartitionsRequest(
             topics=[], response_partition_limit=_PAGE, cursor=cursor

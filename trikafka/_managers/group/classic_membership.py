@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
+from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer.group import LeaveGroupRequest
 
 from ..._net.gather import with_background
@@ -260,10 +261,6 @@ class ClassicMembership(MembershipBase):
         )
         assigned = set(mine)
         if joined.members.keys() != {self._member.identity.member_id}:
-            # Imported here: the module loads all messages of the admin client, and only a static
-            # leader's return needs it.
-            from kafka.protocol.admin import DescribeGroupsRequest
-
             request = DescribeGroupsRequest(
                 groups=[self._group], include_authorized_operations=False
             )

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from ..._kafka_python import defer
+from kafka.protocol.admin import DescribeConfigsRequest
+
 from ..._net.brokers import Purpose
 from ...config import ConsumerConfig
 from ...errors import AuthenticationError, TrikafkaError, from_code
@@ -103,10 +104,6 @@ class GroupSession:
             )
 
     async def _ask(self) -> float | None:
-        # The module alone: the body of its package would import all messages of the admin client.
-        defer("kafka.protocol.admin")
-        from kafka.protocol.admin.configs import DescribeConfigsRequest
-
         resource = DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=_GROUP_RESOURCE, resource_name=self._group, configuration_keys=[_CONFIG]
         )
