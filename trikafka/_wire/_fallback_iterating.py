@@ -69,8 +69,8 @@ class RecordIterator:
     live, the task is not cancelled, Ctrl-C is not pending, and the last checkpoint was less than
     ``turn`` seconds ago. The pure implementation always takes the complete way.
 
-    ``context`` has the running task as ``task``, or is ``None`` where Trio's internals are not the
-    known ones: there is no fast way then. ``now`` gives the time if the clock is not the system's.
+    ``current_task`` returns the running task, or is ``None`` where Trio's tasks have not the known
+    attributes: there is no fast way then. ``now`` gives the time if the clock is not the system's.
     """
 
     __slots__ = ("_wait",)
@@ -79,7 +79,7 @@ class RecordIterator:
         self,
         wait: Callable[[], Coroutine[Any, Any, Record]],
         turn: float,
-        context: object | None,
+        current_task: Callable[[], object] | None,
         now: Callable[[], float] | None,
     ) -> None:
         self._wait = wait

@@ -58,7 +58,7 @@ class RecordIterator:
         self,
         wait: Callable[[], Coroutine[Any, Any, Record]],
         turn: float,
-        context: object | None,
+        current_task: Callable[[], object] | None,
         now: Callable[[], float] | None,
     ) -> None: ...
     def __aiter__(self) -> Self: ...

@@ -100,7 +100,7 @@ cdef class RecordIterator:
     """See ``_fallback_iterating``."""
 
     cdef object wait
-    cdef object context
+    cdef object current_task
     cdef object now
     cdef Cursor cursor
     cdef double turn  # seconds
@@ -108,8 +108,8 @@ cdef class RecordIterator:
     cdef int64_t begun_ns
     cdef double begun  # by ``now``
 
-    def __cinit__(self, wait, double turn, context, now):
-        self.wait, self.context, self.now = wait, context, now
+    def __cinit__(self, wait, double turn, current_task, now):
+        self.wait, self.current_task, self.now = wait, current_task, now
         self.turn, self.turn_ns = turn, <int64_t>(turn * 1e9)
         self.cursor, self.begun, self.begun_ns = None, -1e300, 0
 
@@ -125,7 +125,7 @@ cdef class RecordIterator:
         return made
 
     def follow(self, Cursor cursor):
-        self.cursor = None if self.context is None else cursor
+        self.cursor = None if self.current_task is None else cursor
 
     def turn_begun(self):
         if self.now is None:
@@ -137,7 +137,7 @@ cdef class RecordIterator:
         """Return whether the next record may be delivered without a checkpoint."""
         if self.cursor is None or not self.cursor.live or not self.in_turn():
             return False
-        task = self.context.task
+        task = self.current_task()
         return not task._cancel_status.effectively_cancelled and not task._runner.ki_pending
 
     cdef bint in_turn(self) except -1:

@@ -41,24 +41,22 @@ def record_iterator(whole_way: Callable[[], Coroutine[Any, Any, Record]]) -> Rec
     # be asked.
     own_clock = type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
     return _implementation.current.RecordIterator(
-        whole_way, TURN, _context(), None if own_clock else trio.current_time
+        whole_way, TURN, _current_task(), None if own_clock else trio.current_time
     )
 
 
-def _context() -> object | None:
-    """Return Trio's context of the running task, for a cheap check for cancellation.
+def _current_task() -> Callable[[], object] | None:
+    """Return Trio's function for the running task; ``None`` if its tasks have other attributes.
 
-    ``None`` if this version of Trio lacks what ``checkpoint_if_cancelled`` looks at. The check
-    happens for every record, and the public way costs more than all the rest of a record.
+    Each record looks at two attributes of the task that ``checkpoint_if_cancelled`` looks at. They
+    are not public, so their presence is checked here. The public ways cost more than all the rest
+    of a record (0.2 µs): 0.7 µs and more for ``current_effective_deadline``, 0.8 µs for a
+    checkpoint. The call of this function is 0.03 µs of it.
     """
+    task: Any = trio.lowlevel.current_task()
     try:
-        from trio._core._run import GLOBAL_RUN_CONTEXT
-
-        task: Any = GLOBAL_RUN_CONTEXT.task
-        known = task is trio.lowlevel.current_task()
-        known &= isinstance(task._cancel_status.effectively_cancelled, bool) and isinstance(
-            task._runner.ki_pending, bool
-        )
-    except (ImportError, AttributeError):
+        known = isinstance(task._cancel_status.effectively_cancelled, bool)
+        known &= isinstance(task._runner.ki_pending, bool)
+    except AttributeError:
         return None
-    return GLOBAL_RUN_CONTEXT if known else None
+    return trio.lowlevel.current_task if known else None
