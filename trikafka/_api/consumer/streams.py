@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Protocol, Self
 
 import trio
@@ -34,6 +34,7 @@ from .partition_stream import PartitionStream
 from .receiving import Readers
 
 _log = logging.getLogger("trikafka.streams")
+_FIRST_LOOK, _LAST_LOOK = 0.001, 0.05  # seconds
 
 
 class PartitionStreams:
@@ -166,18 +167,11 @@ class Streams:
         chosen = [stream for stream in self._open.values() if stream.partition in going]
         if not any(stream._in_use for stream in chosen):
             return
-        # A handler may end without asking for more: it is cancelled, or raises. Then the wait must
-        # end too, and Trio has no event for the end of a task that someone else started. So an
-        # instrument looks at each task that exits, but only while a handler is really waited for:
-        # instruments are called for every task of the whole run.
-        exits = _TaskExits(self._core.wake.commit)
-        trio.lowlevel.add_instrument(exits)
-        try:
-            with trio.move_on_at(until):
-                while any(stream._in_use for stream in chosen):
-                    await self._core.signals.commit.wait()
-        finally:
-            trio.lowlevel.remove_instrument(exits)
+        with trio.move_on_at(until):
+            await _once(
+                lambda: not any(stream._in_use for stream in chosen),
+                self._core.signals.commit.wait,
+            )
         if late := [str(stream.partition) for stream in chosen if stream._in_use]:
             _log.warning(
                 "the handlers of %s did not return in time: what they hold will be seen again",
@@ -305,18 +299,13 @@ class Streams:
 
     async def returned(self) -> None:
         """Wait until one of the stuck handlers asks for more, or until its task ends."""
-        exits = _TaskExits(self._look_for_exits)
-        trio.lowlevel.add_instrument(exits)
-        try:
-            self._look_for_exits()
-            while self._stuck and not self._back.is_set():
-                await self._back.wait()
-        finally:
-            trio.lowlevel.remove_instrument(exits)
 
-    def _look_for_exits(self) -> None:
-        for stream in [stream for stream in self._stuck if not stream._attended]:
-            self.came_back(stream)
+        def is_back() -> bool:
+            for stream in [stream for stream in self._stuck if not stream._attended]:
+                self.came_back(stream)
+            return not self._stuck or self._back.is_set()
+
+        await _once(is_back, self._back.wait)
 
     def held(self, now: float) -> dict[TopicPartition, str]:
         """Return the partitions whose handlers hold a record for too long, with a sentence each."""
@@ -409,11 +398,15 @@ class Streams:
             self._core.end_stream(assigned)
 
 
-class _TaskExits(trio.abc.Instrument):
-    """A callback for the end of each task: a handler may end without asking for more."""
+async def _once(is_so: Callable[[], bool], changed: Callable[[], Awaitable[object]]) -> None:
+    """Wait until ``is_so()``: look after each ``changed()``, and from time to time.
 
-    def __init__(self, tell: Callable[[], None]) -> None:
-        self._tell = tell
-
-    def task_exited(self, task: trio.lowlevel.Task) -> None:
-        self._tell()
+    A handler may end without asking for more: it is cancelled, or raises. Trio has no event for the
+    end of a task that someone else started, and an instrument would be called for every task of the
+    whole run. So the wait looks again after 1 ms, then after twice as long each time, up to 50 ms.
+    """
+    pause = _FIRST_LOOK
+    while not is_so():
+        with trio.move_on_after(pause):
+            await changed()
+        pause = min(2 * pause, _LAST_LOOK)
