@@ -88,6 +88,18 @@ async def test_collector_waits_for_a_large_response(monkeypatch: pytest.MonkeyPa
         assert topics == []  # used up where other threads run meanwhile
 
 
+async def test_environment_keeps_the_collector_running(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRIKAFKA_PAUSE_GC", "0")
+    before, on = gc.get_threshold(), []
+
+    def work() -> None:
+        on.append(gc.get_threshold() == before)
+
+    await worked_out(MANY, work)
+    assert on == [True]
+    assert gc.get_threshold() == before
+
+
 async def test_collector_resumes_without_new_objects() -> None:
     """The collector does not begin with the decoded objects."""
     assert gc.isenabled()
