@@ -15,7 +15,8 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka._net.in_flight import SILENCE, ConnectionListener
-from trikafka._net.outages import REMINDER, Outages
+from trikafka._net.outages import Outages
+from trikafka._net.reminders import REMINDER
 from trikafka.errors import KafkaConnectionError
 from trikafka.testing import ScriptedCluster
 from trikafka.types import Node
@@ -140,7 +141,7 @@ async def test_only_one_of_all_brokers_is_logged_again() -> None:
         for node in nodes:
             outages.unreached(node, KafkaConnectionError("refused"))
         for away in outages.unreachable().values():
-            away.told_at -= REMINDER
+            away.reminder.logged(away.since - REMINDER)
         for node in nodes:
             outages.unreached(node, KafkaConnectionError("refused"))
     finally:

@@ -19,7 +19,7 @@ from trikafka import (
     open_consumer,
     open_producer,
 )
-from trikafka._net.outages import REMINDER
+from trikafka._net.reminders import REMINDER
 from trikafka._net.throttles import Throttles
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster

@@ -18,12 +18,13 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
 from ..errors import RequestTimedOutError
 from ..types import Node
+from .reminders import Reminder
 
 _log = logging.getLogger("trikafka.brokers")
 #: A broker that has left the metadata may return, so its outage is remembered. This bounds how many
@@ -33,8 +34,6 @@ _MOST_NAMED = 3  # of the groups that a broker coordinates
 #: How long (seconds) a group may be without a coordinator before that is logged: the first one of a
 #: new cluster takes a moment.
 COORDINATOR_PATIENCE = 2.0
-#: How often (seconds) an outage that goes on is logged again.
-REMINDER = 300.0
 #: After this long (seconds) without an attempt, the moment of a broker's return is not known.
 _UNSURE = 5.0
 #: A broker is away from the metadata only after this long (seconds), because brokers do not learn
@@ -53,10 +52,14 @@ class Outage:
     since: float
     error: Exception
     failures: int = 1
-    told: bool = True
-    told_at: float = -math.inf
+    reminder: Reminder = field(default_factory=Reminder)  # of the log lines about the outage
     tried_at: float = -math.inf  # when the last attempt failed
     unlisted: float | None = None  # since when it is missing in the metadata
+
+    @property
+    def told(self) -> bool:
+        """True once the outage was logged."""
+        return self.reminder.logged_at is not None
 
 
 class Outages:
@@ -68,9 +71,9 @@ class Outages:
         self._known: frozenset[int] = frozenset()  # the brokers of the cluster
         # By broker: when a connection ended for the first time since the last one was made.
         self._ended: dict[int, float] = {}
-        # By broker: when its silence was last logged.
-        self._silence_told: dict[int, float] = {}
-        self._all_silent_told = -math.inf  # when it was last logged that no broker is left
+        # The log lines about the silence of each broker, and about the last one's of all.
+        self._silences: dict[int, Reminder] = {}
+        self._all_silent = Reminder()
         self._coordinators: dict[str, int] = {}
         self._without: dict[str, Outage] = {}  # groups and ids without a coordinator
         self._on_lost: Callable[[], object] = lambda: None
@@ -126,8 +129,8 @@ class Outages:
         self._ended = {
             number: when for number, when in self._ended.items() if number in self._known
         }
-        self._silence_told = {
-            number: when for number, when in self._silence_told.items() if number in self._known
+        self._silences = {
+            number: each for number, each in self._silences.items() if number in self._known
         }
         now = trio.current_time()
         for number, away in list(self._away.items()):
@@ -174,15 +177,12 @@ class Outages:
             if away.told:
                 self._remind(number, away)
                 return
-            away.told = True
-            away.told_at = trio.current_time()
         else:
             since = self._ended.get(number, trio.current_time())
             now = trio.current_time()
             unlisted = None if number in self._known else now
-            self._away[number] = Outage(
-                node, since, error, told_at=now, tried_at=now, unlisted=unlisted
-            )
+            away = self._away[number] = Outage(node, since, error, tried_at=now, unlisted=unlisted)
+        away.reminder.logged(trio.current_time())
         _log.warning("broker %d%s is lost: %s%s", number, self._role(number), error, self._scope())
 
     def silent(self, node: Node, api: str, since: float) -> None:
@@ -203,16 +203,16 @@ class Outages:
         if number < 0 or number in self._away:
             return
         error = RequestTimedOutError(f"{node} has left {api} unanswered for {now - since:.0f} s")
-        away = self._away[number] = Outage(
-            node, since, error, failures=0, told_at=now, tried_at=now
-        )
+        away = self._away[number] = Outage(node, since, error, failures=0, tried_at=now)
         # A broker that is slow again and again is logged as seldom as a reminder. So is the fact
         # that no broker of several is left.
-        last = len(self._known) > 1 and self.all_away and now - self._all_silent_told >= REMINDER
-        away.told = last or now - self._silence_told.get(number, -math.inf) >= REMINDER
-        if away.told:
-            self._silence_told[number] = now
-            self._all_silent_told = now if last else self._all_silent_told
+        last = len(self._known) > 1 and self.all_away and self._all_silent.is_due(now)
+        silence = self._silences.setdefault(number, Reminder())
+        if last or silence.is_due(now):
+            away.reminder.logged(now)
+            silence.logged(now)
+            if last:
+                self._all_silent.logged(now)
             _log.warning(
                 "broker %d%s does not respond: %s%s",
                 number,
@@ -276,13 +276,12 @@ class Outages:
         now = trio.current_time()
         without = self._without.get(what)
         if without is None:
-            without = self._without[what] = Outage(None, now, error, failures=0, told=False)
+            without = self._without[what] = Outage(None, now, error, failures=0)
         without.error = error
         without.failures = without.failures + 1
-        patience = REMINDER if without.told else COORDINATOR_PATIENCE
-        if now - max(without.since, without.told_at) >= patience and not self.all_away:
-            without.told = True
-            without.told_at = now
+        late = now - without.since >= COORDINATOR_PATIENCE
+        if late and without.reminder.is_due(now) and not self.all_away:
+            without.reminder.logged(now)
             _log.warning(
                 "%s has had no coordinator for %.1f s: %s", what, now - without.since, error
             )
@@ -290,11 +289,11 @@ class Outages:
     def _remind(self, number: int, away: Outage) -> None:
         """Log an outage that goes on again; if all brokers are away, only one of them."""
         now = trio.current_time()
-        if now - away.told_at < REMINDER or (
+        if not away.reminder.is_due(now) or (
             self.all_away and number != next(n for n in self._away if n in self._known)
         ):
             return
-        away.told_at = now
+        away.reminder.logged(now)
         text = "broker %d%s has been away for %.0f s (%s): %s%s"
         _log.warning(
             text,

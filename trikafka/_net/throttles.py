@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
 from ..types import BrokerThrottle, Node
-from .outages import REMINDER
+from .reminders import REMINDER, Reminder
 
 _log = logging.getLogger("trikafka.brokers")
 #: Shorter throttles (seconds) are not logged.
@@ -47,7 +47,7 @@ class _Throttle:
     last: float = 0.0
     responses: int = 0
     api: str = ""
-    told_at: float | None = None
+    reminder: Reminder = field(default_factory=Reminder)
     told_until: float = 0.0
     told_total: float = 0.0
     told_responses: int = 0
@@ -58,7 +58,7 @@ class _Throttle:
 
     def told(self, now: float) -> None:
         """Record that everything so far is in the log."""
-        self.told_at = now
+        self.reminder.logged(now)
         self.told_until = self.until
         self.told_total = self.total
         self.told_responses = self.responses
@@ -101,14 +101,14 @@ class Throttles:
         if seconds < LEAST_TOLD:
             return
         outlasts = seconds >= REMINDER and until - known.told_until >= REMINDER
-        if known.told_at is None or outlasts:
+        if (logged_at := known.reminder.logged_at) is None or outlasts:
             text = (
                 "%s throttles this client: nothing is sent to it for %s s after %s, by its quota %s"
             )
             _log.warning(text, known, _seconds(known.last), known.api, known.quota)
             known.told(now)
-        elif now - known.told_at >= REMINDER:
-            self._remind(known, known.told_at, now)
+        elif known.reminder.is_due(now):
+            self._remind(known, logged_at, now)
 
     def lifted(self, node: Node, until: float) -> None:
         """Record that a connection to the broker has ended.

@@ -5,7 +5,10 @@ the faults that a test asks for. :func:`assert_all_awaits_cancellable` cancels a
 checkpoint.
 """
 
-from .. import _wire as _wire  # first: imports kafka-python without its warnings
+# ruff: noqa: E402  # the modules below import kafka-python, which needs the filter
+from .._kafka_python import allow_schemas
+
+allow_schemas()
 from .batches import control_batch, encode_batch
 from .cancellation import assert_all_awaits_cancellable
 from .cluster import ScriptedCluster

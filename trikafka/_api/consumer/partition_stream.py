@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
+from ..._net.reminders import REMINDER, Reminder
 from ..._state.consumer.assignment import AssignedPartition
 from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from .streams import Streams
 
 _log = logging.getLogger("trikafka.streams")
-_WARN_AGAIN = 300.0  #: seconds between two warnings about one handler
 
 
 class PartitionStream:
@@ -68,7 +68,7 @@ class PartitionStream:
         "_resting",
         "_streams",
         "_task",
-        "_warned_at",
+        "_warned",
     )
 
     def __init__(
@@ -83,7 +83,7 @@ class PartitionStream:
         self._task: trio.lowlevel.Task | None = None  # the task that received last
         self._busy = self._entered = self._left = False
         self._behind = False  # an earlier task still handles records of the partition
-        self._warned_at: float | None = None
+        self._warned = Reminder()
         self._resting = 0  # attempts that the worker will make later
         self._records = record_iterator(self._record)
 
@@ -124,7 +124,7 @@ class PartitionStream:
             try:
                 if now - self._last_seen >= TURN:
                     self._last_seen = now
-                    self._warned_at = None
+                    self._warned.forget()
                     self._streams.check_session(now)
                     await trio.lowlevel.checkpoint()
                     self._records.turn_begun()
@@ -329,7 +329,7 @@ class PartitionStream:
         ``max_poll_interval_ms`` (see ``Consumer.partitions``).
         """
         self._last_seen = trio.current_time()
-        self._warned_at = None
+        self._warned.forget()
         self._streams.came_back(self)
 
     @contextmanager
@@ -430,18 +430,19 @@ class PartitionStream:
     def _resumed(self) -> None:
         """Restart the handler's time: a pause does not count."""
         self._last_seen = trio.current_time()
-        self._warned_at = None
+        self._warned.forget()
 
     def _due_for_warning(self, limit: float) -> float | None:
         """Return when to warn about the handler; ``None`` while it is not stuck."""
         since = self._held_since
         if since is None:
             return None
-        return since + limit if self._warned_at is None else self._warned_at + _WARN_AGAIN
+        warned_at = self._warned.logged_at
+        return since + limit if warned_at is None else warned_at + REMINDER
 
     def _warn(self, now: float, limit: float) -> None:
         """Log that the handler is stuck."""
-        self._warned_at = now
+        self._warned.logged(now)
         _log.warning(
             "the handler of %s has not returned for max_poll_interval_ms (%g ms) from what "
             "begins at offset %s, since %.0f s;"
@@ -501,7 +502,7 @@ class PartitionStream:
             return
         self._claim()
         self._last_seen = trio.current_time()
-        self._warned_at = None
+        self._warned.forget()
         self._streams.check_session(self._last_seen)
         self._release()
         self._assigned.came_back()

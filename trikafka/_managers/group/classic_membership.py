@@ -11,12 +11,11 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-import trio
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer.group import LeaveGroupRequest
 
+from ..._net.brokers import Purpose
 from ..._net.gather import with_background
-from ..._net.retry import Retry
 from ..._state.assignors import (
     AssignableTopics,
     Assignor,
@@ -32,7 +31,6 @@ from ...error_codes import ErrorCode
 from ...errors import (
     DamagedResponseError,
     PluginError,
-    RequestTimedOutError,
     TrikafkaError,
     from_code,
 )
@@ -41,14 +39,12 @@ from ...interfaces import HeartbeatManager
 from ...types import TopicPartition
 from . import group_messages
 from .group_messages import Joined
-from .leave_report import LeaveReport
-from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, MembershipBase, MembershipDependencies
+from .leave_report import LeaveReport, leave_with_retries
+from .membership_base import MembershipBase, MembershipDependencies
 
 _log = logging.getLogger("trikafka.membership")
 #: How much longer than the rebalance timeout a JoinGroup may take (seconds).
 _JOIN_SLACK = 5.0
-#: With less time (seconds) than this, a leave gets one attempt.
-_SHORT = 0.1
 #: How many members or topics a log line names.
 _MOST_NAMED = 5
 
@@ -325,37 +321,20 @@ class ClassicMembership(MembershipBase):
         if not identity.member_id or stay:
             return
         why = self._why_leaving(closing)
-        request = group_messages.leave_request(self._group, identity, why)
-        retry = Retry(self._config)
-        with (
-            LeaveReport(self._group, identity, self._events, why) as report,
-            trio.move_on_after(LEAVE_LIMIT),
-        ):
-            for attempt in range(LEAVE_ATTEMPTS):
-                try:
-                    await self._ask_to_leave(request, attempt)
-                    self._member.forget()
-                    report.left()
-                    return
-                except TrikafkaError as error:
-                    report.failed(error)
-                    if not self._may_go_on(error):
-                        return
-                    if isinstance(error, RequestTimedOutError):
-                        continue
-                await retry.wait()
+        await leave_with_retries(
+            self._config,
+            LeaveReport(self._group, identity, self._events, why),
+            partial(self._ask_to_leave, group_messages.leave_request(self._group, identity, why)),
+            self._may_go_on,
+        )
 
-    async def _ask_to_leave(self, request: LeaveGroupRequest, attempt: int) -> None:
-        """Make one attempt to leave.
-
-        Any but the first takes another connection, because the last commit may be stuck before it
-        on the usual one.
-        """
-        left = max(0.0, trio.current_effective_deadline() - trio.current_time())
-        limit = min(left if attempt or left < _SHORT else left / 2, self._config.request_timeout)
-        response = await self._requests.ask(request, limit, "general" if attempt else "coordinator")
+    async def _ask_to_leave(
+        self, request: LeaveGroupRequest, limit: float, purpose: Purpose
+    ) -> None:
+        response = await self._requests.ask(request, limit, purpose)
         members = response.members or ()
         if code := response.error_code or next(
             (member.error_code for member in members if member.error_code), 0
         ):
             raise from_code(code, f"leaving group {self._group!r}", operation="Read")
+        self._member.forget()

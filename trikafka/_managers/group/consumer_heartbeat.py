@@ -11,6 +11,7 @@ import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import trio
@@ -39,8 +40,8 @@ from .consumer_group_messages import (
     new_member_id,
 )
 from .group_session import GroupSession
-from .leave_report import LeaveReport
-from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, MembershipDependencies
+from .leave_report import LeaveReport, leave_with_retries
+from .membership_base import MembershipDependencies
 from .target_reconciler import TargetReconciler, WakeFlag
 
 _log, _membership_log = (
@@ -313,38 +314,23 @@ class ConsumerHeartbeats:
         request = leave_request(
             self._group, self._member.identity, LEAVE_FOR_A_WHILE if stays else LEAVE
         )
-        retry = Retry(self._config)
-        with (
-            LeaveReport(self._group, was, self._events, why) as report,
-            trio.move_on_after(LEAVE_LIMIT),
-        ):
-            for attempt in range(LEAVE_ATTEMPTS):
-                try:
-                    await self._ask_to_leave(request, attempt)
-                    self.in_group = False
-                    self._member.forget()
-                    report.left()
-                    return
-                except TrikafkaError as error:
-                    report.failed(error)
-                    self._requests.recover(error)
-                    if not error.retriable:
-                        return
-                    if isinstance(error, RequestTimedOutError):
-                        continue
-                await retry.wait()
+        await leave_with_retries(
+            self._config,
+            LeaveReport(self._group, was, self._events, why),
+            partial(self._ask_to_leave, request),
+            self._may_ask_again,
+        )
 
-    async def _ask_to_leave(self, request: Any, attempt: int) -> None:
-        """Make one attempt to leave.
+    def _may_ask_again(self, error: TrikafkaError) -> bool:
+        self._requests.recover(error)
+        return error.retriable
 
-        Any but the first takes another connection, because the last commit may be stuck before it
-        on the usual one.
-        """
-        left = max(0.0, trio.current_effective_deadline() - trio.current_time())
-        limit = min(left if attempt else left / 2, self._config.request_timeout)
+    async def _ask_to_leave(self, request: Any, limit: float, purpose: Purpose) -> None:
         # The member is out already, or no request ever reached the coordinator.
         with suppress(MemberFencedError, GroupIdNotFoundError):
-            await self._ask(request, "leaving", limit, "general" if attempt else "coordinator")
+            await self._ask(request, "leaving", limit, purpose)
+        self.in_group = False
+        self._member.forget()
 
     async def _ask(
         self, request: Any, what: str, limit: float, purpose: Purpose = "coordinator"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 
 import trio
 
-from ..._net.outages import REMINDER
+from ..._net.reminders import Reminder
 from ..._net.retry import Retry, backoff
 from ..._state.group.member import Member
 from ...config import ConsumerConfig
@@ -39,7 +38,7 @@ class JoinAttempts:
         self._strange = 0  # failures in a row because of data that cannot be used
         self._refusals = 0  # in a row
         self._since: float | None = None  # when the first failure in a row came
-        self._logged_at = -math.inf
+        self._reminder = Reminder()
         self._logged = ""  # the kind of error that was logged last
         member.when_settled(self._succeeded)
 
@@ -63,7 +62,7 @@ class JoinAttempts:
         self._retry.reset()
         self._strange = self._refusals = 0
         self._since = None
-        self._logged_at = -math.inf
+        self._reminder.forget()
         self._logged = ""
 
     def pause(self) -> float:
@@ -112,10 +111,10 @@ class JoinAttempts:
 
     def _warn(self, error: TrikafkaError, text: str) -> None:
         """Log a failure once, and again after five minutes or when its kind changes."""
-        now = trio.current_time()
-        if type(error).__name__ == self._logged and now - self._logged_at < REMINDER:
+        now, kind = trio.current_time(), type(error).__name__
+        if kind == self._logged and not self._reminder.is_due(now):
             _log.debug("group %s: %s", self._group, text)
             return
-        self._logged_at = now
-        self._logged = type(error).__name__
+        self._reminder.logged(now)
+        self._logged = kind
         _log.warning("group %s: %s", self._group, text)

@@ -1,4 +1,4 @@
-"""The report about a member's leave, made once at its end and not for each attempt.
+"""The attempts of a member to leave its group, and the report at their end.
 
 Without success, the report says what that means for the group.
 """
@@ -6,15 +6,25 @@ Without success, the report says what that means for the group.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Self
 
+import trio
+
+from ..._net.brokers import Purpose
+from ..._net.retry import Retry
 from ..._state.group.member import MemberIdentity
+from ...config import ClientConfig
 from ...errors import MemberFencedError, RequestTimedOutError, TrikafkaError
 from ...errors.peer_text import peer_text
 from .membership_events import MembershipEvents
 
 _log = logging.getLogger("trikafka.membership")
+#: The time limit of a leave (seconds), and its number of attempts.
+_LIMIT, _ATTEMPTS = 5.0, 3
+#: With less time (seconds) than this, a leave gets one attempt.
+_SHORT = 0.1
 
 
 class LeaveReport:
@@ -66,3 +76,35 @@ class LeaveReport:
             "the coordinator did not confirm the leave in time"
         )
         self._events.left(self._identity, self._why, unconfirmed)
+
+
+async def leave_with_retries(
+    config: ClientConfig,
+    report: LeaveReport,
+    ask: Callable[[float, Purpose], Awaitable[None]],
+    may_go_on: Callable[[TrikafkaError], bool],
+) -> None:
+    """Make up to three attempts to leave, within five seconds, and report the outcome.
+
+    ``ask(limit, purpose)`` is one attempt. Any but the first takes another connection, because the
+    last commit may be stuck before it on the usual one. ``may_go_on`` returns whether another
+    attempt may follow an error.
+    """
+    retry = Retry(config)
+    with report, trio.move_on_after(_LIMIT):
+        for attempt in range(_ATTEMPTS):
+            left = max(0.0, trio.current_effective_deadline() - trio.current_time())
+            limit = left if attempt or left < _SHORT else left / 2
+            try:
+                await ask(
+                    min(limit, config.request_timeout), "general" if attempt else "coordinator"
+                )
+                report.left()
+                return
+            except TrikafkaError as error:
+                report.failed(error)
+                if not may_go_on(error):
+                    return
+                if isinstance(error, RequestTimedOutError):
+                    continue
+            await retry.wait()

@@ -46,8 +46,6 @@ from .poll_timer import PollTimer
 from .reconciler import Reconciler
 
 _log = logging.getLogger("trikafka.membership")
-#: The time limit of a leave (seconds), and its number of attempts.
-LEAVE_LIMIT, LEAVE_ATTEMPTS = 5.0, 3
 
 
 class RejoinKind(Enum):
