@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
+from functools import partial
 
-from trikafka import KafkaTimeoutError
+import pytest
+import trio
+
+from trikafka import KafkaTimeoutError, ProtocolError, RequestTimedOutError, TrikafkaError
+from trikafka._net.gather import all_of, with_background
 from trikafka._net.interrupts import interrupts_unwrapped
 from trikafka.cli.running import sentence
 from trikafka.errors.groups import every, members, outlined, unwrapped
@@ -59,3 +63,39 @@ def test_interrupt_keeps_its_own_cause() -> None:
         raise BaseExceptionGroup("a", [interrupt, LOST])
     assert raised.value is interrupt
     assert raised.value.__cause__ is BAD
+
+
+def test_interrupt_with_a_cause_notes_the_others() -> None:
+    """No member of the group is lost, not even a second interrupt."""
+    interrupt = SystemExit(3)
+    interrupt.__cause__ = BAD
+    with pytest.raises(SystemExit) as raised, interrupts_unwrapped():
+        raise BaseExceptionGroup("a", [interrupt, BaseExceptionGroup("b", [LOST, SystemExit(4)])])
+    assert raised.value.__notes__ == ["beside it: 2 errors: ConnectionError: lost; SystemExit: 4"]
+
+
+async def test_one_of_several_failures_notes_the_others() -> None:
+    async def fail(error: Exception) -> None:
+        raise error
+
+    errors = [RequestTimedOutError("late"), ProtocolError("odd"), ProtocolError("odd")]
+    with pytest.raises(TrikafkaError) as raised:
+        await all_of([partial(fail, error) for error in errors])
+    others = {str(error) for error in errors} - {str(raised.value)}
+    assert [note.rpartition(": ")[2] for note in raised.value.__notes__] == list(others)
+
+
+async def test_failure_of_the_background_is_noted() -> None:
+    async def fail(error: Exception) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise error
+
+    async def main() -> None:
+        await trio.lowlevel.checkpoint()
+        raise ValueError("worse")
+
+    with pytest.raises(ValueError, match="worse") as raised:
+        await with_background([partial(fail, LOST)], main)
+    assert raised.value.__notes__ == ["also failed: ConnectionError: lost"]

@@ -23,7 +23,7 @@ from .. import _version
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
 from ..errors import AuthenticationError, KafkaConnectionError, TrikafkaError
-from ..errors.groups import every, outlined
+from ..errors.groups import every, members, outlined
 from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .connection import Connection
 from .connection_state import ConnectionState, ConnectionStateMachine
@@ -453,7 +453,7 @@ def _stuck(connection: Connection | None) -> str:
 
 def _why(error: OSError) -> str:
     """Return what the operating system said, for each address that was tried."""
-    inner = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
+    inner = members(error.__cause__) if isinstance(error.__cause__, BaseExceptionGroup) else ()
     causes = [
         os.strerror(each.errno) if each.errno and each.errno > 0 else each.strerror or str(each)
         for each in (*inner, error)

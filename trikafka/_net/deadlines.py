@@ -178,15 +178,16 @@ class Call:
         before = self.last_error if limit < self._request_timeout else None
         return await within(what, limit, work, before)
 
-    async def wait(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def wait(self, work: Callable[[], Awaitable[T]], least: float = GRACE) -> T:
         """Wait, for all that is left of the call, for work that proceeds without the call.
 
-        Raises :exc:`KafkaTimeoutError` past the limit.
+        Raises :exc:`KafkaTimeoutError` past the limit. ``least``: seconds that the work gets in any
+        case.
         """
         with (
             self.waiting(),
             reasons.reasoning() as reason,
-            trio.move_on_after(max(GRACE, self.left)),
+            trio.move_on_after(max(least, self.left)),
         ):
             return await work()
         raise self.expired(reason.blame())

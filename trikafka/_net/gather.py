@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable, Iterable
 import trio
 
 from ..errors import TrikafkaError
+from ..errors.groups import with_others
 from .interrupts import interrupts_unwrapped
 
 
 async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
     """Run all works at the same time and wait for all; raise an error if there is one.
 
-    The first error that is not retriable is raised, or else the first. An error that is not
+    The first error that is not retriable is raised, or else the first, with notes about the others.
+    An error that is not
     trikafka's (the client was closed meanwhile, a bug) cancels the others. On cancellation all are
     cancelled.
     """
@@ -38,7 +40,8 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
             for work in todo:
                 nursery.start_soon(one, work, name=work)
     if errors:
-        raise next((error for error in errors if not getattr(error, "retriable", False)), errors[0])
+        final = (error for error in errors if not getattr(error, "retriable", False))
+        raise with_others(next(final, errors[0]), errors)
 
 
 async def with_background(
@@ -46,7 +49,8 @@ async def with_background(
 ) -> None:
     """Run ``main`` with other work beside it, which is cancelled when ``main`` ends.
 
-    The first exception of any of them cancels the others, and is raised as it is, in no group.
+    The first exception of any of them cancels the others, and is raised in no group, with notes
+    about the others.
 
     Args:
         works: Functions to run beside ``main``.
@@ -68,4 +72,4 @@ async def with_background(
         await guarded(main)
         nursery.cancel_scope.cancel()
     if errors:
-        raise errors[0]
+        raise with_others(errors[0], errors)

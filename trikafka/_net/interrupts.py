@@ -12,27 +12,37 @@ from contextlib import contextmanager
 
 import trio
 
-from ..errors.groups import members
+from ..errors.groups import members, outlined
 
 _INTERRUPTS = (KeyboardInterrupt, SystemExit)
 
 
 def interrupt_in(error: BaseException) -> BaseException | None:
-    """Return the ``KeyboardInterrupt`` or ``SystemExit`` that ``error`` is, or holds as a group."""
-    return next((member for member in members(error) if isinstance(member, _INTERRUPTS)), None)
+    """Return the ``KeyboardInterrupt`` or ``SystemExit`` that ``error`` is, or holds as a group.
+
+    Errors beside it in the group are not lost: they become its cause, or a note if it has one.
+    """
+    interrupt = next((one for one in members(error) if isinstance(one, _INTERRUPTS)), None)
+    if interrupt is None or not isinstance(error, BaseExceptionGroup):
+        return interrupt
+    beside = error.split(lambda one: one is interrupt or isinstance(one, trio.Cancelled))[1]
+    if beside is not None and interrupt.__cause__ is None:
+        interrupt.__cause__ = beside
+    elif beside is not None:
+        interrupt.add_note(f"beside it: {outlined(beside)}")
+    return interrupt
 
 
 @contextmanager
 def interrupts_unwrapped() -> Iterator[None]:
     """Raise an interrupt outside of the group into which a nursery in this block has put it.
 
-    An interrupt is a ``KeyboardInterrupt`` or a ``SystemExit``. Errors beside it are not lost: an
-    interrupt without a cause gets them as its cause. Other groups are raised as they are.
+    An interrupt is a ``KeyboardInterrupt`` or a ``SystemExit``. Errors beside it are not lost: they
+    become its cause, or a note if it has one. Other groups are raised as they are.
     """
     try:
         yield
     except BaseExceptionGroup as group:
         if (interrupt := interrupt_in(group)) is None:
             raise
-        beside = group.split((*_INTERRUPTS, trio.Cancelled))[1]
-        raise interrupt from interrupt.__cause__ or beside
+        raise interrupt from interrupt.__cause__

@@ -7,7 +7,10 @@ member, and only a group of one may be replaced by its member.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+Error = TypeVar("Error", bound=BaseException)
 
 
 def members(error: BaseException) -> list[BaseException]:
@@ -28,6 +31,19 @@ def unwrapped(error: BaseException) -> BaseException:
     """Return the member of a group of one, at any depth; a group of several as it is."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
+    return error
+
+
+def with_others(error: Error, errors: Iterable[BaseException]) -> Error:
+    """Return ``error`` with a note about each of the other ``errors``.
+
+    For several failures at once of which one can be raised: the note keeps the others.
+    """
+    said = getattr(error, "__notes__", [])
+    for other in errors:
+        note = f"also failed: {type(other).__name__}: {outlined(other)}"
+        if other is not error and str(other) != str(error) and note not in said:
+            error.add_note(note)
     return error
 
 

@@ -16,7 +16,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
-from ..._net.interrupts import interrupt_in
+from ..._net.interrupts import interrupt_in, interrupts_unwrapped
 from ..._net.singleflight import ClientClosed
 from ...config import ClientConfig
 from ...errors import ClientFailedError
@@ -323,10 +323,8 @@ async def _started(start: Callable[[Service], Awaitable[Client]], service: Servi
 
     A Ctrl-C in it is raised as it is, not in the group of a nursery whose task met it.
     """
-    try:
+    with interrupts_unwrapped():
         return await start(service)
-    except BaseExceptionGroup as group:
-        raise interrupt_in(group) or group from None
 
 
 async def _close(

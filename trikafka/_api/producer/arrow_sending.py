@@ -24,7 +24,7 @@ from ...config import ProducerConfig
 from ...errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ...interfaces import ProduceManager, RowsBatch, TableRows, TakenRows
 from ...types import TopicPartition
-from .waiting import fairness, within
+from .waiting import fairness
 
 if TYPE_CHECKING:
     from ..._wire.arrow import ArrowRows
@@ -263,8 +263,8 @@ class ArrowSending:
             call.blame(
                 TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
             )
-            return await within(
-                call, 0.0, lambda: self._manager.wait_for_room(take, self._topic, group.partition)
+            return await call.wait(
+                lambda: self._manager.wait_for_room(take, self._topic, group.partition), 0.0
             )
 
         def take() -> TakenRows | None:

@@ -49,7 +49,7 @@ from .arrow_sending import ArrowAck, ArrowDelivery, ArrowSending, open_rows
 from .builtin import ProducerBuiltin, ProducerClient
 from .health import ProducerHealth, producer_health
 from .transaction_handle import Transaction
-from .waiting import fairness, within
+from .waiting import fairness
 from .watchdog import ProducerWatchdog
 
 #: The events of batches that observers may implement.
@@ -535,8 +535,8 @@ class Producer:
                 call.blame(
                     TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
                 )
-                ack = await within(
-                    call, 0.0, lambda: self._manager.wait_for_room(admitted, topic, partition)
+                ack = await call.wait(
+                    lambda: self._manager.wait_for_room(admitted, topic, partition), 0.0
                 )
             return ack
 
@@ -564,7 +564,7 @@ class Producer:
         self._check_open()
         await run_call(
             "flush",
-            lambda call: within(call, GRACE, self._manager.drain),
+            lambda call: call.wait(self._manager.drain),
             config=self._config,
             timeout=timeout,
         )

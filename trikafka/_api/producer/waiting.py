@@ -1,17 +1,11 @@
-"""Fairness to other tasks, and steps bounded by their call; for all ways of sending."""
+"""Fairness to other tasks, for all ways of sending."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
 
 import trio
 
-from ..._net import reasons
-from ..._net.deadlines import Call
-
-T = TypeVar("T")
 #: Other tasks run at least this often (seconds) while one task enqueues, or takes acks that are
 #: complete.
 FAIRNESS = 0.001
@@ -53,13 +47,3 @@ class Fairness:
 
 
 fairness = Fairness()
-
-
-async def within(call: Call, least: float, work: Callable[[], Awaitable[T]]) -> T:
-    """Run a step that takes as long as its call may.
-
-    Raises the call's timeout past its limit. ``least``: seconds that the step gets in any case.
-    """
-    with call.waiting(), reasons.reasoning() as reason, trio.move_on_after(max(least, call.left)):
-        return await work()
-    raise call.expired(reason.blame())
