@@ -21,6 +21,7 @@ BASE = [
     "config",
     "interfaces",
     "hooks",
+    "http_request",
     "_version",
 ]
 #: Of these, the ones that users import, too.

@@ -27,9 +27,9 @@ from ..config.secrets import secret
 from ..errors import ConfigurationError, HandshakeError, KafkaConnectionError, TrikafkaError
 from ..errors.copies import again
 from ..errors.peer_text import peer_text
+from ..http_request import Exchange
 from ..types import OAuthToken
 from . import assertions
-from .http_request import Exchange
 from .session import CredentialsUnavailableError
 from .tls_context import trust
 

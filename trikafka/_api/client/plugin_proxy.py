@@ -6,7 +6,9 @@ other member can be relied upon.
 
 * An error that is not trikafka's becomes a :exc:`PluginError` with plugin, slot and method; the
   cause is chained.
-* A result of the wrong type is such an error, too.
+* A method that is async where the contract has a plain function, or the other way round, is such an
+  error, too. That the object has all members of the contract is checked when the client opens; the
+  values that they return are not.
 * A ``run`` that returns, or raises, ends the client with such an error.
 * ``commit``, ``committed``, the calls of transactions and ``bootstrap`` are whole API calls: they
   are cut a moment after their limit. ``look_up`` and ``fetch_once`` receive a call, and are a step
@@ -20,7 +22,7 @@ import functools
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn, TypeVar, get_type_hints
+from typing import Any, NoReturn, TypeVar
 
 import trio
 
@@ -32,7 +34,6 @@ from ...errors.groups import unwrapped
 from ...hooks import members_of, renamed_member
 from ...interfaces import Call, Partitioner, RebalanceListener
 from ...types import TopicPartition
-from .matching import describe, matches
 
 _log = logging.getLogger("trikafka.plugins")
 Shape = TypeVar("Shape")
@@ -78,21 +79,6 @@ class PluginSlot:
         """Raise the :exc:`PluginError` for an error of a method."""
         raise PluginError(f"{self.name(method)} failed: {unwrapped(error)!r}") from error
 
-    def checked(self, method: str, result: Any, hint: Any) -> Any:
-        """Return ``result`` if it fits the contract. Raises :exc:`PluginError` otherwise."""
-        if inspect.iscoroutine(result):
-            result.close()
-            raise PluginError(f"{self.name(method)} is async, and has to be a plain function")
-        try:
-            fits = matches(result, hint)
-        except Exception as error:  # a member of the result was asked for, and failed
-            self.failed(method, error)
-        if not fits:
-            raise PluginError(
-                f"{self.name(method)} returned {_short(result)}, which is no {describe(hint)}"
-            )
-        return result
-
 
 class PluginProxy:
     """The stand-in for a plugin's object; see the module."""
@@ -101,15 +87,12 @@ class PluginProxy:
         self._thing = thing
         self._slot = slot
         self._shape = shape
-        self._last: dict[
-            str, object
-        ] = {}  # attributes that were found right, to check only new values
         for name in members_of(shape):
             promised = inspect.getattr_static(shape, name, None)
             if inspect.iscoroutinefunction(promised):
-                setattr(self, name, _async_method(thing, name, promised, slot))
+                setattr(self, name, _async_method(thing, name, slot))
             elif inspect.isfunction(promised):
-                setattr(self, name, _plain_method(thing, name, promised, slot))
+                setattr(self, name, _plain_method(thing, name, slot))
 
     def __repr__(self) -> str:
         return f"<{self._slot.name('')[:-1]}, {self._thing!r}>"
@@ -128,8 +111,6 @@ class PluginProxy:
             raise
         except Exception as error:
             self._slot.failed(name, error)
-        if value is not self._last.get(name, self):
-            self._last[name] = self._slot.checked(name, value, _attribute_hint(self._shape, name))
         # The error of an overdue position is taken from here.
         if value is None and (self._slot.kind, name) == (
             "positions",
@@ -159,7 +140,7 @@ def guarded_assignor(thing: Assignor, slot: PluginSlot) -> Assignor:
         ) -> Assignment:
             return _checked_assignment(assign(members, partitions), members, partitions, slot)
 
-    assign = _plain_method(thing, "assign", None, slot)
+    assign = _plain_method(thing, "assign", slot)
     made: Any = Guarded()
     return made  # type: ignore[no-any-return]
 
@@ -242,9 +223,9 @@ class GuardedListener(RebalanceListener):
     """A plugin's rebalance listener whose failures name it."""
 
     def __init__(self, listener: RebalanceListener, slot: PluginSlot) -> None:
-        self._assigned = _async_method(listener, "on_partitions_assigned", None, slot)
-        self._revoked = _async_method(listener, "on_partitions_revoked", None, slot)
-        self._lost = _async_method(listener, "on_partitions_lost", None, slot)
+        self._assigned = _async_method(listener, "on_partitions_assigned", slot)
+        self._revoked = _async_method(listener, "on_partitions_revoked", slot)
+        self._lost = _async_method(listener, "on_partitions_lost", slot)
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         await self._assigned(partitions)
@@ -256,9 +237,7 @@ class GuardedListener(RebalanceListener):
         await self._lost(partitions)
 
 
-def _plain_method(thing: object, name: str, promised: Any, slot: PluginSlot) -> Callable[..., Any]:
-    hint = _return_hint(promised)
-
+def _plain_method(thing: object, name: str, slot: PluginSlot) -> Callable[..., Any]:
     def method(*args: Any, **kwargs: Any) -> Any:
         try:
             result = getattr(thing, name)(*args, **kwargs)
@@ -266,19 +245,18 @@ def _plain_method(thing: object, name: str, promised: Any, slot: PluginSlot) -> 
             raise
         except Exception as error:
             slot.failed(name, error)
-        return slot.checked(name, result, hint)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise PluginError(f"{slot.name(name)} is async, and has to be a plain function")
+        return result
 
     return method
 
 
-def _async_method(
-    thing: object, name: str, promised: Any, slot: PluginSlot
-) -> Callable[..., Awaitable[Any]]:
-    hint = _return_hint(promised)
-
+def _async_method(thing: object, name: str, slot: PluginSlot) -> Callable[..., Awaitable[Any]]:
     async def step(*args: Any, **kwargs: Any) -> Any:
         try:
-            result = await _awaited(getattr(thing, name)(*args, **kwargs), name, slot)
+            return await _awaited(getattr(thing, name)(*args, **kwargs), name, slot)
         except (TrikafkaError, *_ENDS):
             raise
         except Exception as error:
@@ -292,7 +270,6 @@ def _async_method(
             if failed is None or group.subgroup((KeyboardInterrupt, SystemExit)) is not None:
                 raise
             slot.failed(name, failed)
-        return slot.checked(name, result, hint)
 
     if name == "run":
         return functools.partial(_run, step, slot)
@@ -378,22 +355,6 @@ async def _run(
         slot.failed("run", error)
     if not over and not slot.closing():
         raise PluginError(f"{slot.name('run')} returned, and has to go on until it is cancelled")
-
-
-@functools.cache
-def _return_hint(promised: Any) -> Any:
-    try:
-        return get_type_hints(promised).get("return", Any) if promised is not None else Any
-    except NameError:  # a name for type checkers only
-        return Any
-
-
-@functools.cache
-def _attribute_hint(shape: type, name: str) -> Any:
-    promised = inspect.getattr_static(shape, name, None)
-    if isinstance(promised, property):
-        return _return_hint(promised.fget)
-    return get_type_hints(shape).get(name, Any)
 
 
 def _short(value: object) -> str:

@@ -22,6 +22,7 @@ from urllib.parse import quote
 from trikafka import ConfigurationError
 from trikafka.config.secrets import Secret
 from trikafka.errors.peer_text import peer_text
+from trikafka.http_request import Exchange
 
 from .errors import SchemaRegistryError, SchemaRegistryTimeoutError, UnreadableError
 from .options import RegistrySettings
@@ -90,16 +91,14 @@ class RegistryClient:
         #: True after the registry was silent for its whole time limit. Until it responds, a look-up
         #: makes one attempt only.
         self._silent = False
-        context = None
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # without TLS it is not used
         if settings.url.startswith("https:"):
             try:
-                context = ssl.create_default_context(cafile=settings.cafile)
+                self._context = ssl.create_default_context(cafile=settings.cafile)
             except (OSError, ssl.SSLError) as error:
                 raise ConfigurationError(
                     f"schema_registry_cafile: {settings.cafile!r} holds no certificates: {error}"
                 ) from error
-        handlers = [urllib.request.HTTPSHandler(context=context)] if context is not None else []
-        self._opener = urllib.request.build_opener(_NoRedirects(), *handlers)
 
     @property
     def url(self) -> str:
@@ -143,7 +142,7 @@ class RegistryClient:
         try:
             with self._turn(id, wait):
                 return _Asking(
-                    self._opener, self._settings, id, False, wait, patient=not self._silent
+                    self._context, self._settings, id, False, wait, patient=not self._silent
                 ).subjects()
         except (UnreadableError, SchemaRegistryError):
             return {}
@@ -151,7 +150,7 @@ class RegistryClient:
     def _asked(self, id: int, serialized: bool, wait: Callable[[float], None]) -> Registered:
         try:
             found = _Asking(
-                self._opener, self._settings, id, serialized, wait, patient=not self._silent
+                self._context, self._settings, id, serialized, wait, patient=not self._silent
             ).schema()
         except SchemaRegistryTimeoutError:
             self._silent = True
@@ -200,7 +199,7 @@ class _Asking:
 
     def __init__(
         self,
-        opener: urllib.request.OpenerDirector,
+        context: ssl.SSLContext,
         settings: RegistrySettings,
         id: int,
         serialized: bool,
@@ -208,7 +207,7 @@ class _Asking:
         *,
         patient: bool,
     ) -> None:
-        self._opener = opener
+        self._context = context
         self._settings = settings
         self._id = id
         self._wait = wait
@@ -290,12 +289,15 @@ class _Asking:
             request.add_unredirected_header(
                 "Authorization", Secret("Bearer " + self._settings.token)
             )
+        exchange = Exchange(timeout)
         try:
-            with self._opener.open(request, timeout=timeout) as response:
+            with exchange.open(request, self._context) as response:
                 return response.status, _body(response, time.monotonic() + timeout)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read(10_000)
+        finally:
+            exchange.end()
 
     def _body_of(self, body: Any) -> dict[str, Any]:
         if isinstance(body, dict) and isinstance(body.get("schema"), str):
@@ -354,13 +356,6 @@ def _without_frames(error: BaseException | None) -> None:
             inner if isinstance(inner, BaseException) and inner is not error.__context__ else None
         )
         error = error.__cause__ or error.__context__
-
-
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Refuses redirects, which would send secrets to another server."""
-
-    def redirect_request(self, *args: Any, **more: Any) -> None:
-        return None
 
 
 def _body(response: Any, due: float) -> bytes:

@@ -1,4 +1,7 @@
-"""An HTTP request in a thread, which the event loop can end at any moment."""
+"""The HTTP requests of trikafka and its plugins: each in a thread, which others can end.
+
+They go to token endpoints (OAuth) and to schema registries.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +41,8 @@ class Exchange:
     def open(self, request: urllib.request.Request, context: ssl.SSLContext) -> Any:
         """Send the request and return the response, a context manager.
 
-        Raises as ``urllib``. Blocks.
+        Raises as ``urllib``, also for a redirect. Blocks. The frames of its errors hold the request
+        with its secrets.
         """
         opener = urllib.request.build_opener(_NoRedirects, _Http(self), _Https(self, context))
         return opener.open(request, timeout=self._wait)
