@@ -26,6 +26,7 @@ from ..config import ClientConfig
 from ..errors import ConfigurationError, KafkaTimeoutError, RequestTimedOutError, TrikafkaError
 from . import reasons
 from .retry import Retry
+from .run_local import RunLocal
 
 T = TypeVar("T")
 
@@ -34,9 +35,13 @@ T = TypeVar("T")
 GRACE = 0.025
 
 
+def _no_calls() -> dict[int, list[Call]]:
+    return {}
+
+
 #: The calls in progress, by the id() of their client's configuration. A call keeps that
 #: configuration alive, so no other client's has the same id meanwhile.
-_under_way: dict[int, list[Call]] = {}
+_under_way = RunLocal("trikafka_calls", _no_calls)
 
 
 async def within(
@@ -254,19 +259,20 @@ async def run_call(
     limit = check_timeout(timeout, config.default_api_timeout_ms / 1000)
     with reasons.reasoning() as reason:
         call = Call(name, limit, config.request_timeout_ms / 1000, reason)
-        mine = _under_way.setdefault(id(config), [])
+        all_calls = _under_way.get()
+        mine = all_calls.setdefault(id(config), [])
         mine.append(call)
         try:
             return await _run(call, attempt, config, recover)
         finally:
             mine.remove(call)
             if not mine:
-                del _under_way[id(config)]
+                del all_calls[id(config)]
 
 
 def calls_under_way(config: ClientConfig) -> list[Call]:
     """Return the API calls in progress of the client that has this ``config``."""
-    return list(_under_way.get(id(config), ()))
+    return list(_under_way.get().get(id(config), ()))
 
 
 async def _run(

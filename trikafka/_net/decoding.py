@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 import trio
 
 from .in_flight import InFlightRequest
+from .run_local import RunLocal
 from .singleflight import ClientClosed
 
 T = TypeVar("T")
@@ -38,8 +39,7 @@ _SLICE = 5_000
 # Why a thread, and why one. Decoding in the loop would stop heartbeats, responses and timeouts of
 # the whole client for seconds. A thread shares the interpreter's lock, so it makes nothing faster,
 # but the loop gets its turn every few milliseconds. Several threads at once would only compete for
-# that lock, and each holds a response in memory. So there is a limit of one for each event loop (a
-# RunVar, because a capacity limiter belongs to one run of Trio).
+# that lock, and each holds a response in memory. So there is a limit of one for each event loop.
 #
 # A small response is decoded in the step that reads it: a thread costs more than the decoding. A
 # cancelled caller leaves at once and the thread goes on to its end, because a thread cannot be
@@ -54,7 +54,7 @@ _SLICE = 5_000
 # and a change of it meanwhile could not be recognized. A threshold that no program sets can be
 # recognized and restored. This is the only place that touches the collector, and
 # `TRIKAFKA_PAUSE_GC=0` in the environment keeps it from that.
-_threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trikafka_decoding")
+_limiter = RunLocal("trikafka_decoding", lambda: trio.CapacityLimiter(1))
 
 
 async def decoded(request: InFlightRequest) -> Any:
@@ -78,7 +78,7 @@ async def worked_out(elements: int, work: Callable[[], T]) -> T:
 
 def busy() -> bool:
     """Return whether a large response is being decoded."""
-    return _limiter().borrowed_tokens > 0
+    return _limiter.get().borrowed_tokens > 0
 
 
 def use_up(items: Sequence[Any] | None) -> None:
@@ -111,7 +111,7 @@ def free_after(last: object, parts: list[object], start_soon: Callable[..., obje
 
 
 async def _free(parts: list[object]) -> None:
-    await trio.to_thread.run_sync(use_up, parts, limiter=_limiter(), abandon_on_cancel=True)
+    await trio.to_thread.run_sync(use_up, parts, limiter=_limiter.get(), abandon_on_cancel=True)
 
 
 async def _in_thread(work: Callable[[], T], *, collects: bool) -> T:
@@ -119,7 +119,7 @@ async def _in_thread(work: Callable[[], T], *, collects: bool) -> T:
         with nullcontext() if collects or _may_not_pause() else _collector.kept_away():
             return work()
 
-    return await trio.to_thread.run_sync(done, limiter=_limiter(), abandon_on_cancel=True)
+    return await trio.to_thread.run_sync(done, limiter=_limiter.get(), abandon_on_cancel=True)
 
 
 def _may_not_pause() -> bool:
@@ -178,12 +178,3 @@ class _Collector:
 _collector = _Collector()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_collector.forked)
-
-
-def _limiter() -> trio.CapacityLimiter:
-    try:
-        return _threads.get()
-    except LookupError:
-        made = trio.CapacityLimiter(1)
-        _threads.set(made)
-        return made

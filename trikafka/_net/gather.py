@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import trio
 
 from ..errors import TrikafkaError
-from ..errors.groups import with_others
+from ..errors.groups import decisive, with_others
 from .interrupts import interrupts_unwrapped
 
 
@@ -40,8 +40,7 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
             for work in todo:
                 nursery.start_soon(one, work, name=work)
     if errors:
-        final = (error for error in errors if not getattr(error, "retriable", False))
-        raise with_others(next(final, errors[0]), errors)
+        raise with_others(decisive(errors), errors)
 
 
 async def with_background(

@@ -14,6 +14,7 @@ import trio
 
 from ..error_codes import ErrorCode
 from .copies import again
+from .groups import decisive
 from .peer_text import printable
 
 if TYPE_CHECKING:
@@ -735,7 +736,6 @@ def combined(failures: Mapping[TopicPartition, TrikafkaError]) -> TrikafkaError:
     partition's own error, so that one partition does not fail because of another. The result is a
     copy: an error that refers to itself would keep its frames alive.
     """
-    errors = failures.values()
-    error = again(next((each for each in errors if not each.retriable), next(iter(errors))))
+    error = again(decisive(list(failures.values())))
     error._stand_for(failures)
     return error

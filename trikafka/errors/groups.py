@@ -7,7 +7,7 @@ member, and only a group of one may be replaced by its member.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 Error = TypeVar("Error", bound=BaseException)
@@ -32,6 +32,11 @@ def unwrapped(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
     return error
+
+
+def decisive(errors: Sequence[Error]) -> Error:
+    """Return the first of several errors that no retry can mend, or else the first."""
+    return next((error for error in errors if not getattr(error, "retriable", False)), errors[0])
 
 
 def with_others(error: Error, errors: Iterable[BaseException]) -> Error:

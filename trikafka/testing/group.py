@@ -206,10 +206,7 @@ class Group:
         member.joining = promise
         self.members[member.member_id] = member
         self.protocol_type = protocol_type
-        if self.state is GroupState.PREPARING:
-            self._complete_join_if_all()
-        else:
-            self._rebalance()
+        self._gather_members()
         self.changed.notify()
         return promise
 
@@ -219,6 +216,12 @@ class Group:
         if self.state is GroupState.STABLE:
             return known.protocols != new.protocols or known.member_id == self.leader
         return True
+
+    def _gather_members(self) -> None:
+        if self.state is GroupState.PREPARING:
+            self._complete_join_if_all()
+        else:
+            self._rebalance()
 
     def replace(
         self, old: ClassicMember, new: ClassicMember, *, can_skip: bool
@@ -246,10 +249,7 @@ class Group:
             promise.give(answer)
         else:
             new.joining = promise
-            if self.state is GroupState.PREPARING:
-                self._complete_join_if_all()
-            else:
-                self._rebalance()
+            self._gather_members()
         self.changed.notify()
         return promise
 

@@ -6,6 +6,7 @@ import trio
 
 from ..._state.consumer.assignment import AssignedPartition
 from ...errors import TrikafkaError
+from ...errors.copies import again
 from .leaving import Leaving
 from .parts import ConsumerParts
 
@@ -65,15 +66,12 @@ class ConsumerBase:
         # (errors/refusals.py) may be lifted, so one receive raises it and the next one goes on
         # waiting. Last comes the error of a partition, which is raised once. position() passes its
         # partition: it leaves the refusal, and the errors of other partitions, to the receives.
-        #
-        # with_traceback(None): the same error object is raised again by each receive, and would
-        # otherwise grow a traceback with each of them.
         if self._closed:
             raise trio.ClosedResourceError("this consumer is closed")
         if (fatal := self._fatal()) is not None:
-            raise fatal.with_traceback(None)
+            raise again(fatal)
         if partition is None and (refusal := self._pop_refusal()) is not None:
-            raise refusal.with_traceback(None)
+            raise again(refusal)
         if (late := self._unsubscribe_error) is not None:
             self._unsubscribe_error = None
             raise late

@@ -10,8 +10,15 @@ from contextlib import contextmanager
 
 import trio
 
+from ..._net.run_local import RunLocal
+
+
+def _no_tasks() -> dict[trio.lowlevel.Task, object]:
+    return {}
+
+
 #: The tasks that run handlers, and the consumer whose records these handle.
-_TASKS: dict[trio.lowlevel.Task, object] = {}
+_handlers = RunLocal("trikafka_handlers", _no_tasks)
 
 
 @contextmanager
@@ -21,17 +28,19 @@ def running_handlers(consumer: object) -> Iterator[None]:
     The task must not have a nursery yet.
     """
     task = trio.lowlevel.current_task()
-    _TASKS[task] = consumer
+    handlers = _handlers.get()
+    handlers[task] = consumer
     try:
         yield
     finally:
-        del _TASKS[task]
+        del handlers[task]
 
 
 def inside_handler(consumer: object) -> bool:
     """Return whether this task runs such a handler, or was started inside one to end with it."""
-    task: trio.lowlevel.Task | None = trio.lowlevel.current_task() if _TASKS else None
-    while task is not None and _TASKS.get(task) is not consumer:
+    handlers = _handlers.get()
+    task: trio.lowlevel.Task | None = trio.lowlevel.current_task() if handlers else None
+    while task is not None and handlers.get(task) is not consumer:
         nursery = task.parent_nursery
         task = None if nursery is None else nursery.parent_task
     return task is not None

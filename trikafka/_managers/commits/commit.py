@@ -35,6 +35,7 @@ from ...errors import (
     UnknownTopicOrPartitionError,
     from_code,
 )
+from ...errors.groups import decisive
 from ...interfaces import Call, CoordinatorManager
 from ...types import Node, OffsetAndMetadata, TopicPartition
 from .offset_messages import (
@@ -307,10 +308,7 @@ class Commits:
             identity = self._member.identity
         if not failures:
             return
-        failure = next(
-            (failure for failure in failures.values() if not failure.retriable),
-            next(iter(failures.values())),
-        )
+        failure = decisive(list(failures.values()))
         if (
             isinstance(failure, UnknownTopicOrPartitionError)
             and failure.retriable
