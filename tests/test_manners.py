@@ -1,0 +1,42 @@
+"""The package and its plugins leave the process, and Trio's private modules, as they are."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+#: What is refused, and the files in which it has its reason.
+REFUSED = {
+    r"\btrio\._": (),
+    r"\bgc\.(set_threshold|freeze|unfreeze|disable|enable)\(": (
+        "trikafka/_net/decoding.py",  # TRIKAFKA_PAUSE_GC=0 switches it off
+        "plugins/trikafka-spark/trikafka_spark/worker.py",  # Spark's own worker process
+    ),
+    r"\badd_instrument\(": (
+        "trikafka/testing/cancellation.py",  # around one scenario of a test
+        "trikafka/testing/steps.py",
+    ),
+    r"\bsys\.modules\[[^\]]*\] *=|sys\.modules\.(pop|setdefault|update)": (),
+}
+
+
+def sources() -> Iterator[Path]:
+    for folder in (ROOT / "trikafka", *ROOT.glob("plugins/*/*trikafka*")):
+        for ending in ("*.py", "*.pyx", "*.pxi"):
+            yield from folder.rglob(ending)
+
+
+@pytest.mark.parametrize("pattern", REFUSED)
+def test_process_is_left_as_it_is(pattern: str) -> None:
+    paths = list(sources())
+    assert len(paths) > 300
+    found = {
+        str(path.relative_to(ROOT))
+        for path in paths
+        if re.search(pattern, path.read_text(encoding="utf-8"))
+    }
+    assert found == set(REFUSED[pattern])
