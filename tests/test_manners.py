@@ -14,7 +14,7 @@ REFUSED = {
     r"\btrio\._": (),
     r"\bgc\.(set_threshold|freeze|unfreeze|disable|enable)\(": (
         "trikafka/_net/decoding.py",  # TRIKAFKA_PAUSE_GC=0 switches it off
-        "plugins/trikafka-spark/trikafka_spark/worker.py",  # Spark's own worker process
+        "plugins/trikafka-spark/trikafka_spark/python_worker.py",  # Spark's own worker process
     ),
     r"\badd_instrument\(": (
         "trikafka/testing/cancellation.py",  # around one scenario of a test
