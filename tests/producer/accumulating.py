@@ -9,6 +9,7 @@ from trikafka._state.producer.accumulator import Accumulator, BufferLimits
 from trikafka._state.producer.producer_batch import ProducerBatch
 from trikafka._state.producer.sequences import Idempotent, NonIdempotent, ProducerIdentity
 from trikafka._wire import _implementation
+from trikafka._wire.partitioning import BY_MURMUR2, KeyRule
 from trikafka._wire.records import decode_records
 from trikafka.types import Record, RecordMetadata
 
@@ -37,7 +38,7 @@ class Bench:
         *leaders: int | None,
         partitioner: Any = None,
         idempotent: bool = True,
-        ignore_keys: bool = False,
+        keys: KeyRule = BY_MURMUR2,
         **limits: Any,
     ) -> None:
         self.now = 0.0
@@ -62,7 +63,7 @@ class Bench:
             delay=lambda failures: 0.1 * 2 ** (failures - 1),
             on_work=self.woken.append,
             partitioner=partitioner,
-            ignore_keys=ignore_keys,
+            keys=keys,
             choose=random.Random(7),
         )
         self.accumulator.identified(ProducerIdentity(1000, 0))

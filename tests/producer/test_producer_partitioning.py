@@ -16,7 +16,7 @@ from producing import keyless_are_delivered, opened, ready
 from trio.testing import MockClock as Clock
 
 from trikafka import ConfigurationError, PluginError
-from trikafka._wire.partitioning import partition_for_key
+from trikafka._wire.partitioning import KEY_RULES, NO_KEYS, partition_for_key
 from trikafka.config import ProducerConfig, from_properties
 from trikafka.testing import ScriptedCluster
 
@@ -66,7 +66,7 @@ def test_keys_may_be_ignored() -> None:
         0,
         0,
         0,
-        ignore_keys=True,
+        keys=NO_KEYS,
         batch_size=10_000,
         buffer_memory=100_000,
         max_request_size=20_000,
@@ -74,6 +74,40 @@ def test_keys_may_be_ignored() -> None:
     assert len({bench.put(key=key)[0].partition for key in keys}) == 1
     assert {bench.put(key=key, partition=3)[0].partition for key in keys} == {3}
     assert len({bench.put(b"x" * 3_000, key=key)[0].partition for key in keys}) >= 3
+
+
+KEYS: list[bytes | None] = [None, b"", *(b"%d" % number for number in range(30))]
+
+
+@pytest.mark.parametrize("name", [name for name in KEY_RULES if name != "random"])
+async def test_named_partitioner_chooses_each_way(name: str, autojump_clock: Clock) -> None:
+    """By ``enqueue``, into a new batch and an open one, and by ``send_arrow``."""
+    pa = pytest.importorskip("pyarrow")
+    rule = KEY_RULES[name]
+    hashed = [key for key in KEYS if (-1 if key is None else len(key)) >= rule.shortest]
+    expected = [partition_for_key(key or b"", 7, rule.kind) for key in hashed]
+    async with ready(partitions=7, partitioner=name, linger_ms=1_000) as (_, producer):
+        for _ in range(2):
+            acks = [await producer.enqueue("t", b"v", key=key) for key in hashed]
+            await producer.flush()
+            assert [(await ack.wait()).partition for ack in acks] == expected
+        table = pa.table({"key": pa.array(hashed, pa.binary()), "value": [b"v"] * len(hashed)})
+        found = (await producer.send_arrow("t", table)).partitions
+        assert {place.partition: part.rows for place, part in found.items()} == Counter(expected)
+        keyless = (await producer.send_arrow("t", pa.table({"value": [b"v"] * 9}))).partitions
+        assert len(keyless) == 1
+        if rule.shortest < 0:
+            assert [place.partition for place in keyless] == [partition_for_key(b"", 7, rule.kind)]
+
+
+@pytest.mark.parametrize("settings", [{"partitioner": "random"}, {"partitioner_ignore_keys": True}])
+async def test_random_partitioner_ignores_keys(
+    settings: dict[str, Any], autojump_clock: Clock
+) -> None:
+    async with ready(partitions=7, linger_ms=1_000, **settings) as (_, producer):
+        acks = [await producer.enqueue("t", b"v", key=key) for key in KEYS]
+        await producer.flush()
+        assert len({(await ack.wait()).partition for ack in acks}) == 1
 
 
 async def test_keys_of_a_table_may_be_ignored(autojump_clock: Clock) -> None:

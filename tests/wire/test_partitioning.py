@@ -1,6 +1,7 @@
-"""Partitions by key, equal to the Java client's."""
+"""Partitions by key, equal to the Java client's and librdkafka's."""
 
 import struct
+import zlib
 from types import ModuleType
 
 import pytest
@@ -8,7 +9,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kafka.partitioner import murmur2 as kafka_python_murmur2
 
-from trikafka._wire.partitioning import group_rows, murmur2, partition_columns, partition_for_key
+from trikafka._wire.partitioning import (
+    HASH_CRC32,
+    HASH_FNV1A,
+    HASH_MURMUR2,
+    KEY_RULES,
+    group_rows,
+    hash_key,
+    murmur2,
+    partition_columns,
+    partition_for_key,
+)
 
 pytestmark = pytest.mark.usefixtures("implementation")
 each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -106,3 +117,53 @@ def test_inconsistent_columns_are_refused(
         partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, validity, 3)
     with pytest.raises(ValueError, match="no partitions"):
         partition_columns(struct.pack("2i", 0, 1), b"a", None, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key", "expected"),
+    [  # what librdkafka's partitioners compute, before the remainder
+        (HASH_MURMUR2, b"", 275646681),
+        (HASH_CRC32, b"", 0),
+        (HASH_CRC32, b"123456789", 0xCBF43926),
+        (HASH_FNV1A, b"", 2128831035),
+        (HASH_FNV1A, b"a", 2**32 - 0xE40C292C),
+        (HASH_FNV1A, b"foobar", 1080231576),
+    ],
+)
+def test_hashes_equal_librdkafkas(kind: int, key: bytes, expected: int) -> None:
+    assert hash_key(kind, key) == expected
+    assert partition_for_key(key, 1000, kind) == expected % 1000
+
+
+@each_example
+@given(st.binary(max_size=300))
+def test_crc32_equals_zlibs(key: bytes) -> None:
+    assert hash_key(HASH_CRC32, key) == zlib.crc32(key)
+
+
+@pytest.mark.parametrize("name", KEY_RULES)
+def test_rules_hold_for_single_keys_and_columns(name: str) -> None:
+    rule = KEY_RULES[name]
+    keys = [None, b"", b"a", b"ab", b"abc"]
+    bounds = struct.pack("6i", 0, 0, 0, 1, 3, 6)
+    found = partition_columns(bounds, b"aababc", bytes([0b11110]), 1000, None, 777, rule)
+    expected = [
+        777
+        if (-1 if key is None else len(key)) < rule.shortest
+        else partition_for_key(key or b"", 1000, rule.kind)
+        for key in keys
+    ]
+    assert list(found) == expected
+    assert (
+        found[:2].tolist()
+        == {
+            "default": [777, 681],
+            "consistent": [0, 0],
+            "consistent_random": [777, 777],
+            "murmur2": [681, 681],
+            "murmur2_random": [777, 681],
+            "fnv1a": [35, 35],
+            "fnv1a_random": [777, 35],
+            "random": [777, 777],
+        }[name]
+    )

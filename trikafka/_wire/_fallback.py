@@ -19,6 +19,7 @@ from trikafka._wire._fallback_partitioning import (
     find_unfit,
     frozen,
     group_rows,
+    hash_key,
     murmur2,
     partition_columns,
 )
@@ -42,6 +43,7 @@ __all__ = [
     "find_unfit",
     "free_memory",
     "group_rows",
+    "hash_key",
     "iterate",
     "make_records",
     "murmur2",

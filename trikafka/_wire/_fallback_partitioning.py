@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from array import array
 from typing import TYPE_CHECKING, Any
 
@@ -67,6 +68,21 @@ def murmur2(data: Buffer) -> int:
     return state - (1 << 32) if state >> 31 else state
 
 
+def fnv1a(data: Buffer) -> int:
+    """Return the absolute value of the signed 32-bit FNV-1a hash, as librdkafka uses it."""
+    state = 0x811C9DC5
+    for byte in bytes(data):
+        state = (state ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return (1 << 32) - state if state >> 31 else state
+
+
+def hash_key(kind: int, data: Buffer) -> int:
+    """Return the hash that selects a partition; ``kind`` is that of ``partitioning.KeyRule``."""
+    if kind == f.HASH_MURMUR2:
+        return murmur2(data) & 0x7FFFFFFF
+    return zlib.crc32(data) if kind == f.HASH_CRC32 else fnv1a(data)
+
+
 def partition_columns(
     key_offsets: Buffer,
     key_data: Buffer,
@@ -74,11 +90,13 @@ def partition_columns(
     n_partitions: int,
     explicit: Buffer | None = None,
     keyless: int = -1,
+    kind: int = f.HASH_MURMUR2,
+    shortest: int = 0,
 ) -> memoryview:
     """Return the partition of each row, from an Arrow binary column of keys.
 
-    ``keyless`` is used where the key is null. ``explicit`` are 32-bit numbers that take precedence
-    over the key where they are not -1.
+    ``keyless`` is used where the key is shorter than ``shortest`` (a null key has length -1).
+    ``explicit`` are 32-bit numbers that take precedence over the key where they are not -1.
     """
     if n_partitions < 1:
         raise ValueError("no partitions")
@@ -95,7 +113,10 @@ def partition_columns(
             result.append(given[index])
             continue
         key = checked(offsets, key_data, key_validity, index)
-        result.append(keyless if key is None else (murmur2(key) & 0x7FFFFFFF) % n_partitions)
+        if (-1 if key is None else len(key)) < shortest:
+            result.append(keyless)
+        else:
+            result.append(hash_key(kind, key or b"") % n_partitions)
     return frozen(result)
 
 

@@ -101,7 +101,8 @@ class Appender:
         largest: int,
         *,
         careful: bool = False,
-        ignore_keys: bool = False,
+        key_hash: int = 0,
+        shortest_key: int = 0,
     ) -> None:
         self._handle = handle
         self.append = carefully

@@ -57,6 +57,9 @@ _AFTER_CRC = struct.Struct(">hiqqqhii")
 CRC_START = _BEFORE_CRC.size  #: the checksum covers everything from here on
 LENGTH_END = 12
 
+#: The hashes of keys. A fourth one needs a branch in ``_native_partitioning.pxi``, too.
+HASH_MURMUR2, HASH_CRC32, HASH_FNV1A = 0, 1, 2
+
 CODEC_MASK, LOG_APPEND, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20
 
 MIN_RECORD = 7  #: bytes of the smallest record

@@ -62,6 +62,7 @@ class Implementation(Protocol):
     def free_memory(self) -> int: ...
     def trim_memory(self, at_once: bool = False) -> None: ...
     def murmur2(self, data: Buffer) -> int: ...
+    def hash_key(self, kind: int, data: Buffer) -> int: ...
     def partition_columns(
         self,
         key_offsets: Buffer,
@@ -70,6 +71,8 @@ class Implementation(Protocol):
         n_partitions: int,
         explicit: Buffer | None = None,
         keyless: int = -1,
+        kind: int = 0,
+        shortest: int = 0,
     ) -> memoryview: ...
     def group_rows(
         self, partitions: Buffer, n_partitions: int

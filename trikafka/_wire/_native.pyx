@@ -12,7 +12,7 @@ The files that are included below, in order of use:
 - reading, decoding: the fields of a record; sections to columns, in two passes;
 - records, iterating: ``Record`` objects from columns, all at once or one by one to a task;
 - encoding: records, single or from columns, into a batch;
-- partitioning, producing: murmur2; the fast path of a producer's record.
+- partitioning, producing: the hashes of keys; the fast path of a producer's record.
 
 What is compiled is the work for each record, where a Python call would cost more than the work.
 ``Record`` objects and delivery handles are made without the garbage collector's attention: programs

@@ -1,4 +1,46 @@
-# Included by _native.pyx: murmur2, over keys and whole columns of them.
+# Included by _native.pyx: the hashes of partitioners, over keys and whole columns of them.
+
+# The hashes by number; see ``partitioning.KeyRule``.
+cdef enum:
+    HASH_MURMUR2 = 0
+    HASH_CRC32 = 1
+    HASH_FNV1A = 2
+
+# The table of CRC-32 (reflected, polynomial 0xEDB88320), written once, when the module is imported.
+cdef uint32_t crc32_table[256]
+
+
+cdef void fill_crc32_table() noexcept nogil:
+    cdef uint32_t state
+    cdef int number, bit
+    for number in range(256):
+        state = <uint32_t>number
+        for bit in range(8):
+            if state & 1:
+                state = state >> 1 ^ <uint32_t>0xEDB88320
+            else:
+                state >>= 1
+        crc32_table[number] = state
+
+
+fill_crc32_table()
+
+
+cdef uint32_t crc32_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t state = 0xFFFFFFFF
+    cdef Py_ssize_t pos
+    for pos in range(size):
+        state = state >> 8 ^ crc32_table[(state ^ data[pos]) & 0xFF]
+    return ~state
+
+
+cdef uint32_t fnv1a_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t state = 0x811C9DC5
+    cdef Py_ssize_t pos
+    for pos in range(size):
+        state = (state ^ data[pos]) * <uint32_t>0x01000193
+    return ~state + 1 if state >> 31 else state
+
 
 cdef uint32_t murmur2_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
     cdef uint32_t m = 0x5BD1E995
@@ -21,8 +63,16 @@ cdef uint32_t murmur2_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
     return state ^ state >> 15
 
 
-cdef inline int32_t partition_of(const char *key, Py_ssize_t size, int32_t n_partitions) noexcept nogil:
-    return <int32_t>((murmur2_of(<const uint8_t *>key, size) & 0x7FFFFFFF) % <uint32_t>n_partitions)
+cdef inline uint32_t hash_of(int kind, const char *key, Py_ssize_t size) noexcept nogil:
+    if kind == HASH_MURMUR2:
+        return murmur2_of(<const uint8_t *>key, size) & 0x7FFFFFFF
+    if kind == HASH_CRC32:
+        return crc32_of(<const uint8_t *>key, size)
+    return fnv1a_of(<const uint8_t *>key, size)
+
+
+cdef inline int32_t partition_of(int kind, const char *key, Py_ssize_t size, int32_t n_partitions) noexcept nogil:
+    return <int32_t>(hash_of(kind, key, size) % <uint32_t>n_partitions)
 
 
 def murmur2(data):
@@ -31,7 +81,14 @@ def murmur2(data):
     return <int32_t>murmur2_of(view.data, view.size)
 
 
-def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions, explicit=None, int32_t keyless=-1):
+def hash_key(int kind, data):
+    """Return the hash that selects a partition; see ``_fallback_partitioning.hash_key``."""
+    cdef _View view = _View(data)
+    return hash_of(kind, <const char *>view.data, view.size)
+
+
+def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions, explicit=None, int32_t keyless=-1,
+                      int kind=HASH_MURMUR2, Py_ssize_t shortest=0):
     """Return the partition of each row; see ``_fallback.partition_columns``."""
     if n_partitions < 1:
         raise ValueError("no partitions")
@@ -54,10 +111,10 @@ def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions,
             result[index] = wanted[index]
             continue
         key = keys.find(index, &size)
-        if size < 0:
+        if size < shortest:
             result[index] = keyless
         else:
-            result[index] = partition_of(key, size, n_partitions)
+            result[index] = partition_of(kind, key, max(size, 0), n_partitions)
     return memoryview(made).cast("i")
 
 

@@ -68,19 +68,20 @@ cdef class Appender:
     cdef Py_ssize_t batch_size
     cdef Py_ssize_t largest
     cdef bint careful
-    cdef bint ignore_keys
+    cdef int key_hash
+    cdef Py_ssize_t shortest_key
     cdef object handle
     cdef object carefully
 
     def __init__(
         self, handle, carefully, BufferMemory memory not None, Py_ssize_t batch_size, Py_ssize_t largest, *,
-        bint careful=False, bint ignore_keys=False,
+        bint careful=False, int key_hash=HASH_MURMUR2, Py_ssize_t shortest_key=0,
     ):
         if not (isinstance(handle, type) and issubclass(handle, DeliveryHandle)):
             raise TypeError("handles are a subclass of DeliveryHandle")
         self.handle, self.carefully, self.memory = handle, carefully, memory
         self.batch_size, self.largest = batch_size, largest
-        self.careful, self.ignore_keys = careful, ignore_keys
+        self.careful, self.key_hash, self.shortest_key = careful, key_hash, shortest_key
         self.topics = {}
 
     cpdef make(self, batch, Py_ssize_t index, int64_t timestamp):
@@ -93,16 +94,21 @@ cdef class Appender:
     cdef BatchEncoder find(self, topic, key, partition):
         """Return the encoder of the open batch for a record; ``None``: the fast path has none."""
         cdef OpenBatches batches = self.topics.get(topic) if type(topic) is str else None
-        cdef Py_ssize_t count
+        cdef Py_ssize_t count, size
+        cdef const char *data = NULL
         cdef int64_t number
         if batches is None:
             return None
         count = len(batches.encoders)
         if partition is None:
-            if key is None or self.ignore_keys:
+            size = -1
+            if key is not None:
+                size = PyBytes_GET_SIZE(key)
+                data = PyBytes_AS_STRING(key)
+            if size < self.shortest_key:
                 number = batches.sticky
             elif count:
-                number = partition_of(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), <int32_t>count)
+                number = partition_of(self.key_hash, data, max(size, 0), <int32_t>count)
             else:
                 return None
         elif type(partition) is int and 0 <= partition < count:

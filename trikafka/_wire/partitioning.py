@@ -1,9 +1,53 @@
-"""Kafka's partitioning by key, the same as the Java client's: murmur2 over the key's bytes."""
+"""Partitioning by key, the same as the Java client's and librdkafka's, by their names."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from trikafka._wire import _implementation
+from trikafka._wire._format import HASH_CRC32, HASH_FNV1A, HASH_MURMUR2
 from trikafka._wire.columns import Buffer
+
+
+class KeyRule(NamedTuple):
+    """How a built-in partitioner uses a key.
+
+    A key of at least ``shortest`` bytes selects its partition by the hash ``kind``. A null key has
+    length -1 here, and is hashed as an empty one. Records with shorter keys go to the sticky
+    partition.
+    """
+
+    kind: int
+    shortest: int
+
+
+#: The rule of partitioners that do not use the key.
+NO_KEYS = KeyRule(HASH_MURMUR2, sys.maxsize)
+#: The rule of Java's client.
+BY_MURMUR2 = KeyRule(HASH_MURMUR2, 0)
+# The names, hashes and treatment of null and empty keys are librdkafka's, so that a program that
+# moves keeps its keys where they are. Three facts surprise there:
+#
+# * Without "_random" a null key is hashed like an empty one, so all records without a key share a
+#   partition: 0 for CRC-32.
+# * "consistent_random", the default, also distributes empty keys. "murmur2_random" and
+#   "fnv1a_random" hash them.
+# * FNV-1a is taken as a signed number, of which the absolute value counts.
+#
+# Java's client has the rule of "murmur2_random".
+#: The built-in partitioners by name.
+KEY_RULES: Mapping[str, KeyRule] = {
+    "default": BY_MURMUR2,
+    "consistent": KeyRule(HASH_CRC32, -1),
+    "consistent_random": KeyRule(HASH_CRC32, 1),
+    "murmur2": KeyRule(HASH_MURMUR2, -1),
+    "murmur2_random": BY_MURMUR2,
+    "fnv1a": KeyRule(HASH_FNV1A, -1),
+    "fnv1a_random": KeyRule(HASH_FNV1A, 0),
+    "random": NO_KEYS,
+}
 
 
 def murmur2(data: Buffer) -> int:
@@ -11,9 +55,14 @@ def murmur2(data: Buffer) -> int:
     return _implementation.current.murmur2(data)
 
 
-def partition_for_key(key: Buffer, n_partitions: int) -> int:
-    """Return the partition in which the Java client puts a record with this key."""
-    return (murmur2(key) & 0x7FFFFFFF) % n_partitions
+def hash_key(kind: int, key: Buffer) -> int:
+    """Return the hash of a key, from 0: its remainder by the number of partitions is the one."""
+    return _implementation.current.hash_key(kind, key)
+
+
+def partition_for_key(key: Buffer, n_partitions: int, kind: int = HASH_MURMUR2) -> int:
+    """Return the partition of a record with this key; by default that of the Java client."""
+    return hash_key(kind, key) % n_partitions
 
 
 def partition_columns(
@@ -23,15 +72,23 @@ def partition_columns(
     n_partitions: int,
     explicit: Buffer | None = None,
     keyless: int = -1,
+    rule: KeyRule = BY_MURMUR2,
 ) -> memoryview:
     """Return the partition of each row as a view of 32-bit integers.
 
-    The keys are a binary column in Arrow's layout; ``keyless`` is used where the key is null.
-    ``explicit`` are 32-bit numbers that take precedence over the key where they are not -1. Raises
-    ``ValueError`` if one of them is not a partition.
+    The keys are a binary column in Arrow's layout; ``keyless`` is used for keys that are too short
+    for ``rule``. ``explicit`` are 32-bit numbers that take precedence over the key where they are
+    not -1. Raises ``ValueError`` if one of them is not a partition.
     """
     return _implementation.current.partition_columns(
-        key_offsets, key_data, key_validity, n_partitions, explicit, keyless
+        key_offsets,
+        key_data,
+        key_validity,
+        n_partitions,
+        explicit,
+        keyless,
+        rule.kind,
+        rule.shortest,
     )
 
 

@@ -540,17 +540,30 @@ class ProducerConfig(ClientConfig):
         least=1,
         java=None,
     )
-    partitioner: Literal["default"] | str | Callable[[str, bytes | None, Sequence[int]], int] = (
-        setting(  # noqa: RUF009
+    partitioner: (
+        Literal[
             "default",
-            "'default' (murmur2 of the key, sticky without a key), the name of a plugin's "
-            "partitioner, or a function of the topic, the key and the partitions' numbers that "
-            "returns one of these numbers",
-            java="partitioner.class",
-        )
+            "consistent",
+            "consistent_random",
+            "murmur2",
+            "murmur2_random",
+            "fnv1a",
+            "fnv1a_random",
+            "random",
+        ]
+        | str
+        | Callable[[str, bytes | None, Sequence[int]], int]
+    ) = setting(  # noqa: RUF009
+        "default",
+        "'default' (murmur2 of the key as in Java's client, sticky without a key), one of "
+        "librdkafka's ('consistent_random', its default, 'consistent', 'murmur2', "
+        "'murmur2_random', 'fnv1a', 'fnv1a_random', 'random'), the name of a plugin's "
+        "partitioner, or a function of the topic, the key and the partitions' numbers that "
+        "returns one of these numbers",
+        java="partitioner.class",
     )
     partitioner_ignore_keys: bool = setting(
-        False, "whether the default partitioner ignores keys (KIP-794)"
+        False, "whether a built-in partitioner ignores keys (KIP-794)"
     )
     partitioner_adaptive_partitioning_enable: bool = setting(
         True,

@@ -22,6 +22,7 @@ from ..._state.arguments import HeaderPairs, check_target, plain
 from ..._state.producer.accumulator import Partitioner
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._state.producer.transaction_state import ProducerTransaction
+from ..._wire.partitioning import KEY_RULES
 from ...config import ProducerConfig
 from ...errors import (
     ClientFailedError,
@@ -751,15 +752,15 @@ class ProducerParts(Context[ProducerConfig]):
     def _find_partitioner(self, name: str | Partitioner) -> Partitioner | None:
         """Return the user's partitioner, or a plugin's by its name.
 
-        ``None`` means the default partitioner.
+        ``None`` means a built-in partitioner.
         """
-        if name == "default":
-            return None
         if callable(name):
             check_takes(
                 name, _PARTITIONER_TAKES, ConfigurationError, f"partitioner: {name_of(name)}"
             )
             return guarded_partitioner(name, "the partitioner")
+        if name in KEY_RULES:
+            return None
         offered = first_answer(self.plugins, "trikafka_partitioner", name=name)
         if offered is None:
             raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")

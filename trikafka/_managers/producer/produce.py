@@ -36,6 +36,7 @@ from ..._state.producer.transaction_state import ProducerTransaction
 from ..._state.producer.unknown_topics import UnknownTopics
 from ..._wire.columns import Columns
 from ..._wire.compression import CodecImplementation, codec_named, replaced
+from ..._wire.partitioning import BY_MURMUR2, KEY_RULES, NO_KEYS, KeyRule
 from ..._wire.records import BatchEncoder
 from ...config import ProducerConfig
 from ...error_codes import ErrorCode
@@ -138,7 +139,7 @@ class BatchProducing(Generic[Ack]):
             on_failed=self._failures.failed if transaction is None else _told_by_the_commit,
             partitioner=partitioner,
             counters=None if watch is None else WatchedCounters(watch),
-            ignore_keys=config.partitioner_ignore_keys,
+            keys=_key_rule(config),
             adaptive=config.partitioner_adaptive_partitioning_enable,
         )
         #: True once no more records are accepted.
@@ -471,6 +472,17 @@ def level_of(config: ProducerConfig) -> int | None:
         "zstd": config.compression_zstd_level,
     }
     return levels.get(config.compression_type)
+
+
+def _key_rule(config: ProducerConfig) -> KeyRule:
+    """Return how the built-in partitioner uses keys; any rule where a plugin or function does."""
+    if config.partitioner_ignore_keys:
+        return NO_KEYS
+    return (
+        BY_MURMUR2
+        if callable(config.partitioner)
+        else KEY_RULES.get(config.partitioner, BY_MURMUR2)
+    )
 
 
 def _missing(topic: str, info: TopicInfo | None, partition: int | None) -> BrokerResponseError:

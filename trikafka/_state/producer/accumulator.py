@@ -30,6 +30,7 @@ from ..._wire import _implementation
 from ..._wire._format import HEADER_SIZE as BATCH_OVERHEAD
 from ..._wire._format import RECORD_OVERHEAD
 from ..._wire.columns import Columns
+from ..._wire.partitioning import BY_MURMUR2, KeyRule
 from ..._wire.records import BatchEncoder
 from ...errors import RecordTooLargeError
 from ...types import Headers, UnsentRecord
@@ -101,7 +102,7 @@ class Accumulator(Generic[Ack]):
         on_failed: Callable[[ProducerBatch], object] = lambda batch: None,
         partitioner: Partitioner | None = None,
         counters: Counters | None = None,
-        ignore_keys: bool = False,
+        keys: KeyRule = BY_MURMUR2,
         adaptive: bool = True,
         choose: random.Random | None = None,
     ) -> None:
@@ -118,7 +119,7 @@ class Accumulator(Generic[Ack]):
         how = Partitioning(
             limits.batch_size,
             partitioner,
-            ignore_keys,
+            keys,
             adaptive,
             self._is_out_of_reach,
             choose or random.Random(),
@@ -157,7 +158,8 @@ class Accumulator(Generic[Ack]):
             limits.batch_size,
             limits.largest,
             careful=partitioner is not None,
-            ignore_keys=ignore_keys,
+            key_hash=keys.kind,
+            shortest_key=keys.shortest,
         )
 
     def _is_out_of_reach(self, node: int) -> bool:

@@ -2,11 +2,11 @@
 
 1. An explicit partition is used as it is.
 2. Else the user's partitioner decides, if there is one.
-3. Else the key decides, hashed as in Java's client (murmur2).
+3. Else the key decides, by the rule of the built-in partitioner (``_wire/partitioning.py``).
 4. Else the record goes to the partition that keyless records stick to, until a batch's worth of
    bytes is there (KIP-480, KIP-794).
 
-The hash is in the record path (``_wire/partitioning.py``), where the fast path of a record uses it.
+The hashes are in the record path, where the fast path of a record uses them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..._wire.columns import Columns, RecordBatch
-from ..._wire.partitioning import group_rows, partition_columns, partition_for_key
+from ..._wire.partitioning import (
+    BY_MURMUR2,
+    NO_KEYS,
+    KeyRule,
+    group_rows,
+    partition_columns,
+    partition_for_key,
+)
 from ...errors import ConfigurationError, PluginError
 from .table_rows import RowGroup
 
@@ -39,7 +46,7 @@ class Partitioning:
 
     stick_for: int
     partitioner: Partitioner | None = None
-    ignore_keys: bool = False
+    keys: KeyRule = BY_MURMUR2
     adaptive: bool = True
     #: Returns whether a broker has taken nothing for so long that keyless records go elsewhere.
     is_out_of_reach: Callable[[int], bool] = lambda node: False
@@ -76,11 +83,10 @@ class PartitionChooser:
             return partition if partition < len(self._queues) else None
         if self._how.partitioner is not None:
             return self._ask(self._how.partitioner, key)
-        return (
-            -1
-            if key is None or self._how.ignore_keys
-            else partition_for_key(key, len(self._queues))
-        )
+        rule = self._how.keys
+        if (-1 if key is None else len(key)) < rule.shortest:
+            return -1
+        return partition_for_key(key or b"", len(self._queues), rule.kind)
 
     def _ask(self, partitioner: Partitioner, key: bytes | None) -> int:
         numbers = range(len(self._queues))
@@ -145,18 +151,19 @@ class PartitionChooser:
             return [RowGroup(explicit, None, 0, columns.count)]
         if self._how.partitioner is not None:
             explicit = self._ask_for_rows(self._how.partitioner, columns, explicit)
-        elif explicit is None and not keyed:
-            return [RowGroup(None, None, 0, columns.count)]
-        if self._how.ignore_keys and explicit is None:
+        elif explicit is None and (
+            self._how.keys is NO_KEYS or (not keyed and self._how.keys.shortest >= 0)
+        ):
             return [RowGroup(None, None, 0, columns.count)]
         count = len(self._queues)
-        keyless = self.stuck_to().place.partition
-        if self._how.ignore_keys and explicit is not None:
-            explicit = memoryview(
-                array("i", (keyless if number == -1 else number for number in explicit))
-            )
         numbers = partition_columns(
-            columns.key_offsets, columns.key_data, columns.key_validity, count, explicit, keyless
+            columns.key_offsets,
+            columns.key_data,
+            columns.key_validity,
+            count,
+            explicit,
+            self.stuck_to().place.partition,
+            self._how.keys,
         )
         rows, bounds = group_rows(numbers, count)
         spans = ((number, bounds[number], bounds[number + 1]) for number in range(count))
