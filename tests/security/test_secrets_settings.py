@@ -222,7 +222,7 @@ def test_public_setting_is_shown() -> None:
     found = from_properties({"group.id": "g", "sasl.password": MARK, "bootstrap.servers": "a:1"})
     assert (
         repr(found)
-        == "{'sasl_plain_password': <secret>, 'group_id': 'g', 'bootstrap_servers': 'a:1'}"
+        == "{'group_id': 'g', 'sasl_plain_password': <secret>, 'bootstrap_servers': 'a:1'}"
     )
     assert type(found["group_id"]) is str
     assert isinstance(found["sasl_plain_password"], Secret)

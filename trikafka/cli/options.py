@@ -48,10 +48,10 @@ class Common:
         )  # decides which of the file's security settings apply
         shared = {
             name: value
-            for name, value in _read(self.from_file + protocol).items()
+            for name, value in _read(self.from_file + protocol, strict=False).items()
             if name in settings_of(client)
         }
-        found = {**shared, **_read(self.properties)}
+        found = {**shared, **_read(self.properties, strict=True)}
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
         elif "bootstrap_servers" not in found:
@@ -59,8 +59,8 @@ class Common:
         return {**found, **more}
 
 
-def _read(pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
-    from ..config import from_properties
+def _read(pairs: tuple[tuple[str, str], ...], *, strict: bool) -> dict[str, Any]:
+    from ..config.properties import read_settings
     from ..config.unused import SERIALIZATION
     from ..errors import ConfigurationError
 
@@ -71,7 +71,7 @@ def _read(pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     for name in _NOT_TEXT:
         if name in given:
             raise ConfigurationError(f"the setting {name!r} cannot be given as text")
-    return from_properties(given)
+    return read_settings(given, None, strict=strict)
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
-"""Translation of Java's names of settings into trikafka's.
+"""Translation of other clients' names of settings into trikafka's.
 
-Java's names stand in ``.properties`` files and on the command line.
+They stand in ``.properties`` files, on the command line, and in the programs that move.
 """
 
 from __future__ import annotations
@@ -8,16 +8,17 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
 from . import java_properties
 from .clients import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from .property_names import RULES, Rule, is_for_librdkafka, rule_of
 from .secrets import holds_secret, plain, secret
-from .security_properties import ADVICE, OTHER_NAMES, take_security
-from .setting import Setting, settings_of, unknown
+from .security_properties import NAMES, take_security
+from .setting import Setting, nearest, settings_of, unknown
 from .unused import SERIALIZATION, leave_out_unused
 
 #: Java's classes for keys and values as bytes, which trikafka uses anyway.
@@ -25,6 +26,8 @@ _BYTES = ("ByteArray", "ByteBuffer", "Bytes")
 
 
 _SETTINGS_NAME = re.compile(r"[a-z]+[0-9]*(?:[._-][a-z0-9]+)+")
+_ENCODE = "keys and values are bytes: encode before the call"
+_LEVEL = "compression.level"
 _AS_WRITTEN = ("password", "passphrase", "secret")
 _log = logging.getLogger("trikafka.config")
 _ASSIGNORS_OF_JAVA = "org.apache.kafka.clients.consumer."
@@ -39,20 +42,26 @@ _ASSIGNORS = {
 def from_properties(
     properties: Mapping[str, Any] | str | os.PathLike[str], client: type[ClientConfig] | None = None
 ) -> dict[str, Any]:
-    """Return settings for ``open_*`` from properties with Java-style names.
+    """Return settings for ``open_*`` from properties with the names of other clients.
 
     Example: ``open_consumer(**from_properties({"group.id": "g"}, ConsumerConfig))``. A path is read
-    at once and blocks the thread. For TLS and SASL, librdkafka's names are accepted as well, and
-    the known login modules of Java's ``sasl.jaas.config``. Java's ``StringDeserializer`` becomes
-    ``bytes.decode``. Java's classes for bytes are accepted and ignored.
+    at once and blocks the thread. The names are those of Java's client and librdkafka, and the
+    keywords of aiokafka and kafka-python. Java's ``StringDeserializer`` becomes ``bytes.decode``.
+    Java's classes for bytes are accepted and ignored.
 
     One file may serve several programs. The following entries are left out, and one warning names
-    them all:
+    them all, with the reasons:
 
     * TLS or SASL settings that the file's own ``security.protocol`` does not use;
     * settings of other clients than ``client``;
-    * settings that exist only in other languages' clients (``metric.reporters``,
-      ``interceptor.classes``, a schema registry, sizes of socket buffers).
+    * settings without a meaning here (``metric.reporters``, ``interceptor.classes``, a schema
+      registry, sizes of socket buffers);
+    * names that resemble none of a Kafka client, as in Java. A name that is nearly right is an
+      error.
+
+    Properties with names of librdkafka for a producer select ``partitioner="consistent_random"``,
+    librdkafka's default, and a warning says so: keys keep their partitions. A ``partitioner`` in
+    the properties takes precedence.
 
     A file is read as Java reads it: byte by byte (ISO-8859-1), with Java's escapes. Blanks around a
     value are dropped as in Java's client, except for passwords and secrets. Strings become numbers
@@ -67,49 +76,171 @@ def from_properties(
         The settings by trikafka's names.
 
     Raises:
-        ConfigurationError: The file cannot be read, a name is unknown, a setting is given under two
-            names, or a value cannot be read. One error names all of these.
+        ConfigurationError: The file cannot be read, a name is refused or nearly right, a setting is
+            given under two names, or a value cannot be read. One error names all of these.
     """
-    if not isinstance(properties, Mapping):
-        properties = _read_file(properties)
+    properties = _hidden(properties)  # an error tracker records the locals of each frame
+    return read_settings(properties, client, strict=False)
+
+
+def read_settings(
+    properties: Mapping[str, Any] | str | os.PathLike[str],
+    client: type[ClientConfig] | None,
+    *,
+    strict: bool,
+) -> dict[str, Any]:
+    """Do what :func:`from_properties` does; ``strict`` makes each unknown name an error."""
+    properties = _hidden(properties)
     known = {
         name: found
         for cls in (AdminConfig, ConsumerConfig, ProducerConfig)
         for name, found in settings_of(cls).items()
     }
-    by_java = {found.java: found for found in known.values() if found.java is not None}
-    if strangers := [name for name in properties if not isinstance(name, str)]:
-        raise ConfigurationError(
-            f"the names of properties are texts, such as 'group.id', not {strangers[0]!r}"
-        )
-    properties = {name: secret(_trimmed(name, value)) for name, value in properties.items()}
-    settings, rest = take_security(leave_out_unused(properties, client, {**known, **by_java}))
+    by_name = {found.java: found for found in known.values() if found.java is not None}
+    by_name |= {name: known[rule.setting] for name, rule in RULES.items() if rule.setting}
+    settings, rest = take_security(leave_out_unused(properties, client, {**known, **by_name}))
     wrong = _take_serialization(rest, settings)
     strange: list[str] = []
-    for dotted, value in rest.items():
-        found = by_java.get(dotted) or known.get(dotted.replace(".", "_"))
-        if found is None:
+    beside = _name_the_level(rest)
+    # A name that yields to another one for the same setting comes after it.
+    for dotted, value in sorted(rest.items(), key=lambda entry: _rule(entry[0]).yields):
+        rule = _rule(dotted)
+        found = by_name.get(dotted) or known.get(dotted.replace(".", "_"))
+        if found is None and rule.setting is not None:
+            found = known[rule.setting]
+        if rule.refused or rule.only:
+            wrong += _faults(dotted, value, rule)
+        elif found is None:
             strange.append(dotted)
+        elif found.name in settings and rule.yields:
+            beside.append(f"{dotted} ({found.name} is given)")
         elif found.name in settings:
             wrong.append(f"{found.name} is given twice, the second time as {dotted!r}")
         else:
             try:
-                settings[found.name] = (
-                    _from_text(dotted, value, found) if isinstance(value, str) else value
-                )
+                translated = _translated(dotted, value, rule, found)
             except ConfigurationError as error:
                 wrong.append(str(error))
-    if strange:
-        names = {*by_java, *(name.replace("_", ".") for name in known), *OTHER_NAMES}
-        wrong.insert(
-            0, str(unknown(strange, names, "any client", lambda name: ADVICE.get(name, "")))
-        )
+            else:
+                if translated is not None or value is None:
+                    settings[found.name] = translated
+    names = {*by_name, *(name.replace("_", ".") for name in known), *NAMES, *RULES, _LEVEL}
+    if misspelt := [name for name in strange if strict or _is_misspelt(name, names)]:
+        wrong.insert(0, str(unknown(misspelt, names, "any client")))
     if wrong:  # all faults in one error, so that a long file is corrected in one pass
         raise ConfigurationError("; ".join(wrong))
+    beside += [f"{name} (no Kafka client's)" for name in strange]
+    if beside:
+        _log.warning("these properties were given but are not used: %s", "; ".join(beside))
+    if is_for_librdkafka(properties):
+        behave_as_librdkafka(settings, properties, client)
     return {
         name: value if known[name].secret or holds_secret(value) else plain(value)
         for name, value in settings.items()
     }
+
+
+def _name_the_level(rest: MutableMapping[str, Any]) -> list[str]:
+    """Give librdkafka's one level of compression the name that it has for the codec here.
+
+    Returns the property, with the reason, if it has no effect.
+    """
+    codec = plain(str(rest.get("compression.type", rest.get("compression.codec", "none"))))
+    level = plain(str(rest.pop(_LEVEL, "-1")))
+    if level == "-1":
+        return []
+    if codec not in ("gzip", "lz4", "zstd"):
+        return [f"{_LEVEL} ({codec} has no levels)"]
+    rest.setdefault(f"compression.{codec}.level", level)
+    return []
+
+
+def _rule(name: str) -> Rule:
+    return rule_of(name) or Rule()
+
+
+def _faults(name: str, value: Any, rule: Rule) -> list[str]:
+    """Return the fault of a property that is refused, or whose value must be one of a few."""
+    if rule.refused:
+        return [f"{name!r} is not supported: {rule.why}"]
+    if plain(str(value)).strip().lower() in map(str.lower, rule.only):
+        return []
+    known = " or ".join(map(repr, rule.only))
+    instead = f"; {rule.why}" if rule.why else ""
+    return [f"{name} must be {known}, which is what trikafka does, or be left out{instead}"]
+
+
+def _translated(name: str, value: Any, rule: Rule, found: Setting) -> Any:
+    """Return a property's value as its setting's; ``None`` stands for the default."""
+    if rule.values and (text := plain(str(value)).lower()) in rule.values:
+        return rule.values[text]
+    if isinstance(value, str):
+        value = _from_text(name, value, found)
+    return value * rule.scale if rule.scale != 1 else value
+
+
+def _is_misspelt(name: str, known: Iterable[str]) -> bool:
+    """Return whether an unknown name is probably meant for a Kafka client.
+
+    Names about security always are: a program must not run with less of it than its author wrote.
+    """
+    dotted = name.replace("_", ".")
+    return dotted.startswith(("ssl.", "sasl.", "security.")) or bool(nearest(dotted, known, 0.8))
+
+
+# The defaults of librdkafka that matter for data, and what it accepts and trikafka refuses:
+#
+# * Keys are hashed by CRC-32. With trikafka's default most keys would change their partition, so
+#   records of one key would no longer be in order.
+# * A record may time out earlier than a request. Here delivery_timeout_ms includes at least one
+#   whole request (KIP-91).
+# * Without idempotence any number of requests may be in flight. With it, trikafka's default, a
+#   broker recognizes duplicates only among the last five.
+def behave_as_librdkafka(
+    settings: MutableMapping[str, Any],
+    properties: Mapping[str, Any],
+    client: type[ClientConfig] | None,
+) -> None:
+    """Complete a producer's settings from librdkafka's properties; log what was added.
+
+    Without ``client`` they are a producer's if one of them is a producer's only.
+    """
+    if client is None:
+        others = {*settings_of(AdminConfig), *settings_of(ConsumerConfig)}
+        if not any(name in settings_of(ProducerConfig) for name in {*settings} - others):
+            return
+    elif not issubclass(client, ProducerConfig):
+        return
+    added: dict[str, object] = {}
+    if "partitioner" not in settings and not settings.get("partitioner_ignore_keys"):
+        added["partitioner"] = "consistent_random"
+    most = 100 if settings.get("enable_idempotence") is False else 5
+    if settings.get("max_in_flight_requests_per_connection", 0) > most:
+        added["max_in_flight_requests_per_connection"] = most
+    delivery, defaults = settings.get("delivery_timeout_ms"), settings_of(ProducerConfig)
+    if isinstance(delivery, int | float):
+        linger = settings.get("linger_ms", defaults["linger_ms"].default)
+        request = settings.get("request_timeout_ms", defaults["request_timeout_ms"].default)
+        if linger + request > delivery > linger:
+            added["request_timeout_ms"] = max(1, delivery - linger)
+    if added:
+        settings.update(added)
+        _log.warning(
+            "the properties are librdkafka's, so these settings behave as there: %s; give them to"
+            " choose otherwise (partitioner='default' is Java's)",
+            ", ".join(f"{name}={value!r}" for name, value in added.items()),
+        )
+
+
+def _hidden(properties: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
+    """Return properties, of a file if it is one, with values that no traceback shows."""
+    if not isinstance(properties, Mapping):
+        properties = _read_file(properties)
+    if strangers := [name for name in properties if not isinstance(name, str)]:
+        raise ConfigurationError(
+            f"the names of properties are texts, such as 'group.id', not {strangers[0]!r}"
+        )
+    return {name: secret(_trimmed(name, value)) for name, value in properties.items()}
 
 
 def _trimmed(name: str, value: Any) -> Any:
@@ -141,6 +272,11 @@ def _take_serialization(
     """
     wrong = []
     for dotted in SERIALIZATION:
+        if dotted.endswith(".serializer"):  # a function, of a Python client's
+            for name in (dotted, dotted.replace(".", "_")):
+                if name in rest and not isinstance(rest[name], str):
+                    del rest[name]
+                    wrong.append(f"{name!r} is not supported: {_ENCODE}")
         if not isinstance(rest.get(dotted), str):
             continue
         given, reads = plain(str(rest.pop(dotted))), dotted.endswith("deserializer")
@@ -202,6 +338,8 @@ def read_properties(text: str) -> dict[str, str]:
 
 def _from_text(name: str, text: str, known: Setting) -> object:
     if bool in known.kinds:
+        if text.lower() in ("1", "0"):  # librdkafka's
+            return text == "1"
         if text.lower() not in ("true", "false"):
             raise ConfigurationError(f"{name} must be true or false, not {plain(text)!r}")
         return text.lower() == "true"
@@ -213,7 +351,6 @@ def _from_text(name: str, text: str, known: Setting) -> object:
     if Sequence in known.kinds and str not in known.kinds:
         parts = (part.strip() for part in text.split(",") if part.strip())
         return tuple(_ASSIGNORS.get(part.removeprefix(_ASSIGNORS_OF_JAVA), part) for part in parts)
-    given = (
-        text.upper() if known.name == "security_protocol" else text
-    )  # librdkafka writes the protocol in lower case
-    return next((choice for choice in known.choices or () if str(choice) == given), text)
+    # librdkafka writes protocols in lower case, and Java accepts either.
+    given = text.lower()
+    return next((choice for choice in known.choices or () if str(choice).lower() == given), text)

@@ -1,6 +1,7 @@
-"""Translation of TLS and SASL properties of Java's client and librdkafka.
+"""Translation of the TLS and SASL properties that more than one entry decides together.
 
-A property that has no meaning here, such as a Java key store in JKS, is an error with advice.
+The others are in the table of ``property_names.py``. A property that has no meaning here, such as a
+Java key store in JKS, is an error with advice.
 """
 
 from __future__ import annotations
@@ -12,62 +13,7 @@ from typing import Any
 from ..errors import ConfigurationError
 from .secrets import plain, secret
 
-#: Names that map to one of trikafka's settings whatever their value.
-_PLAIN = {
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.ca.pem": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.certificate.pem": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.pem": "ssl_keyfile",
-    "ssl.crl.location": "ssl_crlfile",
-    "sasl.mechanisms": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-    "https.ca.location": "sasl_oauth_cafile",
-    "https.ca.pem": "sasl_oauth_cafile",
-    "sasl.oauthbearer.assertion.private.key.pem": "sasl_oauth_assertion_private_key_file",
-    "sasl.oauthbearer.assertion.jwt.template.file": "sasl_oauth_assertion_template_file",
-    "sasl.oauthbearer.client.id": "sasl_oauth_client_id",
-    "sasl.oauthbearer.client.secret": "sasl_oauth_client_secret",
-}
-_IAM = "software.amazon.msk.auth.iam"
 _OAUTH = "org.apache.kafka.common.security.oauthbearer"
-_OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer{}.OAuthBearerLoginCallbackHandler"
-#: Properties that Java's client or librdkafka needs for what trikafka does anyway, with the
-#: accepted values. They are common in files from cloud providers and in files for OAuth. Any other
-#: value asks for a behaviour that trikafka does not have.
-_ANYWAY: Mapping[str, tuple[str, ...]] = {
-    "client.dns.lookup": ("use_all_dns_ips",),
-    "sasl.login.callback.handler.class": (
-        _OAUTH_HANDLER.format(""),
-        _OAUTH_HANDLER.format(".secured"),
-    ),
-    "sasl.oauthbearer.method": ("oidc",),
-    # These only name the newest version; ssl.enabled.protocols lists the enabled ones.
-    "ssl.protocol": ("TLS", "TLSv1.2", "TLSv1.3"),
-    "enable.ssl.certificate.verification": ("true",),
-    "sasl.oauthbearer.jwt.validator.class": (
-        f"{_OAUTH}.DefaultJwtValidator",
-        f"{_OAUTH}.ClientJwtValidator",
-    ),
-    "sasl.client.callback.handler.class": (f"{_IAM}.IAMClientCallbackHandler",),
-}
-_INSTEAD: Mapping[str, str] = {
-    "enable.ssl.certificate.verification": "; certificates of an authority of your own need ssl_cafile",
-    "ssl.protocol": "; ssl_minimum_version is the oldest version that is spoken",
-    "sasl.client.callback.handler.class": "; a plugin offers mechanisms that trikafka does not have",
-}
-_OF_JAVA = "it names a class of Java: leave it out"
-#: Advice on names of Java's client that must not be ignored.
-ADVICE: Mapping[str, str] = {
-    "sasl.login.class": _OF_JAVA,
-    "security.providers": _OF_JAVA,
-    "ssl.engine.factory.class": f"{_OF_JAVA}, or give ssl_context",
-    "ssl.provider": f"{_OF_JAVA}: TLS is OpenSSL's",
-    "config.providers": "its secrets would not be filled in: write them where it refers to them",
-    "sasl.kerberos.kinit.cmd": "tickets are those of the system, or of sasl_kerberos_keytab: leave it out",
-}
 #: The grants of OAuth in the terms of Java's client and librdkafka.
 _GRANTS: Mapping[str, Mapping[str, str]] = {
     "sasl.oauthbearer.jwt.retriever.class": {
@@ -80,16 +26,20 @@ _GRANTS: Mapping[str, Mapping[str, str]] = {
         "urn:ietf:params:oauth:grant-type:jwt-bearer": "jwt-bearer",
     },
 }
-#: All names here other than trikafka's names with dots.
-OTHER_NAMES = (
-    *_PLAIN,
-    *_ANYWAY,
+#: The names that this module translates.
+NAMES = (
     "sasl.jaas.config",
+    "sasl.oauthbearer.extensions",
+    "ssl.cipher.suites",
     "ssl.enabled.protocols",
-    *_GRANTS,
-    "ssl.truststore.location",
-    "ssl.keystore.location",
     "ssl.endpoint.identification.algorithm",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+    *_GRANTS,
 )
 _PEM_ADVICE = (
     "trikafka reads PEM and PKCS12, and trust stores of type JKS: convert it with keytool, and "
@@ -107,34 +57,17 @@ def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         ConfigurationError: A property is wrong. The error shows no secret.
     """
     rest, settings = dict(properties), dict[str, Any]()
-    for dotted, name in _PLAIN.items():
-        if dotted in rest:
-            _put(settings, name, rest.pop(dotted), dotted)
     for take in (
-        _take_what_is_done_anyway,
         _take_versions,
         _take_grant,
         _take_stores,
         _take_hostname_check,
         _take_jaas,
         _take_ciphers,
+        _take_extensions,
     ):
         take(rest, settings)
     return settings, rest
-
-
-def _take_what_is_done_anyway(
-    rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]
-) -> None:
-    for dotted, values in _ANYWAY.items():
-        if dotted in rest and plain(str(rest.pop(dotted))).strip().lower() not in map(
-            str.lower, values
-        ):
-            known = " or ".join(map(repr, values))
-            instead = _INSTEAD.get(dotted, "")
-            raise ConfigurationError(
-                f"{dotted} must be {known}, which is what trikafka does, or be left out{instead}"
-            )
 
 
 def _take_versions(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
@@ -246,6 +179,18 @@ def _take_ciphers(rest: MutableMapping[str, Any], settings: MutableMapping[str, 
         _put(settings, "ssl_ciphers", given, dotted)
 
 
+def _take_extensions(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    dotted = "sasl.oauthbearer.extensions"
+    if dotted not in rest:
+        return
+    given = secret(str(rest.pop(dotted)))
+    parts = [part.partition("=") for part in given.split(",") if part.strip()]
+    if not all(name.strip() and equals for name, equals, _ in parts):
+        raise ConfigurationError(f"{dotted} must be NAME=VALUE,NAME=VALUE...")
+    found = {name.strip(): value for name, _, value in parts}
+    _put(settings, "sasl_oauth_extensions", found, dotted)
+
+
 def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
     if "sasl.jaas.config" not in rest:
         return
@@ -273,7 +218,7 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
         )
     options = {name: _unquoted(value) for name, value in _PAIR.findall(text[entry.end() :])}
     module = entry[1].rpartition(".")[2]
-    mechanism = plain(str(rest.get("sasl.mechanism", settings.get("sasl_mechanism", ""))))
+    mechanism = plain(str(rest.get("sasl.mechanism", rest.get("sasl.mechanisms", ""))))
     reader = _MODULES.get(module)
     if module == "IAMLoginModule" and mechanism == "AWS_MSK_IAM":
         reader = _iam

@@ -218,6 +218,19 @@ def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, boo
     return tuple(kinds), None if open_ended else choices, len(rest) < len(parts)
 
 
+def nearest(name: str, known: Iterable[str], least: float) -> str | None:
+    """Return the known name that a wrong one is probably meant for.
+
+    That is the one name that begins with it, for the unit at the end may be missing, or else the
+    most similar one, if the similarity is at ``least`` this (of 1).
+    """
+    known = list(known)
+    longer = [one for one in known if one.startswith((f"{name}_", f"{name}."))]
+    if len(longer) == 1:
+        return longer[0]
+    return next(iter(difflib.get_close_matches(name, known, n=1, cutoff=least)), None)
+
+
 def unknown(
     names: Sequence[str],
     known: Iterable[str],
@@ -233,11 +246,8 @@ def unknown(
     def advice(name: str) -> str:
         if name.replace(".", "_") in ("key_serializer", "value_serializer"):
             return "keys and values are bytes: encode before send"
-        longer = [
-            one for one in known if one.startswith((f"{name}_", f"{name}."))
-        ]  # the unit at the end is missing
-        near = longer if len(longer) == 1 else difflib.get_close_matches(name, known, n=1)
-        return hint(name) or (f"did you mean {near[0]!r}?" if near else "")
+        near = nearest(name, known, 0.6)
+        return hint(name) or (f"did you mean {near!r}?" if near else "")
 
     if len(names) == 1:
         told = advice(names[0])

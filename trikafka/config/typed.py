@@ -434,13 +434,28 @@ class ProducerSettings(ClientSettings, total=False):
     """A warning is logged after this time without progress of a partition's records or of a
     transaction's end. In milliseconds, at least 1. Default: 10_000."""
 
-    partitioner: Literal["default"] | str | Callable[[str, bytes | None, Sequence[int]], int]
-    """'default' (murmur2 of the key, sticky without a key), the name of a plugin's partitioner, or
-    a function of the topic, the key and the partitions' numbers that returns one of these numbers.
-    Java's name: partitioner.class. Default: "default"."""
+    partitioner: (
+        Literal[
+            "default",
+            "consistent",
+            "consistent_random",
+            "murmur2",
+            "murmur2_random",
+            "fnv1a",
+            "fnv1a_random",
+            "random",
+        ]
+        | str
+        | Callable[[str, bytes | None, Sequence[int]], int]
+    )
+    """'default' (murmur2 of the key as in Java's client, sticky without a key), one of librdkafka's
+    ('consistent_random', its default, 'consistent', 'murmur2', 'murmur2_random', 'fnv1a',
+    'fnv1a_random', 'random'), the name of a plugin's partitioner, or a function of the topic, the
+    key and the partitions' numbers that returns one of these numbers. Java's name:
+    partitioner.class. Default: "default"."""
 
     partitioner_ignore_keys: bool
-    """Whether the default partitioner ignores keys (KIP-794). Default: False."""
+    """Whether a built-in partitioner ignores keys (KIP-794). Default: False."""
 
     partitioner_adaptive_partitioning_enable: bool
     """Whether partitions of a slow broker get fewer of the records without a key (KIP-794).

@@ -6,11 +6,13 @@ out with a warning. Keywords of ``open_*`` are meant for that client and are nev
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Mapping
 from typing import Any
 
 from .clients import ClientConfig, ConsumerConfig, ProducerConfig
+from .property_names import rule_of
 from .secrets import plain
 from .setting import Setting, settings_of
 
@@ -30,38 +32,6 @@ _WITHOUT = {
     "SSL": ("sasl.", "https."),
     "SASL_PLAINTEXT": ("ssl.",),
 }
-#: Names of settings that exist only in other clients. A name that ends in a dot is a prefix. They
-#: concern metrics, logs, socket buffers, serializers, and interceptors, which nearly always
-#: observe. None affects how records are protected.
-NOT_HERE = (
-    "metric.reporters",
-    "metrics.",
-    "auto.include.jmx.reporter",
-    "enable.metrics.push",
-    "statistics.interval.ms",
-    "interceptor.classes",
-    "confluent.monitoring.",
-    "send.buffer.bytes",
-    "receive.buffer.bytes",
-    "socket.send.buffer.bytes",
-    "socket.receive.buffer.bytes",
-    "socket.keepalive.enable",
-    "socket.nagle.disable",
-    "api.version.request",
-    "debug",
-    "log.level",
-    "log.connection.close",
-    "schema.registry.",
-    "basic.auth.",
-    "auto.register.schemas",
-    "use.latest.version",
-    "specific.avro.reader",
-    # Java's schedule and timeouts for renewing tokens and tickets.
-    "sasl.login.refresh.",
-    "sasl.login.retry.",
-    "sasl.login.connect.timeout.ms",
-    "sasl.login.read.timeout.ms",
-)
 _log = logging.getLogger("trikafka.config")
 
 
@@ -71,7 +41,7 @@ def leave_out_unused(
     """Return ``properties`` without entries that have no effect; log one warning about them.
 
     An entry has no effect because of the file's security protocol, the kind of client, or because
-    trikafka lacks the feature.
+    trikafka lacks the feature; the last is in the table of ``property_names.py``.
 
     Args:
         properties: The entries.
@@ -90,18 +60,21 @@ def leave_out_unused(
             name for name in properties if name not in insecure and _is_foreign(name, client, known)
         ]
     )
-    absent = [name for name in properties if _is_not_here(name)]
+    absent: dict[str, list[str]] = {}
+    for name in properties:
+        rule = rule_of(name)
+        if rule is not None and rule.ignored and name not in insecure:
+            absent.setdefault(rule.why, []).append(name)
     told = [f"{', '.join(insecure)} ({_PROTOCOL} is {protocol})"] if insecure else []
     if client is not None and foreign:
         told.append(f"{', '.join(foreign)} (not for {client.given_to})")
-    if absent:
-        told.append(f"{', '.join(absent)} (trikafka has no such thing)")
+    told += [f"{', '.join(names)} ({why})" for why, names in absent.items()]
     if told:
         _log.warning("these properties were given but are not used: %s", "; ".join(told))
     return {
         name: value
         for name, value in properties.items()
-        if name not in {*insecure, *foreign, *absent}
+        if name not in {*insecure, *foreign, *itertools.chain(*absent.values())}
     }
 
 
@@ -114,8 +87,3 @@ def _is_foreign(name: str, client: type[ClientConfig], known: Mapping[str, Setti
         return not issubclass(client, SERIALIZATION[name])
     found = known.get(name) or known.get(name.replace(".", "_"))
     return found is not None and found.name not in settings_of(client)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
-
-
-def _is_not_here(name: str) -> bool:
-    dotted = name.replace("_", ".")
-    return any(dotted == one or (one.endswith(".") and dotted.startswith(one)) for one in NOT_HERE)

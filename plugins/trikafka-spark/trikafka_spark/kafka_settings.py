@@ -13,13 +13,12 @@ from dataclasses import fields
 from typing import Any
 
 from trikafka import ConfigurationError, ConsumerConfig, ProducerConfig, from_properties
-from trikafka.config.security_properties import ADVICE, minimum_version
-from trikafka.config.unused import NOT_HERE
+from trikafka.config.property_names import rule_of
+from trikafka.config.security_properties import minimum_version
 
 #: Names (or beginnings of names, with a dot at the end) of settings that change nothing about the
 #: records, and so are ignored.
 IGNORED = (
-    *NOT_HERE,
     "client.dns.lookup",
     "socket.",
     "ssl.provider",
@@ -112,15 +111,22 @@ def _settings(
     for name, value in kafka.items():
         if why := refused.get(name):
             raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")
-        if any(name == one or (one.endswith(".") and name.startswith(one)) for one in ignored):
+        rule = rule_of(name)
+        if any(name == one or (one.endswith(".") and name.startswith(one)) for one in ignored) or (
+            rule is not None and rule.ignored
+        ):
             unused.append(name)
-        elif why := ADVICE.get(name):
-            raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {why}")
+        elif rule is not None and rule.refused:
+            raise ConfigurationError(f"the option 'kafka.{name}' is not supported: {rule.why}")
         elif name == "ssl.enabled.protocols" and minimum_version(value) is None:
             unused.append(name)
         else:
             given[name] = value
-    settings = from_properties(given)
+    # A Spark job ran Java's client, whatever the names of its options: keys stay by its hash.
+    own = {} if "partitioner" in given else {"partitioner": "default"}
+    settings = from_properties({**given, **own})
+    for name in own:
+        del settings[name]
     known = {field.name for field in fields(client)}
     unused += [name.replace("_", ".") for name in settings if name not in known]
     settings = {name: value for name, value in settings.items() if name in known}
