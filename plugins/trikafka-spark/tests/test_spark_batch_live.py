@@ -6,9 +6,11 @@ import re
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
+import trikafka_spark
 import trio
 from known_topics import TIME, make_anew
 from pyspark.errors import AnalysisException, PySparkException
@@ -39,6 +41,23 @@ def pushing(spark: SparkSession) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset(PUSHDOWN)
+
+
+async def test_program_of_the_moving_page_runs(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
+    """The program of docs/from-spark-connector.md, in the tests' session."""
+    page = (Path(__file__).parents[3] / "docs/from-spark-connector.md").read_text(encoding="utf-8")
+    (program,) = re.findall(r"<!-- run: after -->\n```python\n(.*?)```", page, re.DOTALL)
+    topic = await new_topic(17, partitions=2)
+    program = program.replace("localhost:9092", kafka_broker.bootstrap_servers)
+    printed: list[int] = []
+
+    def run() -> None:
+        exec(program.replace("greetings", topic), {"print": printed.append})
+
+    await trikafka_spark.in_thread(spark, run)
+    assert printed == [17]
 
 
 async def test_pattern_finds_topics(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
-from trikafka import ConfigurationError, ConsumerConfig, ProducerConfig, from_properties
+from trikafka import ConfigurationError, ConsumerConfig, ProducerConfig
+from trikafka.config.properties import read_settings
 from trikafka.config.property_names import rule_of
 from trikafka.config.security_properties import minimum_version
 
@@ -124,7 +125,7 @@ def _settings(
             given[name] = value
     # A Spark job ran Java's client, whatever the names of its options: keys stay by its hash.
     own = {} if "partitioner" in given else {"partitioner": "default"}
-    settings = from_properties({**given, **own})
+    settings = read_settings({**given, **own}, None, strict=True)
     for name in own:
         del settings[name]
     known = {field.name for field in fields(client)}
