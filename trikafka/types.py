@@ -5,9 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias
 
 from .errors.peer_text import peer_text
+
+# The defaults (PEP 696) are for type checkers, which know typing_extensions by themselves: Record
+# alone means a record of bytes. Python's own TypeVar has them from 3.13 on.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    #: The type of keys and values: bytes, or what a deserializer returns.
+    Key = TypeVar("Key", default=bytes | None, covariant=True)
+    Value = TypeVar("Value", default=bytes | None, covariant=True)
+else:
+    from typing import TypeVar
+
+    Key = TypeVar("Key", covariant=True)
+    Value = TypeVar("Value", covariant=True)
 
 #: Headers of a record: pairs of name and value, in order. Names may repeat.
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -46,7 +60,7 @@ class SubscriptionPattern:
         return self.pattern
 
 
-class Record(NamedTuple):
+class Record(NamedTuple, Generic[Key, Value]):
     """One fetched record.
 
     Attributes:
@@ -59,10 +73,9 @@ class Record(NamedTuple):
         value: The value; ``None`` for a tombstone.
         headers: Pairs of name and value.
 
-    With ``key_deserializer`` or ``value_deserializer``, ``key`` and ``value`` hold the
-    deserializer's result. The annotations here do not know its type, so a program casts it:
-
-        flight = typing.cast(Flight, record.value)
+    ``Record`` alone has bytes. With ``key_deserializer`` or ``value_deserializer``, ``key`` and
+    ``value`` hold the deserializer's result: ``Record[bytes | None, Flight]``. A deserializer does
+    not get a key or value that is missing; such a one is ``None``, whatever its type says.
     """
 
     topic: str
@@ -70,8 +83,8 @@ class Record(NamedTuple):
     offset: int
     timestamp: int | None
     timestamp_type: TimestampType
-    key: bytes | None
-    value: bytes | None
+    key: Key
+    value: Value
     headers: Headers = ()
 
 
@@ -451,3 +464,7 @@ class OAuthToken:
 
     value: str = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict)
+
+
+#: A record with keys and values of any type.
+AnyRecord: TypeAlias = Record[Any, Any]

@@ -11,7 +11,7 @@ from .._wire import _format
 from .._wire.columns import RecordBatch
 from ..config.topics import check_topic_name
 from ..errors import ConfigurationError
-from ..types import GroupMetadata, OffsetAndMetadata, Record, TopicPartition
+from ..types import AnyRecord, GroupMetadata, OffsetAndMetadata, Record, TopicPartition
 
 #: The largest number of bytes that a string in a request may have.
 _LONGEST_NOTE = 2**15 - 1
@@ -20,9 +20,9 @@ HeaderPairs = Sequence[tuple[str, bytes | None]]
 #: What can be committed: offsets of the next records to process, or processed records.
 ToCommit = (
     Mapping[TopicPartition, OffsetAndMetadata | int]
-    | Record
-    | RecordBatch
-    | Iterable[Record | RecordBatch]
+    | AnyRecord
+    | RecordBatch[Any, Any]
+    | Iterable[AnyRecord | RecordBatch[Any, Any]]
 )
 
 

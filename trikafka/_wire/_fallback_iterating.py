@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from typing import Any, Self
 
-from trikafka.types import Record
+from trikafka.types import AnyRecord
 
 RecordBatch = Any  #: of ``columns``, which imports this module indirectly
 
@@ -27,12 +27,12 @@ class Cursor:
         self._batch = batch
         self._index = 0
         self._count = len(batch)
-        self._records: Iterator[Record] = iter(batch)
+        self._records: Iterator[AnyRecord] = iter(batch)
         self.position = position
         self.processed = processed
         self.live = True
 
-    def take(self) -> Record:
+    def take(self) -> AnyRecord:
         """Return the next record, and count the ones before it as processed.
 
         The user asked for more, so the delivered records are done. Written for speed.
@@ -77,7 +77,7 @@ class RecordIterator:
 
     def __init__(
         self,
-        wait: Callable[[], Coroutine[Any, Any, Record]],
+        wait: Callable[[], Coroutine[Any, Any, AnyRecord]],
         turn: float,
         current_task: Callable[[], object] | None,
         now: Callable[[], float] | None,
@@ -87,7 +87,7 @@ class RecordIterator:
     def __aiter__(self) -> Self:
         return self
 
-    def __anext__(self) -> Awaitable[Record]:
+    def __anext__(self) -> Awaitable[AnyRecord]:
         return self._wait()
 
     def follow(self, cursor: Cursor | None) -> None:

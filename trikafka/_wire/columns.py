@@ -8,13 +8,13 @@ from __future__ import annotations
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from trikafka._wire import _implementation
 from trikafka._wire._columns import Columns as Columns
 from trikafka._wire._columns import slice_bits as slice_bits
 from trikafka._wire._format import Buffer as Buffer
-from trikafka.types import Record
+from trikafka.types import Key, Record, Value
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,7 +28,7 @@ def arrow_is_loaded() -> bool:
     return hasattr(sys.modules.get("trikafka._wire.arrow"), "LOADED")
 
 
-class RecordBatch(Sequence[Record]):
+class RecordBatch(Sequence[Record[Key, Value]], Generic[Key, Value]):
     """Records of one partition, in the order of their offsets.
 
     A sequence of :class:`Record` objects, which are made on demand; :meth:`to_arrow` makes none. A
@@ -52,7 +52,7 @@ class RecordBatch(Sequence[Record]):
         self._leader_epoch = leader_epoch
 
     @classmethod
-    def empty(cls) -> RecordBatch:
+    def empty(cls) -> RecordBatch[Key, Value]:
         """Return a batch without records and partition.
 
         Its topic is ``""``, its partition and its next offset are -1.
@@ -113,10 +113,10 @@ class RecordBatch(Sequence[Record]):
         return self._columns.count > 0
 
     @overload
-    def __getitem__(self, index: int) -> Record: ...
+    def __getitem__(self, index: int) -> Record[Key, Value]: ...
     @overload
-    def __getitem__(self, index: slice) -> RecordBatch: ...
-    def __getitem__(self, index: int | slice) -> Record | RecordBatch:
+    def __getitem__(self, index: slice) -> RecordBatch[Key, Value]: ...
+    def __getitem__(self, index: int | slice) -> Record[Key, Value] | RecordBatch[Key, Value]:
         count = self._columns.count
         if isinstance(index, slice):
             start, stop, step = index.indices(count)
@@ -128,7 +128,7 @@ class RecordBatch(Sequence[Record]):
             raise IndexError(f"index {index} of {count} records")
         return self._make(position, position + 1)[0]
 
-    def __iter__(self) -> Iterator[Record]:
+    def __iter__(self) -> Iterator[Record[Key, Value]]:
         return _implementation.current.iterate(self._columns, self._topic, self._partition)
 
     def __repr__(self) -> str:
@@ -137,12 +137,12 @@ class RecordBatch(Sequence[Record]):
             f"offset {self._next_offset}>"
         )
 
-    def _make(self, start: int, stop: int) -> list[Record]:
+    def _make(self, start: int, stop: int) -> list[Record[Key, Value]]:
         return _implementation.current.make_records(
             self._columns, self._topic, self._partition, start, stop
         )
 
-    def _slice(self, start: int, stop: int) -> RecordBatch:
+    def _slice(self, start: int, stop: int) -> RecordBatch[Key, Value]:
         columns = self._columns
         if start == 0 and stop == columns.count:
             return self
@@ -155,7 +155,7 @@ class RecordBatch(Sequence[Record]):
             self._leader_epoch,
         )
 
-    def head(self, end_offset: int) -> RecordBatch:
+    def head(self, end_offset: int) -> RecordBatch[Key, Value]:
         """Return the part of the batch before an offset.
 
         Args:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self
 
 import trio
 
 from ..._state.arguments import checked_partition
 from ..._wire.columns import RecordBatch, arrow_is_loaded
 from ...errors import ConfigurationError
-from ...types import TopicPartition
+from ...types import Key, TopicPartition, Value
 
 if TYPE_CHECKING:
     import pyarrow
@@ -25,7 +25,7 @@ _SMALL_CHUNK = 1024
 _FEW_CHUNKS = 12
 
 
-class Batches:
+class Batches(Generic[Key, Value]):
     """An async iterator of :class:`RecordBatch`; made by ``Consumer.batches``.
 
     A loop may leave it at any time; no record is lost.
@@ -53,7 +53,7 @@ class Batches:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> RecordBatch:
+    async def __anext__(self) -> RecordBatch[Key, Value]:
         """Return the next batch; end the iteration when all is read.
 
         Raises as ``Consumer.receive``.
@@ -65,7 +65,7 @@ class Batches:
             raise StopAsyncIteration
         return batch
 
-    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
         """Return the next batch and what else is buffered, up to the given size."""
         stop = None if self._until is None else self._reached
         batches = await self._receiver.gather(self._until, stop, max_rows, max_bytes)
@@ -82,7 +82,7 @@ class Batches:
 class Gatherer(Protocol):
     """The source of the tables' batches."""
 
-    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
         """Return the next batches, up to about this size. Raises :exc:`StopAsyncIteration`."""
 
 
@@ -118,7 +118,9 @@ async def arrow_loaded() -> None:
         await trio.to_thread.run_sync(RecordBatch.empty().to_arrow)
 
 
-async def joined(batches: list[RecordBatch], limiter: trio.CapacityLimiter) -> pyarrow.Table:
+async def joined(
+    batches: list[RecordBatch[Any, Any]], limiter: trio.CapacityLimiter
+) -> pyarrow.Table:
     """Return one table of batches that have been delivered.
 
     Shielded from cancellation: the records would be lost.
@@ -129,7 +131,7 @@ async def joined(batches: list[RecordBatch], limiter: trio.CapacityLimiter) -> p
         return await trio.to_thread.run_sync(_join, batches, limiter=limiter)
 
 
-def _join(batches: list[RecordBatch]) -> pyarrow.Table:
+def _join(batches: list[RecordBatch[Any, Any]]) -> pyarrow.Table:
     import pyarrow
 
     chunks = [batch.to_arrow() for batch in batches]

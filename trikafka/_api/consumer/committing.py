@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from ..._net.deadlines import check_timeout
 from ..._state.arguments import ToCommit, checked_partition, offsets_to_commit
@@ -18,6 +19,7 @@ from ...errors import (
 )
 from ...interfaces import CommitManager
 from ...types import (
+    AnyRecord,
     GroupMembership,
     GroupMetadata,
     OffsetAndMetadata,
@@ -30,7 +32,7 @@ from .base import ConsumerBase
 class Committing(ConsumerBase):
     """The commits of :class:`~trikafka.Consumer`."""
 
-    def mark_processed(self, processed: Record | RecordBatch) -> bool:
+    def mark_processed(self, processed: AnyRecord | RecordBatch[Any, Any]) -> bool:
         """Mark a record, or a whole batch, as processed: in any order, from any task.
 
         For ``enable_auto_offset_store=False``. Then only marked records are committed: by auto

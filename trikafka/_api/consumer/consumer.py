@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AbstractContextManager
+from typing import Generic
 
 import trio
 
@@ -19,7 +20,15 @@ from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig
 from ...errors import ConfigurationError, IllegalStateError
 from ...interfaces import RebalanceListener
-from ...types import OffsetAndMetadata, OffsetSpec, Record, SubscriptionPattern, TopicPartition
+from ...types import (
+    Key,
+    OffsetAndMetadata,
+    OffsetSpec,
+    Record,
+    SubscriptionPattern,
+    TopicPartition,
+    Value,
+)
 from ..client.service import Exit
 from .batches import ArrowBatches, Batches
 from .committing import Committing
@@ -35,7 +44,7 @@ _MAX_OFFSET = 2**63 - 1
 _UNSUBSCRIBING = "unsubscribe() is under way"
 
 
-class Consumer(LookUps, Committing):
+class Consumer(LookUps, Committing, Generic[Key, Value]):
     """A Kafka consumer; made by :func:`trikafka.open_consumer`.
 
     Iterate over the consumer for records, or use :meth:`batches`, :meth:`arrow_batches` or
@@ -330,13 +339,13 @@ class Consumer(LookUps, Committing):
 
     # --- receiving ---
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record[Key, Value]]:
         return self._receiver.records
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> Record[Key, Value]:
         return await self._receiver.records.__anext__()
 
-    async def receive(self) -> Record:
+    async def receive(self) -> Record[Key, Value]:
         """Return the next record; wait until there is one.
 
         Rebalance listeners run inside this call. A record counts as processed when the next receive
@@ -355,7 +364,7 @@ class Consumer(LookUps, Committing):
         """
         return await self._receiver.records.__anext__()
 
-    def receive_nowait(self) -> Record:
+    def receive_nowait(self) -> Record[Key, Value]:
         """Return the next record if one is buffered.
 
         Raises:
@@ -365,7 +374,7 @@ class Consumer(LookUps, Committing):
         """
         return self._receiver.record_nowait()
 
-    async def receive_batch(self, timeout: float | None = None) -> RecordBatch:
+    async def receive_batch(self, timeout: float | None = None) -> RecordBatch[Key, Value]:
         """Return the next batch of one partition's records.
 
         A rebalance listener that takes longer than ``timeout`` goes on in a task of the client; the
@@ -386,7 +395,7 @@ class Consumer(LookUps, Committing):
         batch = await self._receiver.batch(limit)
         return RecordBatch.empty() if batch is None else batch
 
-    def receive_batch_nowait(self) -> RecordBatch:
+    def receive_batch_nowait(self) -> RecordBatch[Key, Value]:
         """Return the next batch if one is buffered.
 
         Raises:
@@ -396,7 +405,7 @@ class Consumer(LookUps, Committing):
         """
         return self._receiver.batch_nowait()
 
-    def batches(self, until: Mapping[TopicPartition, int] | None = None) -> Batches:
+    def batches(self, until: Mapping[TopicPartition, int] | None = None) -> Batches[Key, Value]:
         """Iterate over batches, endlessly or up to given offsets.
 
         With ``until``, batches are cut at the offsets, and other partitions deliver nothing. The
@@ -438,7 +447,7 @@ class Consumer(LookUps, Committing):
         """
         return ArrowBatches(self.batches(until), max_rows, max_bytes)
 
-    def partitions(self) -> PartitionStreams:
+    def partitions(self) -> PartitionStreams[Key, Value]:
         """Iterate over a :class:`PartitionStream` for each assigned partition.
 
         A new stream comes whenever a partition is assigned. Run each one in a task of its own::

@@ -22,7 +22,7 @@ import logging
 import math
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Generic, Self
 
 import trio
 
@@ -30,7 +30,7 @@ from ..._net.reminders import REMINDER, Reminder
 from ..._state.consumer.assignment import AssignedPartition
 from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
-from ...types import OffsetAndMetadata, Record, TopicPartition
+from ...types import AnyRecord, Key, OffsetAndMetadata, Record, TopicPartition, Value
 from .batches import ArrowBatches
 from .reader import PartitionReader
 from .turns import TURN, TURN_BYTES, record_iterator
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("trikafka.streams")
 
 
-class PartitionStream:
+class PartitionStream(Generic[Key, Value]):
     """The records of one assigned partition, in order; made by ``Consumer.partitions``.
 
     One task at a time receives from it; iterate over it for records. The stream ends when the
@@ -110,13 +110,13 @@ class PartitionStream:
 
     # --- record by record ---
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record[Key, Value]]:
         return self._records
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> Record[Key, Value]:
         return await self._records.__anext__()
 
-    async def _record(self) -> Record:
+    async def _record(self) -> AnyRecord:
         """Return the next record the whole way; ``_records`` shortens it where possible."""
         cursor = self._cursor
         if cursor is not None and cursor.live:
@@ -144,7 +144,7 @@ class PartitionStream:
             raise StopAsyncIteration
         return self._begin_records(batch)
 
-    async def receive(self) -> Record:
+    async def receive(self) -> Record[Key, Value]:
         """Return the next record; wait until there is one.
 
         Raises:
@@ -161,7 +161,7 @@ class PartitionStream:
         except StopAsyncIteration:
             raise trio.EndOfChannel from None
 
-    def receive_nowait(self) -> Record:
+    def receive_nowait(self) -> Record[Key, Value]:
         """Return the next record if one is buffered.
 
         Raises:
@@ -188,14 +188,14 @@ class PartitionStream:
         self._streams.found_nothing(self._assigned, waits=False)
         raise trio.WouldBlock
 
-    def _begin_records(self, batch: RecordBatch) -> Record:
+    def _begin_records(self, batch: RecordBatch) -> AnyRecord:
         self._cursor = cursor = self._reader.begin_records(batch)
         self._records.follow(cursor)
         return cursor.take()
 
     # --- batch by batch ---
 
-    def batches(self) -> StreamBatches:
+    def batches(self) -> StreamBatches[Key, Value]:
         """Iterate over the records by batch, each of at most ``max_poll_records``."""
         return StreamBatches(self)
 
@@ -215,7 +215,7 @@ class PartitionStream:
         """
         return ArrowBatches(self.batches(), max_rows, max_bytes)
 
-    async def _gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+    async def _gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
         """Return the next batch and what else is buffered; an empty list at the end."""
         batch = await self._next()
         if batch is None:
@@ -552,23 +552,23 @@ class PartitionStream:
             streams.receive_ended()
 
 
-class StreamBatches:
+class StreamBatches(Generic[Key, Value]):
     """An async iterator of the :class:`RecordBatch` es of one stream.
 
     A loop may leave it at any time; no record is lost.
     """
 
-    def __init__(self, stream: PartitionStream) -> None:
+    def __init__(self, stream: PartitionStream[Key, Value]) -> None:
         self._stream = stream
 
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> RecordBatch:
+    async def __anext__(self) -> RecordBatch[Key, Value]:
         """Return the next batch; end with the stream."""
         return (await self.gather(1, 1))[0]
 
-    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
         """Return the next batch and what else is buffered, up to the given size."""
         batches = await self._stream._gather(max_rows, max_bytes)
         if not batches:

@@ -8,6 +8,7 @@ loses a record (see :mod:`trikafka._api.consumer.reader`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import trio
 
@@ -20,7 +21,7 @@ from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
 from ..._wire.compression import Codecs
 from ...config import ConsumerConfig
-from ...types import Record, TopicPartition
+from ...types import AnyRecord, TopicPartition
 from .reader import BatchDecoder, PartitionReader
 from .turns import TURN, TURN_BYTES, record_iterator
 
@@ -29,7 +30,7 @@ _BUSY = (
     "this rebalance listener"
 )
 Until = Mapping[TopicPartition, int]
-Ready = tuple[PartitionReader, RecordBatch]
+Ready = tuple[PartitionReader, RecordBatch[Any, Any]]
 
 
 class Readers:
@@ -133,7 +134,7 @@ class Receiver:
 
     # --- record by record ---
 
-    async def record(self) -> Record:
+    async def record(self) -> AnyRecord:
         """Return the next record; wait for it. Raises as :meth:`batch`.
 
         This is the whole way; ``records`` shortens it where possible.
@@ -164,7 +165,7 @@ class Receiver:
             if ready is not None:
                 return self._begin_records(*ready)
 
-    def record_nowait(self) -> Record:
+    def record_nowait(self) -> AnyRecord:
         """Return the next record if one is buffered.
 
         Raises :exc:`trio.WouldBlock` if not, or if a rebalance has to be served first.
@@ -182,7 +183,7 @@ class Receiver:
             return self._begin_records(*ready)
         raise trio.WouldBlock
 
-    def _begin_records(self, reader: PartitionReader, batch: RecordBatch) -> Record:
+    def _begin_records(self, reader: PartitionReader, batch: RecordBatch[Any, Any]) -> AnyRecord:
         self._reader = reader
         self._cursor = reader.begin_records(batch)
         self._in_hand.append(reader.partition)
@@ -219,7 +220,7 @@ class Receiver:
         timeout: float | None,
         until: Until | None = None,
         stop: Callable[[], bool] | None = None,
-    ) -> RecordBatch | None:
+    ) -> RecordBatch[Any, Any] | None:
         """Return the next batch; ``None`` past ``timeout`` seconds, or once ``stop()`` is true.
 
         ``timeout=None`` waits without a limit. With ``until``, only its partitions deliver, and
@@ -231,7 +232,7 @@ class Receiver:
 
     async def gather(
         self, until: Until | None, stop: Callable[[], bool] | None, max_rows: int, max_bytes: int
-    ) -> list[RecordBatch]:
+    ) -> list[RecordBatch[Any, Any]]:
         """Return the next batch and what else is buffered; an empty list once ``stop()`` is true.
 
         Only the wait can be cancelled: later, batches have been delivered that must not be lost.
@@ -260,7 +261,7 @@ class Receiver:
                     since = 0
         return batches
 
-    async def _further(self) -> RecordBatch | None:
+    async def _further(self) -> RecordBatch[Any, Any] | None:
         """Return another buffered batch for the batches just delivered, if there is one.
 
         Those do not count as processed by this.
@@ -276,7 +277,7 @@ class Receiver:
                 return None
         return None
 
-    def batch_nowait(self) -> RecordBatch:
+    def batch_nowait(self) -> RecordBatch[Any, Any]:
         """Return the next batch if one is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
         self._turn.claim()
         self._begin(trio.current_time())
@@ -286,7 +287,9 @@ class Receiver:
             return self._deliver(*ready)
         raise trio.WouldBlock
 
-    def _deliver(self, reader: PartitionReader, batch: RecordBatch) -> RecordBatch:
+    def _deliver(
+        self, reader: PartitionReader, batch: RecordBatch[Any, Any]
+    ) -> RecordBatch[Any, Any]:
         self._in_hand.append(reader.partition)
         batch = reader.deliver(batch, self._max_poll_records)
         self._buffer.count_delivered(batch.nbytes)

@@ -18,7 +18,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
-from typing import Protocol, Self
+from typing import Any, Generic, Protocol, Self
 
 import trio
 
@@ -28,7 +28,7 @@ from ..._state.consumer.assignment import AssignedPartition
 from ...config import ConsumerConfig
 from ...errors import PartitionNotOwnedError, TrikafkaError
 from ...errors.copies import again
-from ...types import OffsetAndMetadata, TopicPartition
+from ...types import Key, OffsetAndMetadata, TopicPartition, Value
 from .core import ConsumerCore
 from .partition_stream import PartitionStream
 from .receiving import Readers
@@ -37,7 +37,7 @@ _log = logging.getLogger("trikafka.streams")
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.05  # seconds
 
 
-class PartitionStreams:
+class PartitionStreams(Generic[Key, Value]):
     """An async iterator of :class:`PartitionStream` s; made by ``Consumer.partitions``.
 
     One stream for each assigned partition.
@@ -50,7 +50,7 @@ class PartitionStreams:
     def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> PartitionStream:
+    async def __anext__(self) -> PartitionStream[Key, Value]:
         """Return the next stream; wait until a partition is assigned, and serve rebalances.
 
         Ends when the consumer unsubscribes or closes, or when another iteration over
@@ -102,13 +102,13 @@ class Streams:
         self._core = core
         self._readers = readers
         self._invoker = invoker
-        self._open: dict[AssignedPartition, PartitionStream] = {}
-        self._new: deque[PartitionStream] = deque()  # not yet yielded
-        self._iteration: PartitionStreams | None = None
+        self._open: dict[AssignedPartition, PartitionStream[Any, Any]] = {}
+        self._new: deque[PartitionStream[Any, Any]] = deque()  # not yet yielded
+        self._iteration: PartitionStreams[Any, Any] | None = None
         self._iterating = False  # a task waits in partitions()
         self._consumer: StreamedConsumer | None = None
         # The streams that made the member leave, and whose handlers have not asked for more since.
-        self._stuck: set[PartitionStream] = set()
+        self._stuck: set[PartitionStream[Any, Any]] = set()
         self._back = trio.Event()
         self.check_session = core.poll_timer.check_session
         if config.leave_when_stuck:
@@ -180,7 +180,7 @@ class Streams:
 
     # --- for the iteration ---
 
-    def begin(self, iteration: PartitionStreams) -> None:
+    def begin(self, iteration: PartitionStreams[Any, Any]) -> None:
         """Begin an iteration over ``partitions()``.
 
         Streams that other tasks use remain; all other partitions get new ones.
@@ -198,7 +198,9 @@ class Streams:
         self._core.assignment.limit(None)
         self._core.buffer.read_by_stream(True)
 
-    async def next_of(self, iteration: PartitionStreams) -> PartitionStream | None:
+    async def next_of(
+        self, iteration: PartitionStreams[Any, Any]
+    ) -> PartitionStream[Any, Any] | None:
         """Return the next stream to yield; ``None`` when the iteration is over."""
         if self._iterating:
             raise trio.BusyResourceError("another task is in partitions() of this consumer already")
@@ -222,7 +224,7 @@ class Streams:
             self._core.assignment.receive_ended()
             self._core.poll_timer.polled(trio.current_time())
 
-    def _next_new(self) -> PartitionStream | None:
+    def _next_new(self) -> PartitionStream[Any, Any] | None:
         if not self._new:
             for assigned in self._core.assignment:
                 if assigned not in self._open and assigned.owned and not assigned.awaits_callback:
@@ -286,7 +288,7 @@ class Streams:
         self._back = trio.Event()
         return ", ".join(str(stream.partition) for stream in stuck)
 
-    def came_back(self, stream: PartitionStream) -> None:
+    def came_back(self, stream: PartitionStream[Any, Any]) -> None:
         """Note that a stream's handler asks for more, has finished a record, or leaves."""
         if stream in self._stuck:
             self._stuck.discard(stream)
@@ -370,7 +372,7 @@ class Streams:
         """Note that a task has stopped waiting for records."""
         self._core.assignment.receive_ended()
 
-    def left(self, stream: PartitionStream) -> None:
+    def left(self, stream: PartitionStream[Any, Any]) -> None:
         """Forget a stream: its partition may be read in another way."""
         if self._open.get(stream._assigned) is stream:
             del self._open[stream._assigned]
