@@ -10,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import settings_page
@@ -35,13 +35,26 @@ _TYPED = {
 }
 
 
+#: The settings of a consumer without these two, for its records of bytes.
+_BYTES_SETTINGS = "BytesConsumerSettings"
+_DESERIALIZERS = ("key_deserializer", "value_deserializer")
+
+
 def typed_name(config: type) -> str:
     return config.__name__.replace("Config", "Settings")
 
 
 def typed() -> str:
     """Return the settings as typed keywords: one ``TypedDict`` per client."""
-    classes = "\n\n\n".join(_typed_class(config, base) for config, base in _TYPED.items())
+    classes = "\n\n\n".join(
+        _typed_class(config, base)
+        for config, base in _TYPED.items()
+        if config is not ConsumerConfig
+    )
+    # open_consumer() names the deserializers itself, so that type checkers learn what they return.
+    bytes_only, whole = _BYTES_SETTINGS, typed_name(ConsumerConfig)
+    classes += "\n\n\n" + _typed_class(ConsumerConfig, ClientConfig, bytes_only, _DESERIALIZERS)
+    classes += "\n\n\n" + _typed_class(ConsumerConfig, bytes_only, whole, only=_DESERIALIZERS)
     words = set(
         classes.replace("[", " ").replace("]", " ").replace(",", " ").replace("(", " ").split()
     )
@@ -51,7 +64,11 @@ def typed() -> str:
         if words & set(names)
     ]
     made = MADE.format(source="trikafka/config/clients.py")
-    own = ["from .budget import MemoryBudget", "from .security import Credentials, TokenProvider"]
+    own = [
+        "from ..types import Deserializer",
+        "from .budget import MemoryBudget",
+        "from .security import Credentials, TokenProvider",
+    ]
     lines = [
         "from __future__ import annotations",
         "",
@@ -67,16 +84,24 @@ def typed() -> str:
     )
 
 
-def _typed_class(config: type, base: type | None) -> str:
-    inherited = {} if base is None else settings_of(base)
-    lines = [
-        f"class {typed_name(config)}({'TypedDict' if base is None else typed_name(base)}, "
-        "total=False):",
-        f'    """The keywords of :class:`{config.__name__}`, for annotations: ``**settings: '
-        f'Unpack[{typed_name(config)}]``."""',
+def _typed_class(
+    config: type,
+    base: type | str | None,
+    called: str | None = None,
+    without: Collection[str] = (),
+    only: Collection[str] | None = None,
+) -> str:
+    inherited = settings_of(base) if isinstance(base, type) else {}
+    above = "TypedDict" if base is None else typed_name(base) if isinstance(base, type) else base
+    name = called or typed_name(config)
+    doc = [
+        f'"""The keywords of :class:`{config.__name__}`, for annotations: ``**settings: Unpack[{name}]``."""'
     ]
+    if without:
+        doc = [doc[0][:-3], "", f"Without {' and '.join(without)}: records have bytes.", '"""']
+    lines = [f"class {name}({above}, total=False):", *(f"    {line}".rstrip() for line in doc)]
     for name, one in settings_of(config).items():
-        if name not in inherited:
+        if name not in (*inherited, *without) and (only is None or name in only):
             text = textwrap.wrap(
                 f'"""{describe(one)} Default: {default(one)}."""'.replace('""""', '"" """'),
                 WIDTH - 4,

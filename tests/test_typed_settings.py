@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 #: Lines that end in ``# wrong`` must be found, by the name that stands there, and no others.
 PROGRAM = """
+from dataclasses import dataclass
 from typing import Unpack
 
 import trikafka
@@ -18,6 +19,55 @@ from trikafka import ConsumerSettings
 
 def decode(raw: bytes) -> str:
     return raw.decode()
+
+
+@dataclass
+class Order:
+    number: int
+
+
+class Orders:
+    def deserialize(self, topic: str, headers: trikafka.Headers, data: bytes) -> Order:
+        return Order(int(data))
+
+
+async def of_bytes(record: trikafka.Record) -> None:
+    print((record.value or b"").decode())
+
+
+async def of_orders(record: trikafka.Record[str, Order]) -> None:
+    print(record.key.upper(), record.value.number)
+
+
+async def of_batches(batch: trikafka.RecordBatch[bytes | None, Order], _: trikafka.Transaction) -> None:
+    print([record.value.number for record in batch], batch[0].value.number, batch[1:][0].value.number)
+
+
+async def generic(client: trikafka.ClientSettings, plain: trikafka.BytesConsumerSettings, producer: trikafka.Producer) -> None:
+    async with trikafka.open_consumer("orders", isolation_level="read_committed", **client) as consumer:
+        await trikafka.run_tasks(consumer, of_bytes)
+        await trikafka.run_tasks(consumer, of_orders)  # wrong
+        consumer.undefined()  # wrong
+    async with trikafka.open_consumer(**plain, key_deserializer=decode, value_deserializer=Orders()) as orders:
+        record = await orders.receive()
+        await orders.commit(record)
+        orders.mark_processed(record)
+        print(record.key.upper(), record.value.number + (await orders.receive_batch())[0].value.number)
+        record.value.decode()  # wrong
+        async for each in orders:
+            print(each.value.number)
+        async for batch in orders.batches():
+            print(batch[0].value.number)
+        async for stream in orders.partitions():
+            async for one in stream:
+                print(one.value.number)
+        await trikafka.run_tasks(orders, of_orders)
+        await trikafka.run_tasks(orders, of_bytes)  # wrong
+    async with trikafka.open_consumer(**plain, value_deserializer=Orders()) as values:
+        await trikafka.process(values, producer, of_batches)
+    async with trikafka.open_consumer(**trikafka.from_properties({}), isolation_level="read_committed") as unknown:
+        print((await unknown.receive()).value.anything)
+        unknown.undefined()  # wrong
 
 
 async def right(**more: Unpack[ConsumerSettings]) -> None:

@@ -70,6 +70,7 @@ _HOMES = {
     ".config.typed": (
         "AdminSettings",
         "ClientSettings",
+        "BytesConsumerSettings",
         "ConsumerSettings",
         "ProducerSettings",
     ),
@@ -152,7 +153,9 @@ _HOMES = {
         "DetachedTransaction",
         "GroupDescription",
         "GroupMembership",
+        "Deserializer",
         "GroupMetadata",
+        "Headers",
         "IsolationLevel",
         "MemberDescription",
         "MembershipEvent",

@@ -35,7 +35,13 @@ from .config import (
     ProducerConfig,
     from_properties,
 )
-from .config.typed import AdminSettings, ClientSettings, ConsumerSettings, ProducerSettings
+from .config.typed import (
+    AdminSettings,
+    BytesConsumerSettings,
+    ClientSettings,
+    ConsumerSettings,
+    ProducerSettings,
+)
 from .error_codes import ErrorCode
 from .errors import (
     ArrowDeliveryError,
@@ -111,10 +117,12 @@ from .types import (
     BrokerThrottle,
     ConnectionEvent,
     ConnectionStatistics,
+    Deserializer,
     DetachedTransaction,
     GroupDescription,
     GroupMembership,
     GroupMetadata,
+    Headers,
     IsolationLevel,
     MemberDescription,
     MembershipEvent,
@@ -149,6 +157,7 @@ __all__ = [
     "BrokerLatency",
     "BrokerResponseError",
     "BrokerThrottle",
+    "BytesConsumerSettings",
     "ClientConfig",
     "ClientFailedError",
     "ClientSettings",
@@ -172,6 +181,7 @@ __all__ = [
     "DeadLetter",
     "DeliveryTimeoutError",
     "DeserializationError",
+    "Deserializer",
     "DetachedTransaction",
     "DuplicateSequenceError",
     "ErrorCode",
@@ -191,6 +201,7 @@ __all__ = [
     "GroupProtocolMismatchError",
     "HandshakeError",
     "HangingTransaction",
+    "Headers",
     "IllegalStateError",
     "InvalidRegularExpressionError",
     "InvalidTopicError",

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeAlias
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    runtime_checkable,
+)
 
 from .errors.peer_text import peer_text
 
@@ -464,6 +473,22 @@ class OAuthToken:
 
     value: str = field(repr=False)
     extensions: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Deserializer(Protocol[Value]):
+    """An object that makes keys or values from bytes, and sees the record's topic and headers.
+
+    For ``key_deserializer`` and ``value_deserializer``, where a function of the bytes is too
+    little.
+    """
+
+    def deserialize(self, topic: str, headers: Headers, data: bytes) -> Value:
+        """Return the key or value for its bytes.
+
+        What is raised here becomes a :exc:`DeserializationError` of that record.
+        """
+        ...
 
 
 #: A record with keys and values of any type.

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self
 import trio.abc
 
 from ..errors import ConfigurationError
-from ..types import PreparedTransaction
+from ..types import Deserializer, PreparedTransaction
 from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
 from .secrets import holds_secret, secret
@@ -271,13 +271,14 @@ class ConsumerConfig(ClientConfig):
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         "read_uncommitted", "whether records of open and aborted transactions are delivered"
     )
-    key_deserializer: Callable[[bytes], Any] | None = setting(  # noqa: RUF009
+    key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a plain function from a key's bytes to the record's key; None: bytes",
+        "a plain function from a key's bytes to the record's key, or a Deserializer; None: bytes",
     )
-    value_deserializer: Callable[[bytes], Any] | None = setting(  # noqa: RUF009
+    value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a plain function from a value's bytes to the record's value; None: bytes",
+        "a plain function from a value's bytes to the record's value, or a Deserializer; None: "
+        "bytes",
     )
     check_crcs: bool = setting(True, "check the checksum of every record batch")
     fetch_min_bytes: int = setting(1, "the bytes that a fetch waits for", least=0, most=INT32)
@@ -381,7 +382,8 @@ class ConsumerConfig(ClientConfig):
                 f" session_timeout_ms ({self.session_timeout_ms:g})"
             )
         for name in ("key_deserializer", "value_deserializer"):
-            if inspect.iscoroutinefunction(getattr(self, name)):
+            given = getattr(self, name)
+            if inspect.iscoroutinefunction(getattr(given, "deserialize", given)):
                 raise ConfigurationError(f"{name} must be a plain function (def), not an async one")
         self._check_group()
         self._check_assignors()

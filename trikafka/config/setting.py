@@ -125,7 +125,7 @@ class Setting:
             if isinstance(value, str | bytes) or not isinstance(value, Sequence):
                 raise ConfigurationError(f"{self.name} must be a sequence, not {_shown(value)}")
         elif Callable in self.kinds:  # type: ignore[comparison-overlap]
-            if not callable(value):
+            if not isinstance(value, self.kinds):
                 raise ConfigurationError(
                     f"{self.name} must be a function or None, not {_shown(value)}"
                 )

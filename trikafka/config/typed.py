@@ -11,6 +11,7 @@ from typing import Any, Literal, TypedDict
 
 import trio.abc
 
+from ..types import Deserializer
 from .budget import MemoryBudget
 from .security import Credentials, TokenProvider
 
@@ -240,124 +241,6 @@ class AdminSettings(ClientSettings, total=False):
     call counts. At least 0. Default: None."""
 
 
-class ConsumerSettings(ClientSettings, total=False):
-    """The keywords of :class:`ConsumerConfig`, for annotations: ``**settings: Unpack[ConsumerSettings]``."""
-
-    group_id: str | None
-    """The consumer group; None: no group and no commits. At most 32767 bytes. Default: None."""
-
-    group_instance_id: str | None
-    """A stable name that makes this a static member (KIP-345). At most 32767 bytes. Default:
-    None."""
-
-    group_protocol: Literal["auto", "classic", "consumer"]
-    """The protocol that coordinates the group: 'classic' (by its members), 'consumer' (by the
-    broker, KIP-848), or 'auto' (by the broker where it can; Java's default is 'classic'). Default:
-    "auto"."""
-
-    group_remote_assignor: str | None
-    """The broker's assignor with group_protocol='consumer'; None: the broker chooses. Default:
-    None."""
-
-    group_membership_operation: Literal["default", "leave_group", "remain_in_group"]
-    """What closing does with the membership (KIP-1092); 'default': a dynamic member leaves, a
-    static one stays. Default: "default"."""
-
-    auto_offset_reset: Literal["earliest", "latest", "none"] | str
-    """The start without a committed offset: 'earliest', 'latest', 'none' (an error), or
-    'by_duration:<ISO 8601 duration>', that far back in time, such as 'by_duration:PT1H' (KIP-1106).
-    Default: "latest"."""
-
-    enable_auto_commit: bool
-    """Commit processed records in the background and on leaving (needs group_id). Default: True."""
-
-    enable_auto_offset_store: bool
-    """Whether the next receive marks the delivered records as processed; False: only
-    mark_processed() does (librdkafka's enable.auto.offset.store). Default: True."""
-
-    auto_commit_interval_ms: float
-    """The interval of auto commits. In milliseconds, at least 1. Default: 5000."""
-
-    isolation_level: Literal["read_uncommitted", "read_committed"]
-    """Whether records of open and aborted transactions are delivered. Default:
-    "read_uncommitted"."""
-
-    key_deserializer: Callable[[bytes], Any] | None
-    """A plain function from a key's bytes to the record's key; None: bytes. Default: None."""
-
-    value_deserializer: Callable[[bytes], Any] | None
-    """A plain function from a value's bytes to the record's value; None: bytes. Default: None."""
-
-    check_crcs: bool
-    """Check the checksum of every record batch. Default: True."""
-
-    fetch_min_bytes: int
-    """The bytes that a fetch waits for. In bytes, at least 0, at most 2**31 - 1. Default: 1."""
-
-    fetch_max_bytes: int
-    """The most bytes that one fetch requests. In bytes, at least 1, at most 2**31 - 1. Default:
-    52_428_800."""
-
-    fetch_max_wait_ms: float
-    """The longest time that a fetch waits for fetch_min_bytes. In milliseconds, at least 0, at most
-    2**31 - 1. Default: 500."""
-
-    max_partition_fetch_bytes: int
-    """The most bytes that one fetch requests of one partition. In bytes, at least 1, at most 2**31
-    - 1. Default: 1_048_576."""
-
-    fetch_buffer_bytes: int
-    """The most bytes being fetched, buffered and just delivered; fetches wait above this (KIP-81).
-    In bytes, at least 1. Default: 67_108_864."""
-
-    memory_budget: MemoryBudget | None
-    """A budget shared by consumers of a program; each gets an equal share, or fetch_buffer_bytes if
-    that is less. Default: None."""
-
-    max_poll_records: int | None
-    """The most records that receive_batch returns; None: as many as were fetched (Java has 500).
-    Set it if a record takes long, so that a batch is done within max_poll_interval_ms. At least 1.
-    Default: None."""
-
-    session_timeout_ms: float
-    """The group removes a member after this time without a heartbeat; with KIP-848 the broker
-    decides, and a shorter value with group_protocol='consumer' makes the member stop earlier. In
-    milliseconds, at least 1, at most 2**31 - 1. Default: 45_000."""
-
-    heartbeat_interval_ms: float
-    """The interval of heartbeats, by which members also learn of a rebalance: a new member waits
-    this long for its partitions (Java's default is 3000); with KIP-848 the broker decides. In
-    milliseconds, at least 1. Default: 500."""
-
-    max_poll_interval_ms: float
-    """A member leaves the group after this time without a receive (KIP-62). In milliseconds, at
-    least 1, at most 2**31 - 1. Default: 300_000."""
-
-    leave_when_stuck: bool
-    """Whether a member leaves its group when the handlers of all its partition streams have held a
-    record for max_poll_interval_ms; it joins again when one of them returns (KIP-62). Default:
-    True."""
-
-    partition_assignment_strategy: Sequence[str]
-    """The assignors of the classic protocol, the preferred one first. Default: ("range",
-    "cooperative-sticky")."""
-
-    stall_warning_ms: float
-    """A warning is logged after this time without progress of a partition, the group, a commit or a
-    call. In milliseconds, at least 1. Default: 10_000."""
-
-    exclude_internal_topics: bool
-    """Whether a subscribed pattern excludes Kafka's internal topics. Default: True."""
-
-    allow_auto_create_topics: bool
-    """Whether a request for a topic may create the topic, if the broker does that (True in Java).
-    Default: False."""
-
-    client_rack: str
-    """The rack of this consumer; it fetches from a replica in this rack if the broker says so
-    (KIP-392). Default: ""."""
-
-
 class ProducerSettings(ClientSettings, total=False):
     """The keywords of :class:`ProducerConfig`, for annotations: ``**settings: Unpack[ProducerSettings]``."""
 
@@ -468,3 +351,130 @@ class ProducerSettings(ClientSettings, total=False):
     allow_auto_create_topics: bool
     """Whether a request for a topic may create the topic, if the broker does that (always so in
     Java's producer). Default: False."""
+
+
+class BytesConsumerSettings(ClientSettings, total=False):
+    """The keywords of :class:`ConsumerConfig`, for annotations: ``**settings: Unpack[BytesConsumerSettings]``.
+
+    Without key_deserializer and value_deserializer: records have bytes.
+    """
+
+    group_id: str | None
+    """The consumer group; None: no group and no commits. At most 32767 bytes. Default: None."""
+
+    group_instance_id: str | None
+    """A stable name that makes this a static member (KIP-345). At most 32767 bytes. Default:
+    None."""
+
+    group_protocol: Literal["auto", "classic", "consumer"]
+    """The protocol that coordinates the group: 'classic' (by its members), 'consumer' (by the
+    broker, KIP-848), or 'auto' (by the broker where it can; Java's default is 'classic'). Default:
+    "auto"."""
+
+    group_remote_assignor: str | None
+    """The broker's assignor with group_protocol='consumer'; None: the broker chooses. Default:
+    None."""
+
+    group_membership_operation: Literal["default", "leave_group", "remain_in_group"]
+    """What closing does with the membership (KIP-1092); 'default': a dynamic member leaves, a
+    static one stays. Default: "default"."""
+
+    auto_offset_reset: Literal["earliest", "latest", "none"] | str
+    """The start without a committed offset: 'earliest', 'latest', 'none' (an error), or
+    'by_duration:<ISO 8601 duration>', that far back in time, such as 'by_duration:PT1H' (KIP-1106).
+    Default: "latest"."""
+
+    enable_auto_commit: bool
+    """Commit processed records in the background and on leaving (needs group_id). Default: True."""
+
+    enable_auto_offset_store: bool
+    """Whether the next receive marks the delivered records as processed; False: only
+    mark_processed() does (librdkafka's enable.auto.offset.store). Default: True."""
+
+    auto_commit_interval_ms: float
+    """The interval of auto commits. In milliseconds, at least 1. Default: 5000."""
+
+    isolation_level: Literal["read_uncommitted", "read_committed"]
+    """Whether records of open and aborted transactions are delivered. Default:
+    "read_uncommitted"."""
+
+    check_crcs: bool
+    """Check the checksum of every record batch. Default: True."""
+
+    fetch_min_bytes: int
+    """The bytes that a fetch waits for. In bytes, at least 0, at most 2**31 - 1. Default: 1."""
+
+    fetch_max_bytes: int
+    """The most bytes that one fetch requests. In bytes, at least 1, at most 2**31 - 1. Default:
+    52_428_800."""
+
+    fetch_max_wait_ms: float
+    """The longest time that a fetch waits for fetch_min_bytes. In milliseconds, at least 0, at most
+    2**31 - 1. Default: 500."""
+
+    max_partition_fetch_bytes: int
+    """The most bytes that one fetch requests of one partition. In bytes, at least 1, at most 2**31
+    - 1. Default: 1_048_576."""
+
+    fetch_buffer_bytes: int
+    """The most bytes being fetched, buffered and just delivered; fetches wait above this (KIP-81).
+    In bytes, at least 1. Default: 67_108_864."""
+
+    memory_budget: MemoryBudget | None
+    """A budget shared by consumers of a program; each gets an equal share, or fetch_buffer_bytes if
+    that is less. Default: None."""
+
+    max_poll_records: int | None
+    """The most records that receive_batch returns; None: as many as were fetched (Java has 500).
+    Set it if a record takes long, so that a batch is done within max_poll_interval_ms. At least 1.
+    Default: None."""
+
+    session_timeout_ms: float
+    """The group removes a member after this time without a heartbeat; with KIP-848 the broker
+    decides, and a shorter value with group_protocol='consumer' makes the member stop earlier. In
+    milliseconds, at least 1, at most 2**31 - 1. Default: 45_000."""
+
+    heartbeat_interval_ms: float
+    """The interval of heartbeats, by which members also learn of a rebalance: a new member waits
+    this long for its partitions (Java's default is 3000); with KIP-848 the broker decides. In
+    milliseconds, at least 1. Default: 500."""
+
+    max_poll_interval_ms: float
+    """A member leaves the group after this time without a receive (KIP-62). In milliseconds, at
+    least 1, at most 2**31 - 1. Default: 300_000."""
+
+    leave_when_stuck: bool
+    """Whether a member leaves its group when the handlers of all its partition streams have held a
+    record for max_poll_interval_ms; it joins again when one of them returns (KIP-62). Default:
+    True."""
+
+    partition_assignment_strategy: Sequence[str]
+    """The assignors of the classic protocol, the preferred one first. Default: ("range",
+    "cooperative-sticky")."""
+
+    stall_warning_ms: float
+    """A warning is logged after this time without progress of a partition, the group, a commit or a
+    call. In milliseconds, at least 1. Default: 10_000."""
+
+    exclude_internal_topics: bool
+    """Whether a subscribed pattern excludes Kafka's internal topics. Default: True."""
+
+    allow_auto_create_topics: bool
+    """Whether a request for a topic may create the topic, if the broker does that (True in Java).
+    Default: False."""
+
+    client_rack: str
+    """The rack of this consumer; it fetches from a replica in this rack if the broker says so
+    (KIP-392). Default: ""."""
+
+
+class ConsumerSettings(BytesConsumerSettings, total=False):
+    """The keywords of :class:`ConsumerConfig`, for annotations: ``**settings: Unpack[ConsumerSettings]``."""
+
+    key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
+    """A plain function from a key's bytes to the record's key, or a Deserializer; None: bytes.
+    Default: None."""
+
+    value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
+    """A plain function from a value's bytes to the record's value, or a Deserializer; None: bytes.
+    Default: None."""

@@ -33,7 +33,7 @@ _log = logging.getLogger("trikafka.tasks")
 
 
 async def ensure_topics(
-    consumer: Consumer, topics: Mapping[str, NewTopic], *, timeout: float | None = None
+    consumer: Consumer[Any, Any], topics: Mapping[str, NewTopic], *, timeout: float | None = None
 ) -> dict[str, list[PartitionInfo]]:
     """Create missing topics and check existing ones; also wait for the subscribed topics.
 

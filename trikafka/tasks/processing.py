@@ -16,7 +16,7 @@ from .. import Consumer, Producer, RecordBatch, Transaction
 from ..errors import ConfigurationError
 from ..errors.groups import outlined
 from ..toolkit import Retry, check_client
-from ..types import OffsetAndMetadata, TopicPartition
+from ..types import Key, OffsetAndMetadata, TopicPartition, Value
 from .callbacks import awaitable, check_async
 from .plan import TimeoutBudget, check_task_timeout
 from .rounds import TransactionRound, may_be_done_again, settle
@@ -24,13 +24,11 @@ from .timer import TaskTimer, timeout_in
 
 _log = logging.getLogger("trikafka.transactions")
 
-Handler = Callable[[RecordBatch, Transaction], Awaitable[object]]
-
 
 async def process(
-    consumer: Consumer,
+    consumer: Consumer[Key, Value],
     producer: Producer,
-    handler: Handler,
+    handler: Callable[[RecordBatch[Key, Value], Transaction], Awaitable[object]],
     *,
     max_records: int = 100_000,
     commit_interval: float = 0.1,

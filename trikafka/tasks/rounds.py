@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 from weakref import WeakSet
 
 import trio
@@ -37,7 +38,7 @@ _AGAIN = (TransactionAbortableError, CommitFailedError, RebalanceInProgressError
 _FOR_GOOD = (AuthorizationError, InvalidTopicError, RecordTooLargeError)
 _FOR_GOOD_CODES = frozenset({ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP})
 #: Consumers whose last transaction was cut off in its commit: its outcome decides where they go on.
-_IN_DOUBT: WeakSet[Consumer] = WeakSet()
+_IN_DOUBT: WeakSet[Consumer[Any, Any]] = WeakSet()
 
 
 def may_be_done_again(error: BaseException) -> bool:
@@ -71,19 +72,19 @@ def refused_for_good(error: BaseException | None) -> bool:
 class TransactionRound:
     """The records received for one transaction, and the offsets to go back to on an abort."""
 
-    def __init__(self, consumer: Consumer) -> None:
+    def __init__(self, consumer: Consumer[Any, Any]) -> None:
         self._consumer = consumer
         self._starts: dict[TopicPartition, int] = {}
         self._committing = False
-        self.last: RecordBatch | None = None  # received
+        self.last: RecordBatch[Any, Any] | None = None  # received
         self.ends: dict[TopicPartition, OffsetAndMetadata] = {}  # after what was received
         self.count = 0
 
-    async def receive(self, timeout: float | None = None) -> RecordBatch | None:
+    async def receive(self, timeout: float | None = None) -> RecordBatch[Any, Any] | None:
         """Return the first batch; ``None`` past ``timeout`` seconds."""
         return self._received(await self._consumer.receive_batch(timeout))
 
-    def further(self) -> RecordBatch | None:
+    def further(self) -> RecordBatch[Any, Any] | None:
         """Return another batch if one is buffered.
 
         No rebalance comes between the first batch and the last.
@@ -96,7 +97,7 @@ class TransactionRound:
         ):  # the next receive raises the corrupt record again; what came before is committed
             return None
 
-    def _received(self, batch: RecordBatch) -> RecordBatch | None:
+    def _received(self, batch: RecordBatch[Any, Any]) -> RecordBatch[Any, Any] | None:
         if not batch:
             return None
         tp = TopicPartition(batch.topic, batch.partition)
@@ -146,7 +147,7 @@ class TransactionRound:
             _IN_DOUBT.add(self._consumer)
 
 
-async def settle(consumer: Consumer, producer: Producer) -> None:
+async def settle(consumer: Consumer[Any, Any], producer: Producer) -> None:
     """Find out how an earlier run's commit ended, if that run was cut off in it.
 
     The assigned partitions then go on from the committed offsets.

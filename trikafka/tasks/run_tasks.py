@@ -6,12 +6,12 @@ import logging
 import signal
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
-from typing import Literal, overload
+from typing import Any, Literal, overload
 
 from .. import Consumer, NewTopic, Producer, RecordBatch
 from ..errors import ConfigurationError
 from ..toolkit import check_client
-from ..types import Record, TopicPartition
+from ..types import Key, Record, TopicPartition, Value
 from .callbacks import check_async
 from .dead_letters import DeadLetter
 from .ensuring import check_topics
@@ -27,8 +27,8 @@ _log = logging.getLogger("trikafka.tasks")
 
 @overload
 async def run_tasks(
-    consumer: Consumer,
-    handler: Callable[[Record], Awaitable[object]],
+    consumer: Consumer[Key, Value],
+    handler: Callable[[Record[Key, Value]], Awaitable[object]],
     *,
     batches: Literal[False] = False,
     concurrency: int = 1,
@@ -43,8 +43,8 @@ async def run_tasks(
 ) -> None: ...
 @overload
 async def run_tasks(
-    consumer: Consumer,
-    handler: Callable[[RecordBatch], Awaitable[object]],
+    consumer: Consumer[Key, Value],
+    handler: Callable[[RecordBatch[Key, Value]], Awaitable[object]],
     *,
     batches: Literal[True],
     producer: Producer | None = None,
@@ -57,8 +57,8 @@ async def run_tasks(
     retries: int | None = None,
 ) -> None: ...
 async def run_tasks(
-    consumer: Consumer,
-    handler: Callable[[Record], Awaitable[object]] | Callable[[RecordBatch], Awaitable[object]],
+    consumer: Consumer[Any, Any],
+    handler: Callable[[Any], Awaitable[object]],
     *,
     batches: bool = False,
     concurrency: int = 1,
@@ -166,7 +166,7 @@ async def run_tasks(
         await TaskRun(consumer, config, plan, partial(PartitionTask, consumer, config, plan)).run()
 
 
-def check_commits(consumer: Consumer, call: str) -> None:
+def check_commits(consumer: Consumer[Any, Any], call: str) -> None:
     """Raise unless ``call`` may commit for the consumer.
 
     Raises:

@@ -14,21 +14,22 @@ from typing import Any, Literal
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig
 from ...errors import DeserializationError
-from ...types import Record
+from ...types import Deserializer, Record
 
 _CHUNK = 128
 
 
+Given = Callable[[bytes], Any] | Deserializer[Any] | None
+
+
 class Deserializers:
-    """The user's functions."""
+    """The user's functions, and objects that see the record's topic and headers."""
 
     __slots__ = ("_key", "_value")
 
-    def __init__(
-        self, key: Callable[[bytes], Any] | None, value: Callable[[bytes], Any] | None
-    ) -> None:
-        self._key = key
-        self._value = value
+    def __init__(self, key: Given, value: Given) -> None:
+        self._key = _of_record(key)
+        self._value = _of_record(value)
 
     @classmethod
     def of(cls, config: ConsumerConfig) -> Deserializers | None:
@@ -46,15 +47,24 @@ class Deserializers:
         part: Literal["key", "value"] = "key"
         try:
             if self._key is not None and key is not None:
-                key = self._key(key)
+                function, sees = self._key
+                key = function(record.topic, record.headers, key) if sees else function(key)
             part = "value"
             if self._value is not None and value is not None:
-                value = self._value(value)
+                function, sees = self._value
+                value = function(record.topic, record.headers, value) if sees else function(value)
         except Exception as error:
             raise DeserializationError(
                 record.topic, record.partition, record.offset, part, record.key, record.value
             ) from error
         return record._replace(key=key, value=value)
+
+
+def _of_record(given: Given) -> tuple[Callable[..., Any], bool] | None:
+    """Return the function to call, and whether it takes topic and headers, too."""
+    if given is None:
+        return None
+    return (given.deserialize, True) if isinstance(given, Deserializer) else (given, False)
 
 
 class DeserializedBatch(RecordBatch):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...config import ConsumerConfig, check_topics_given
 from ...config.describe import documented
-from ...config.typed import ConsumerSettings
+from ...config.typed import BytesConsumerSettings
 from ...errors import ConfigurationError
+from ...types import Deserializer, Key, Value
 from ..client import loading
 from ..client.loading import load
 from ..client.opens import opens
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 @documented(ConsumerConfig)
 @opens
 async def open_consumer(
-    *topics: str, **settings: Unpack[ConsumerSettings]
-) -> AsyncIterator[Consumer]:
+    *topics: str,
+    key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
+    value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
+    **settings: Unpack[BytesConsumerSettings],
+) -> AsyncIterator[Consumer[Key, Value]]:
     """Open a consumer; subscribe it to ``topics`` if any are given.
 
     On the way out of the block, within ``close_timeout_ms``: the last auto commit, the revoke
@@ -32,7 +36,10 @@ async def open_consumer(
 
     Args:
         topics: Names of topics; they need a ``group_id``.
-        settings: Those of :class:`ConsumerConfig`.
+        key_deserializer: A function of a key's bytes, or a :class:`Deserializer`. Its result is
+            the type of keys: a ``Consumer[str, bytes | None]`` has keys of text.
+        value_deserializer: The same for values.
+        settings: The others of :class:`ConsumerConfig`.
 
     Raises:
         ConfigurationError: A setting or a topic is wrong. Raised before any I/O.
@@ -42,7 +49,10 @@ async def open_consumer(
     """
     check_runs_under_trio("open_consumer")
     names = check_topics_given("open_consumer", topics)
-    config = ConsumerConfig.take(settings)
+    given: dict[str, Any] = settings  # type: ignore[assignment]  # with all keywords; taken below
+    given["key_deserializer"] = key_deserializer
+    given["value_deserializer"] = value_deserializer
+    config = ConsumerConfig.take(given)
     if names and config.group_id is None:
         raise ConfigurationError(
             "subscribing to topics needs a group_id; to read without a group use assign()"
@@ -52,11 +62,11 @@ async def open_consumer(
     from .consumer import Consumer
     from .parts import ConsumerParts
 
-    async def start(service: Service) -> Consumer:
+    async def start(service: Service) -> Consumer[Key, Value]:
         parts = ConsumerParts(config, service)
         parts.metadata.want(names)
         await parts.start()
-        consumer = Consumer(parts)
+        consumer: Consumer[Key, Value] = Consumer(parts)
         service.when_hurried(consumer._leaving.shorten)
         if names:
             consumer.subscribe(names)
