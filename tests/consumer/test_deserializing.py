@@ -15,9 +15,12 @@ import trio
 from consuming import T0, cluster_of, consumer_of, until
 from trio.testing import MockClock as Clock
 
+import trikafka
 from trikafka._api.consumer.consumer import Consumer
-from trikafka.errors import DeserializationError
+from trikafka.config import ConsumerConfig
+from trikafka.errors import ConfigurationError, DeserializationError
 from trikafka.testing import ScriptedCluster
+from trikafka.types import Headers
 
 
 @asynccontextmanager
@@ -48,6 +51,47 @@ async def test_records_hold_deserialized_values(autojump_clock: Clock) -> None:
             assert [record.key for record in batch[:1]] == ["a"]
             importlib.import_module("trikafka._wire.arrow")
             assert batch.to_arrow().column("value").to_pylist() == [b"1", None]
+
+
+class Described:
+    """A deserializer that sees where a value is from."""
+
+    def deserialize(self, topic: str, headers: Headers, data: bytes) -> str:
+        if data == b"bad":
+            raise ValueError("bad")
+        return f"{topic} {dict(headers).get('kind')} {data.decode()}"
+
+
+async def test_object_sees_topic_and_headers(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster:
+        async with trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as producer:
+            for value in (b"v", None, b"bad"):
+                await producer.send("t", value, key=b"k", headers=[("kind", b"x")], partition=0)
+        async with consumer_of(
+            cluster, key_deserializer=Described(), value_deserializer=Described()
+        ) as consumer:
+            consumer.assign([T0])
+            consumer.seek_to_beginning([T0])
+            first, second = await consumer.receive(), await consumer.receive()
+            assert (first.key, first.value) == ("t b'x' k", "t b'x' v")
+            assert (second.key, second.value) == ("t b'x' k", None)
+            with pytest.raises(DeserializationError) as caught:
+                await consumer.receive()
+            assert (caught.value.part, caught.value.value) == ("value", b"bad")
+
+
+def test_async_deserializers_are_refused() -> None:
+    class Slow:
+        async def deserialize(self, topic: str, headers: Headers, data: bytes) -> bytes:
+            return data
+
+    with pytest.raises(ConfigurationError, match="value_deserializer must be a plain function"):
+        ConsumerConfig.build({"value_deserializer": Slow()})
+    wrong: Any = object()
+    with pytest.raises(ConfigurationError, match="key_deserializer must be a function or None"):
+        ConsumerConfig.build({"key_deserializer": wrong})
 
 
 @pytest.mark.parametrize("bad", [0, 2, 199, 299])
