@@ -28,9 +28,10 @@ class Signal:
     Where tasks wait in great numbers they are written out, to spare each task a coroutine.
     """
 
-    __slots__ = ("_stale", "_tasks")
+    __slots__ = ("_callbacks", "_stale", "_tasks")
 
     def __init__(self) -> None:
+        self._callbacks: list[Callable[[], object]] = []
         self._tasks: list[trio.lowlevel.Task] = []
         self._stale = 0
 
@@ -41,6 +42,13 @@ class Signal:
             self._stale = 0
         task.custom_sleep_data = self
         self._tasks.append(task)
+
+    def add_callback(self, callback: Callable[[], object]) -> None:
+        """Call ``callback`` at the next :meth:`notify`, after the tasks are woken.
+
+        For a program outside of Trio, which has no task to wake. It must not raise.
+        """
+        self._callbacks.append(callback)
 
     @trio.lowlevel.enable_ki_protection
     async def wait(self) -> None:
@@ -57,6 +65,11 @@ class Signal:
         for task in tasks:
             if task.custom_sleep_data is self:
                 trio.lowlevel.reschedule(task)
+        if self._callbacks:
+            callbacks = self._callbacks
+            self._callbacks = []
+            for callback in callbacks:
+                callback()
 
     # Trio calls this as the abort function of a task that is cancelled. To remove the task from the
     # list would take a search through the list, and ten thousand tasks that are cancelled together

@@ -13,6 +13,6 @@ def check_runs_under_trio(call: str) -> None:
         trio.lowlevel.current_task()
     except RuntimeError:
         raise IllegalStateError(
-            f"{call}() needs Trio, and no Trio runs here: start the program with trio.run(main), "
-            "not with asyncio.run(main())"
+            f"{call}() needs Trio, and no Trio runs here: start the program with trio.run(main); "
+            f"in a program of asyncio, import trikafka.aio and use trikafka.aio.{call}()"
         ) from None

@@ -65,6 +65,22 @@ class Batches(Generic[Key, Value]):
             raise StopAsyncIteration
         return batch
 
+    async def wait_receivable(self) -> bool:
+        """Wait until :meth:`receive_nowait` has something to return; deliver nothing.
+
+        Returns False once all is read.
+        """
+        stop = None if self._until is None else self._reached
+        return await self._receiver.wait(None, self._until, stop)
+
+    def receive_nowait(self) -> RecordBatch[Any, Any]:
+        """Return the next batch if one is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
+        return self._receiver.batch_nowait(self._until)
+
+    def gather_nowait(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
+        """Return what is buffered, up to the given size. Raises as :meth:`receive_nowait`."""
+        return self._receiver.gather_nowait(self._until, max_rows, max_bytes)
+
     async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
         """Return the next batch and what else is buffered, up to the given size."""
         stop = None if self._until is None else self._reached

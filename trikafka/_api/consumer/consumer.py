@@ -405,6 +405,25 @@ class Consumer(LookUps, Committing, Generic[Key, Value]):
         """
         return self._receiver.batch_nowait()
 
+    async def wait_receivable(self, timeout: float | None = None) -> bool:
+        """Wait until :meth:`receive_batch_nowait` has something to return; deliver nothing.
+
+        Otherwise like a receive: rebalance listeners run inside this call, and the records of the
+        receive before it count as processed.
+
+        Args:
+            timeout: Seconds; ``None`` waits until there is a record.
+
+        Returns:
+            False past ``timeout``. After True, another task may still be quicker to receive.
+
+        Raises:
+            TrikafkaError: As :meth:`receive`.
+
+        When cancelled, no record is lost.
+        """
+        return await self._receiver.wait(None if timeout is None else check_timeout(timeout, 0.0))
+
     def batches(self, until: Mapping[TopicPartition, int] | None = None) -> Batches[Key, Value]:
         """Iterate over batches, endlessly or up to given offsets.
 

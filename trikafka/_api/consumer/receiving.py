@@ -8,6 +8,7 @@ loses a record (see :mod:`trikafka._api.consumer.reader`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import trio
@@ -21,6 +22,7 @@ from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
 from ..._wire.compression import Codecs
 from ...config import ConsumerConfig
+from ...errors import CorruptRecordError, PluginError
 from ...types import AnyRecord, TopicPartition
 from .reader import BatchDecoder, PartitionReader
 from .turns import TURN, TURN_BYTES, record_iterator
@@ -230,6 +232,24 @@ class Receiver:
         ready = await self._next(deadline, until, stop)
         return None if ready is None else self._deliver(*ready)
 
+    async def wait(
+        self,
+        timeout: float | None,
+        until: Until | None = None,
+        stop: Callable[[], bool] | None = None,
+    ) -> bool:
+        """Wait until there is a batch to deliver, and deliver nothing.
+
+        Arguments as of :meth:`batch`. False past ``timeout`` seconds, or once ``stop()`` is true.
+        """
+        deadline = float("inf") if timeout is None else trio.current_time() + timeout
+        ready = await self._next(deadline, until, stop)
+        if ready is None:
+            return False
+        reader, batch = ready
+        self._buffer.put_back(reader.partition, batch)  # decoded, and the first to be delivered
+        return True
+
     async def gather(
         self, until: Until | None, stop: Callable[[], bool] | None, max_rows: int, max_bytes: int
     ) -> list[RecordBatch[Any, Any]]:
@@ -277,12 +297,34 @@ class Receiver:
                 return None
         return None
 
-    def batch_nowait(self) -> RecordBatch[Any, Any]:
+    def gather_nowait(
+        self, until: Until | None, max_rows: int, max_bytes: int
+    ) -> list[RecordBatch[Any, Any]]:
+        """Return the next batch and what else is buffered. Raises as :meth:`batch_nowait`."""
+        batches = [self.batch_nowait(until)]
+        rows, size = len(batches[0]), batches[0].nbytes
+        while (
+            rows < max_rows
+            and size < max_bytes
+            and not self._invoker.pending
+            and (partition := self._buffer.next_partition()) is not None
+        ):
+            reader, before = self._readers.of(partition), partition.ticket
+            with suppress(CorruptRecordError, PluginError):
+                if (batch := reader.next_batch_nowait()) is not None:
+                    batches.append(self._deliver(reader, batch))
+                    rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
+                    continue
+            if partition.ticket != before:  # something corrupt, which the next receive raises
+                break
+        return batches
+
+    def batch_nowait(self, until: Until | None = None) -> RecordBatch[Any, Any]:
         """Return the next batch if one is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
         self._turn.claim()
         self._begin(trio.current_time())
         self._release()
-        self._assignment.limit(None)
+        self._assignment.limit(until)
         if not self._invoker.pending and (ready := self._next_nowait()) is not None:
             return self._deliver(*ready)
         raise trio.WouldBlock

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -41,6 +43,35 @@ class Ack(_DeliveryHandle):
         """True once the outcome is known; then :meth:`wait` returns without waiting."""
         settled: bool = self._batch.part(self._index)[0].settled
         return settled
+
+    def result(self) -> RecordMetadata:
+        """Return the record's metadata if it is delivered, without waiting.
+
+        Raises:
+            trio.WouldBlock: The outcome is not known yet.
+            TrikafkaError: As :meth:`wait`.
+        """
+        batch, index = self._batch.part(self._index)
+        if not batch.settled:
+            raise trio.WouldBlock
+        metadata: RecordMetadata = batch.metadata(index, self._timestamp)
+        return metadata
+
+    def when_done(self, callback: Callable[[], object]) -> None:
+        """Call ``callback()`` once the outcome is known; at once if it is known already.
+
+        For a bridge to another event loop; a Trio task calls :meth:`wait`. The callback runs in a
+        task of the producer. It must return quickly and must not raise.
+
+        Args:
+            callback: A plain function without arguments.
+        """
+        batch, _ = self._batch.part(self._index)
+        if batch.settled:
+            callback()
+        else:  # the batch may be split first: then the ack waits for the part that has its record
+            signal: Any = batch.signal or batch.claim(Signal)
+            signal.add_callback(partial(self.when_done, callback))
 
     async def wait(self) -> RecordMetadata:
         """Wait until the record is delivered; return its metadata.

@@ -1,0 +1,293 @@
+"""The consumer for asyncio: records are taken directly, only the wait for them crosses."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import trio
+
+from .. import Consumer as _Consumer
+from .. import Record, RecordBatch, SubscriptionPattern, TopicPartition
+from ..interfaces import RebalanceListener
+from .crossing import Client, cross, on_host
+from .guest import Guest
+from .methods import crossing, direct
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Iteration over buffered records lets other tasks run this often (seconds).
+TURN = 0.001
+T = TypeVar("T")
+
+
+# How a record reaches asyncio
+# ----------------------------
+#
+# `receive_nowait` takes a record, or a batch, in one step of the asyncio task that returns it. It
+# is the Trio consumer's own method, so everything that it promises holds here: what counts as
+# processed, what a commit covers, what a seek does. If nothing is buffered, or a rebalance has to
+# be served, it raises `WouldBlock`. Then the *wait* crosses: a Trio task runs the listeners, waits,
+# and takes nothing. When it has ended, the asyncio task tries again.
+#
+# So no record is ever in a future. A cancelled task has either taken its record in the step before,
+# or taken nothing.
+class Consumer(Client):
+    """A Kafka consumer for asyncio; made by :func:`trikafka.aio.open_consumer`.
+
+    Iterate over it for records, or use :meth:`batches` or :meth:`arrow_batches`. One task at a time
+    may receive. Arguments and errors are those of :class:`trikafka.Consumer`. For a task a
+    partition use :func:`trikafka.aio.run_tasks`.
+    """
+
+    _client: _Consumer
+
+    def __init__(self, guest: Guest, client: _Consumer) -> None:
+        super().__init__(guest, client)
+        self._due = 0.0  # the time of the next turn of other tasks
+
+    # --- receiving ---
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self
+
+    async def __anext__(self) -> Record:
+        self._check()
+        if (now := time.perf_counter()) >= self._due:
+            self._due = now + TURN
+            await asyncio.sleep(0)
+        receive = self._client.receive_nowait
+        while True:
+            try:
+                record = receive()
+            except trio.WouldBlock:
+                await cross(self._guest, self._client.wait_receivable)
+                self._due = time.perf_counter() + TURN
+            else:
+                self._guest.wake()
+                return record
+
+    async def receive(self) -> Record:
+        """Return the next record; wait until there is one.
+
+        Rebalance listeners are called meanwhile. A record counts as processed when the next receive
+        begins.
+
+        Raises:
+            TrikafkaError: As :meth:`trikafka.Consumer.receive`.
+
+        When cancelled, no record is lost: the next receive returns the same one.
+        """
+        return await self.__anext__()
+
+    async def receive_batch(self, timeout: float | None = None) -> RecordBatch:
+        """Return the next batch of one partition's records.
+
+        Args:
+            timeout: Seconds; ``None`` waits until there is a record.
+
+        Returns:
+            A batch; an empty one past ``timeout``.
+
+        Raises:
+            TrikafkaError: As :meth:`trikafka.Consumer.receive_batch`.
+
+        When cancelled, no record is lost.
+        """
+        self._check()
+        deadline = None if timeout is None else time.perf_counter() + timeout
+        while True:
+            left = None if deadline is None else max(0.0, deadline - time.perf_counter())
+            try:
+                return await self._taken(
+                    self._client.receive_batch_nowait,
+                    partial(self._client.wait_receivable, left),
+                )
+            except StopAsyncIteration:
+                return RecordBatch.empty()
+
+    async def _taken(self, take: Callable[[], T], wait: Callable[[], Awaitable[bool]]) -> T:
+        """Take what is buffered; wait until something is.
+
+        Raises :exc:`StopAsyncIteration` if the wait returns False.
+        """
+        await asyncio.sleep(0)
+        while True:
+            self._check()
+            try:
+                return take()
+            except trio.WouldBlock:
+                if not await cross(self._guest, wait):
+                    raise StopAsyncIteration from None
+            finally:
+                self._guest.wake()
+
+    def batches(self, until: Mapping[TopicPartition, int] | None = None) -> Batches:
+        """Iterate over batches, endlessly or up to given offsets.
+
+        As :meth:`trikafka.Consumer.batches`.
+
+        Args:
+            until: For each partition to read, the offset at which to stop. ``None`` iterates
+                endlessly over all partitions.
+        """
+        self._check()
+        return Batches(self, until)
+
+    def arrow_batches(
+        self,
+        until: Mapping[TopicPartition, int] | None = None,
+        *,
+        max_rows: int = 131_072,
+        max_bytes: int = 16_777_216,
+    ) -> ArrowBatches:
+        """Iterate over :class:`pyarrow.Table` s, as :meth:`trikafka.Consumer.arrow_batches`.
+
+        Args:
+            until: As in :meth:`batches`.
+            max_rows: A table grows until it has this many rows.
+            max_bytes: A table grows until it has this many bytes.
+        """
+        self._check()
+        self._client.arrow_batches(until, max_rows=max_rows, max_bytes=max_bytes)  # checks them
+        return ArrowBatches(self.batches(until), max_rows, max_bytes)
+
+    # --- the group ---
+
+    def subscribe(
+        self,
+        topics: Iterable[str] | re.Pattern[str] | SubscriptionPattern,
+        listener: RebalanceListener | None = None,
+    ) -> None:
+        """Subscribe to topics as a member of the group, as :meth:`trikafka.Consumer.subscribe`.
+
+        Args:
+            topics: Names of topics; or a compiled pattern; or a :class:`SubscriptionPattern`.
+            listener: An object with the async methods of :class:`RebalanceListener`. They run in
+                asyncio, in a copy of the context of the task that receives.
+        """
+        self._check()
+        # The object itself comes first: Trio's side checks it, and errors name it. No rebalance can
+        # begin between the two calls.
+        if isinstance(topics, Iterator):
+            topics = list(topics)
+        self._client.subscribe(topics, listener)
+        if listener is not None and topics:
+            self._client.subscribe(topics, _HostListener(self._guest, listener))
+        self._guest.wake()
+
+    aclose = crossing(_Consumer.aclose)
+    assign = direct(_Consumer.assign)
+    assignment = direct(_Consumer.assignment)
+    beginning_offsets = crossing(_Consumer.beginning_offsets)
+    client_instance_id = crossing(_Consumer.client_instance_id)
+    commit = crossing(_Consumer.commit)
+    committed = crossing(_Consumer.committed)
+    current_lag = direct(_Consumer.current_lag)
+    end_offsets = crossing(_Consumer.end_offsets)
+    enforce_rebalance = direct(_Consumer.enforce_rebalance)
+    group_metadata = direct(_Consumer.group_metadata)
+    health = direct(_Consumer.health)
+    list_topics = crossing(_Consumer.list_topics)
+    mark_processed = direct(_Consumer.mark_processed)
+    offsets_for_times = crossing(_Consumer.offsets_for_times)
+    partitions_for = crossing(_Consumer.partitions_for)
+    pause = direct(_Consumer.pause)
+    paused = direct(_Consumer.paused)
+    position = crossing(_Consumer.position)
+    resume = direct(_Consumer.resume)
+    seek = direct(_Consumer.seek)
+    seek_to_beginning = direct(_Consumer.seek_to_beginning)
+    seek_to_end = direct(_Consumer.seek_to_end)
+    statistics = direct(_Consumer.statistics)
+    subscription = direct(_Consumer.subscription)
+    topic_ids = crossing(_Consumer.topic_ids)
+    unsubscribe = crossing(_Consumer.unsubscribe)
+
+
+class Batches:
+    """An async iterator of :class:`RecordBatch`; made by :meth:`Consumer.batches`.
+
+    A loop may leave it at any time; no record is lost.
+    """
+
+    def __init__(self, consumer: Consumer, until: Mapping[TopicPartition, int] | None) -> None:
+        self._consumer = consumer
+        self._batches = consumer._client.batches(until)
+
+    def __aiter__(self) -> Batches:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        """Return the next batch; end the iteration when all is read."""
+        batches = self._batches
+        return await self._consumer._taken(batches.receive_nowait, batches.wait_receivable)
+
+    async def _gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+        batches = self._batches
+        return await self._consumer._taken(
+            partial(batches.gather_nowait, max_rows, max_bytes), batches.wait_receivable
+        )
+
+
+class ArrowBatches:
+    """An async iterator of :class:`pyarrow.Table`; made by :meth:`Consumer.arrow_batches`."""
+
+    def __init__(self, batches: Batches, max_rows: int, max_bytes: int) -> None:
+        self._batches = batches
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
+
+    def __aiter__(self) -> ArrowBatches:
+        return self
+
+    async def __anext__(self) -> pyarrow.Table:
+        """Return the next table: wait for records, then add what else is buffered."""
+        # pyarrow is there before records are taken, and no await follows that: nothing is lost.
+        import pyarrow
+
+        chunks = [
+            batch.to_arrow()
+            for batch in await self._batches._gather(self._max_rows, self._max_bytes)
+        ]
+        return pyarrow.Table.from_batches(chunks)
+
+
+class _HostListener(RebalanceListener):
+    """A listener for Trio that calls the user's listener in asyncio."""
+
+    def __init__(self, guest: Guest, listener: RebalanceListener) -> None:
+        self._guest = guest
+        self._listener = listener
+
+    def __repr__(self) -> str:
+        return repr(self._listener)
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._call(self._listener.on_partitions_assigned, partitions)
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._call(self._listener.on_partitions_revoked, partitions)
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._call(self._listener.on_partitions_lost, partitions)
+
+    async def _call(
+        self,
+        method: Callable[[Sequence[TopicPartition]], Awaitable[None]],
+        partitions: Sequence[TopicPartition],
+    ) -> None:
+        await on_host(self._guest, "a rebalance listener's method", method, partitions)

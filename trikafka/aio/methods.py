@@ -1,0 +1,41 @@
+"""Methods of asyncio's clients, made from those of Trio's: same signature, same documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from .crossing import Client, cross
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def crossing(
+    method: Callable[Concatenate[Any, P], Awaitable[T]],
+) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
+    """Return a method that awaits a method of the Trio client on Trio's side."""
+
+    @wraps(method)
+    async def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._check()
+        return await cross(self._guest, partial(method, self._client, *args, **kwargs))
+
+    return call
+
+
+def direct(
+    method: Callable[Concatenate[Any, P], T],
+) -> Callable[Concatenate[Any, P], T]:
+    """Return a method that calls a method of the Trio client, which cannot wait."""
+
+    @wraps(method)
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self._check()
+        try:
+            return method(self._client, *args, **kwargs)
+        finally:
+            self._guest.wake()
+
+    return call

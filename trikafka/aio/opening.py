@@ -1,0 +1,266 @@
+"""The functions that open clients, and the block around each."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
+
+import trio
+
+from .. import open_admin as _open_admin
+from .. import open_consumer as _open_consumer
+from .. import open_producer as _open_producer
+from ..config.typed import AdminSettings, ConsumerSettings, ProducerSettings
+from ..errors import ClientFailedError, IllegalStateError
+from .admin import Admin
+from .consumer import Consumer
+from .crossing import Client, Wait, on_host
+from .guest import Guest, acquire
+from .producer import Producer
+
+_log = logging.getLogger("trikafka.aio")
+Face = TypeVar("Face", bound=Client)
+
+
+# A client lives in one Trio task, `_Host.run`, from its opening to its end. The asyncio task that
+# enters and leaves the block only asks for both and waits. How the body ended is repeated in the
+# Trio task, because the client closes by it: in order, or within a second after a cancellation.
+class _Host:
+    """The Trio task of one client."""
+
+    def __init__(self, guest: Guest, open_client: Callable[[], Any]) -> None:
+        self._guest = guest
+        self._open_client = open_client
+        self._scope = trio.CancelScope()
+        self._leave = trio.Event()
+        self._body_error: Exception | None = None
+        self.client: Any = None
+        self.error: BaseException | None = None
+        self.opened = Wait(guest)
+        self.ended = Wait(guest)
+        self.on_end: Callable[[], object] = lambda: None
+
+    async def run(self) -> None:
+        """Open the client, wait for the end of the body, and close the client."""
+        try:
+            with self._scope:
+                async with self._open_client() as self.client:
+                    self.opened.finish()
+                    await self._leave.wait()
+                    if self._body_error is not None:
+                        raise self._body_error
+        except trio.Cancelled:  # of the guest
+            raise
+        except BaseException as error:
+            self.error = error
+        finally:
+            self.ended.finish()
+            self.opened.finish()
+            self._guest.closed(self)
+            self.on_end()
+
+    def leave(self, error: BaseException | None) -> None:
+        """End the client's body as the body of the block has ended."""
+        if error is None or isinstance(error, Exception):
+            self._body_error = error
+            self._leave.set()
+        else:
+            self._scope.cancel()
+        self._guest.wake()
+
+    def abandon(self) -> None:
+        """Cancel the client."""
+        self._scope.cancel()
+
+
+class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
+    """A client of asyncio that ``async with`` will open; before that there is none."""
+
+    def __init__(
+        self, call: str, face: Callable[[Guest, Any], Face], open_client: Callable[[Guest], Any]
+    ) -> None:
+        self._call = call
+        self._face = face
+        self._open_client = open_client
+        self._guest: Guest | None = None
+        self._host: _Host
+        self._client: Face
+        self._owner: asyncio.Task[Any] | None = None
+        self._cancelling = 0  # of the owner, when the block began
+        self._interrupted = False  # this block has cancelled its owner
+
+    async def __aenter__(self) -> Face:
+        if self._guest is not None:
+            raise IllegalStateError(f"a block of {self._call}() can be entered once: call it again")
+        _check_asyncio(self._call)
+        guest = self._guest = await acquire()
+        host = self._host = _Host(guest, partial(self._open_client, guest))
+        guest.opened(host)
+        guest.nursery.start_soon(host.run)
+        guest.wake()
+        cancelled = await host.opened.until_done(host.abandon)
+        if cancelled is not None or host.ended.done:
+            await self._wait_ended()
+            if cancelled is not None:
+                raise cancelled
+            if host.error is not None:
+                raise host.error
+            raise IllegalStateError("Trio's run under this event loop has ended")
+        self._client = self._face(guest, host.client)
+        self._owner = asyncio.current_task()
+        self._cancelling = 0 if self._owner is None else self._owner.cancelling()
+        host.on_end = self._ended_early
+        return self._client
+
+    def _ended_early(self) -> None:
+        """Cancel the body: the client has failed in the background."""
+        self._client._failure = self._host.error
+        if self._owner is not None and not self._owner.done():
+            self._interrupted = True
+            self._guest_of().call_host(self._owner.cancel)
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+        /,
+    ) -> bool | None:
+        # Once the host has ended, no failure can interrupt the body any more. A cancellation that
+        # this block has caused ends here, as in asyncio.timeout and asyncio.TaskGroup; another one
+        # that came with it goes on.
+        host = self._host
+        host.on_end = lambda: None
+        host.leave(error)
+        cancelled = await self._wait_ended()
+        if error is not None:
+            error.__traceback__ = trace  # Trio's side has raised it, too
+        failed = host.error
+        if self._interrupted and self._owner is not None:
+            if self._owner.uncancel() <= self._cancelling:
+                cancelled = None
+                error = None if isinstance(error, asyncio.CancelledError) else error
+            if isinstance(error, trio.ClosedResourceError):
+                error = None  # a call in the body met the end of the client
+        if cancelled is not None:
+            raise cancelled
+        if failed is None or failed is error:
+            return None
+        if error is None:
+            raise failed
+        if isinstance(failed, ClientFailedError):
+            _log.error("the client failed in the background", exc_info=failed)
+        return None
+
+    async def _wait_ended(self) -> asyncio.CancelledError | None:
+        """Wait for the end of the client, and of the guest if this was its last one."""
+        guest, host = self._guest_of(), self._host
+        cancelled = await host.ended.until_done(host.abandon)
+        while guest.ending and not guest.ended:
+            try:
+                await guest.wait_ended()
+            except asyncio.CancelledError as error:
+                cancelled = error
+        return cancelled
+
+    def _guest_of(self) -> Guest:
+        assert self._guest is not None
+        return self._guest
+
+    if not TYPE_CHECKING:  # type checkers know of this mistake by themselves
+
+        def __await__(self) -> NoReturn:
+            name = self._call.removeprefix("open_")
+            raise IllegalStateError(
+                f"{self._call}() opens with a block, 'async with trikafka.aio.{self._call}(...) as "
+                f"{name}:', not by 'await'"
+            )
+
+
+def _check_asyncio(call: str) -> None:
+    if asyncio._get_running_loop() is None:
+        where = "in a program of Trio" if trio.lowlevel.in_trio_run() else "outside of asyncio"
+        raise IllegalStateError(
+            f"trikafka.aio.{call}() needs a running loop of asyncio, and was called {where}; "
+            f"with Trio use trikafka.{call}()"
+        )
+
+
+def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> Opening[Consumer]:
+    """Open a consumer; subscribe it to ``topics`` if any are given.
+
+    Use it with ``async with``. Arguments, errors and the end of the block are those of
+    :func:`trikafka.open_consumer`.
+
+    Args:
+        topics: Names of topics; they need a ``group_id``.
+        settings: Those of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
+            runs in asyncio.
+
+    Raises:
+        IllegalStateError: No asyncio runs, or Trio runs in this thread.
+        TrikafkaError: As :func:`trikafka.open_consumer`.
+
+    When the block is cancelled, the consumer still leaves its group, within a second.
+    """
+    return Opening(
+        "open_consumer",
+        Consumer,
+        lambda guest: _open_consumer(*topics, **_bridged(guest, settings)),
+    )
+
+
+def open_producer(**settings: Unpack[ProducerSettings]) -> Opening[Producer]:
+    """Open a producer.
+
+    Use it with ``async with``. Arguments, errors and the end of the block are those of
+    :func:`trikafka.open_producer`.
+
+    Args:
+        settings: Those of :class:`trikafka.ProducerConfig`. An async ``sasl_oauth_token_provider``
+            runs in asyncio.
+
+    Raises:
+        IllegalStateError: No asyncio runs, or Trio runs in this thread.
+        TrikafkaError: As :func:`trikafka.open_producer`.
+
+    When the block is cancelled, accepted records are flushed for a second at most.
+    """
+    return Opening(
+        "open_producer", Producer, lambda guest: _open_producer(**_bridged(guest, settings))
+    )
+
+
+def open_admin(**settings: Unpack[AdminSettings]) -> Opening[Admin]:
+    """Open a client for administration.
+
+    Use it with ``async with``. Arguments, errors and the end of the block are those of
+    :func:`trikafka.open_admin`.
+
+    Args:
+        settings: Those of :class:`trikafka.AdminConfig`. An async ``sasl_oauth_token_provider``
+            runs in asyncio.
+
+    Raises:
+        IllegalStateError: No asyncio runs, or Trio runs in this thread.
+        TrikafkaError: As :func:`trikafka.open_admin`.
+    """
+    return Opening("open_admin", Admin, lambda guest: _open_admin(**_bridged(guest, settings)))
+
+
+def _bridged(guest: Guest, settings: Any) -> Any:
+    """Return the settings with the user's async functions called in asyncio."""
+    provider = settings.get("sasl_oauth_token_provider")
+    if provider is None or not inspect.iscoroutinefunction(provider):
+        return settings
+
+    async def token() -> object:
+        return await on_host(guest, "sasl_oauth_token_provider", provider)
+
+    return {**settings, "sasl_oauth_token_provider": token}

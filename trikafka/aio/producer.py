@@ -1,0 +1,345 @@
+"""The producer, its acks and its transactions for asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import trio
+
+from .. import Ack as _Ack
+from .. import (
+    DetachedTransaction,
+    GroupMetadata,
+    OffsetAndMetadata,
+    PreparedTransaction,
+    RecordMetadata,
+    TopicPartition,
+)
+from .. import Producer as _Producer
+from .. import Transaction as _Transaction
+from .consumer import Consumer
+from .crossing import Client, cross
+from .guest import Guest, resolve
+from .methods import crossing, direct
+
+#: A loop over calls that have nothing to wait for lets other tasks run this often (seconds).
+TURN = 0.001
+Headers = Any
+
+
+class Ack:
+    """The future outcome of one record, for asyncio; made by :meth:`Producer.enqueue`."""
+
+    __slots__ = ("_ack", "_guest")
+
+    def __init__(self, guest: Guest, ack: _Ack) -> None:
+        self._guest = guest
+        self._ack = ack
+
+    def __repr__(self) -> str:
+        return repr(self._ack).replace("<trikafka.", "<trikafka.aio.", 1)
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition that the record goes to."""
+        return self._ack.partition
+
+    @property
+    def done(self) -> bool:
+        """True once the outcome is known; then :meth:`wait` returns without waiting."""
+        return self._ack.done
+
+    async def wait(self) -> RecordMetadata:
+        """Wait until the record is delivered; return its metadata.
+
+        Any number of tasks may wait, any number of times.
+
+        Raises:
+            TrikafkaError: As :meth:`trikafka.Ack.wait`.
+
+        When cancelled, the delivery goes on.
+        """
+        self._guest.check_loop()
+        return await _delivered(self._guest, self._ack)
+
+
+async def _delivered(guest: Guest, ack: _Ack) -> RecordMetadata:
+    """Wait for the outcome of a record on asyncio's side: the batch resolves the future."""
+    if not isinstance(ack, _Ack):  # of a plugin's manager, which only Trio's tasks can await
+        return await cross(guest, ack.wait)
+    if not ack.done:
+        future: asyncio.Future[None] = guest.loop.create_future()
+        ack.when_done(partial(_resolve, future))
+        await future
+    return ack.result()
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():  # else its task was cancelled
+        resolve(future)
+
+
+class Transaction:
+    """A producer's transaction for asyncio; made by :meth:`Producer.transaction`.
+
+    Use it with ``async with``, as :class:`trikafka.Transaction`: the end of the block commits, an
+    exception or a cancellation aborts.
+    """
+
+    def __init__(self, producer: Producer, transaction: _Transaction) -> None:
+        self._producer = producer
+        self._client = transaction
+        self._guest = producer._guest
+
+    def _check(self) -> None:
+        self._producer._check()
+
+    async def __aenter__(self) -> Transaction:
+        self._check()
+        await cross(self._guest, self._client.__aenter__)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await cross(self._guest, partial(self._client.__aexit__, kind, error, traceback))
+
+    async def send_offsets(
+        self,
+        offsets: Consumer | Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: Consumer | GroupMetadata | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Commit a consumer's position with this transaction, or not at all.
+
+        As :meth:`trikafka.Transaction.send_offsets`.
+
+        Args:
+            offsets: The consumer; or offsets, then ``group`` is required.
+            group: The consumer, or what its ``group_metadata()`` returned.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+        """
+        self._check()
+        todo: Any = _of_trio(offsets)
+        who: Any = _of_trio(group)
+        await cross(self._guest, partial(self._client.send_offsets, todo, who, timeout=timeout))
+
+    async def commit(self, *, timeout: float | None = None) -> None:
+        """Deliver what was sent, and commit, as :meth:`trikafka.Transaction.commit`."""
+        self._check()
+        await cross(self._guest, partial(self._client.commit, timeout=timeout))
+
+    async def abort(self, *, timeout: float | None = None) -> None:
+        """Abort, as :meth:`trikafka.Transaction.abort`."""
+        self._check()
+        await cross(self._guest, partial(self._client.abort, timeout=timeout))
+
+    async def prepare(self, *, timeout: float | None = None) -> PreparedTransaction:
+        """Leave only the outcome open, as :meth:`trikafka.Transaction.prepare`."""
+        self._check()
+        return await cross(self._guest, partial(self._client.prepare, timeout=timeout))
+
+    async def detach(self, *, timeout: float | None = None) -> DetachedTransaction:
+        """Leave the end to another program, as :meth:`trikafka.Transaction.detach`."""
+        self._check()
+        return await cross(self._guest, partial(self._client.detach, timeout=timeout))
+
+
+def _of_trio(thing: object) -> object:
+    return thing._client if isinstance(thing, Consumer) else thing
+
+
+class Producer(Client):
+    """A Kafka producer for asyncio; made by :func:`trikafka.aio.open_producer`.
+
+    Any number of tasks may use it. Arguments and errors are those of :class:`trikafka.Producer`.
+    """
+
+    _client: _Producer
+
+    def __init__(self, guest: Guest, client: _Producer) -> None:
+        super().__init__(guest, client)
+        self._due = 0.0  # the time of the next turn of other tasks in a loop over enqueue()
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Write a record and wait until it is delivered.
+
+        Many tasks that send in one turn of the loop cost one turn of Trio: what they send goes into
+        the same batches.
+
+        Args:
+            topic: The topic.
+            value: The value, bytes-like or ``None``.
+            key: The key, bytes-like or ``None``.
+            headers: Pairs of a name and bytes.
+            timestamp: Milliseconds since the epoch (default: now).
+            partition: The partition; by default the partitioner decides.
+
+        Returns:
+            The record's partition, offset and timestamp.
+
+        Raises:
+            TrikafkaError: As :meth:`trikafka.Producer.send`.
+
+        When cancelled while the buffer is full or the topic is unknown, nothing is written. When
+        cancelled later, the delivery goes on.
+        """
+        # The fast way repeats enqueue() and _delivered(): each coroutine frame a record shows in
+        # the throughput of many tasks.
+        self._check()
+        try:
+            ack = self._client.send_nowait(
+                topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+            )
+        except trio.WouldBlock:
+            ack = await self._enqueue(topic, value, key, headers, timestamp, partition)
+        guest = self._guest
+        guest.wake()
+        if not isinstance(ack, _Ack) or ack.done:
+            return await _delivered(guest, ack)
+        future: asyncio.Future[None] = guest.loop.create_future()
+        ack.when_done(partial(_resolve, future))
+        await future
+        return ack.result()
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> Ack:
+        """Accept a record into the buffer and return its :class:`Ack`.
+
+        Waits only for the topic's metadata and for room in the buffer. A loop over this call lets
+        other tasks run once a millisecond.
+
+        Args:
+            topic: The topic.
+            value: The value, bytes-like or ``None``.
+            key: The key, bytes-like or ``None``.
+            headers: Pairs of a name and bytes.
+            timestamp: Milliseconds since the epoch (default: now).
+            partition: The partition; by default the partitioner decides.
+
+        Returns:
+            The ack; :meth:`Ack.wait` returns the outcome.
+
+        Raises:
+            TrikafkaError: As :meth:`trikafka.Producer.enqueue`.
+
+        When cancelled while it waits, the record may have been accepted in the same moment.
+        """
+        self._check()
+        if (now := time.perf_counter()) >= self._due:
+            self._due = now + TURN
+            await asyncio.sleep(0)
+        try:
+            ack = self._client.send_nowait(
+                topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+            )
+        except trio.WouldBlock:
+            ack = await self._enqueue(topic, value, key, headers, timestamp, partition)
+        self._guest.wake()
+        return Ack(self._guest, ack)
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Headers = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> Ack:
+        """Accept a record into the buffer without waiting.
+
+        Nothing is sent before the calling task awaits something.
+
+        Args:
+            topic: The topic.
+            value: The value, bytes-like or ``None``.
+            key: The key, bytes-like or ``None``.
+            headers: Pairs of a name and bytes.
+            timestamp: Milliseconds since the epoch (default: now).
+            partition: The partition; by default the partitioner decides.
+
+        Raises:
+            trio.WouldBlock: The buffer is full, other tasks wait for room, or the topic's metadata
+                is missing.
+            TrikafkaError: As :meth:`trikafka.Producer.send_nowait`.
+        """
+        self._check()
+        try:
+            ack = self._client.send_nowait(
+                topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
+            )
+        finally:
+            self._guest.wake()
+        return Ack(self._guest, ack)
+
+    async def _enqueue(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: Headers,
+        timestamp: int | None,
+        partition: int | None,
+    ) -> _Ack:
+        enqueue = self._client.enqueue
+        return await cross(
+            self._guest,
+            partial(
+                enqueue,
+                topic,
+                value,
+                key=key,
+                headers=headers,
+                timestamp=timestamp,
+                partition=partition,
+            ),
+        )
+
+    def transaction(self, *, timeout: float | None = None) -> Transaction:
+        """Return a transaction for ``async with``, as :meth:`trikafka.Producer.transaction`.
+
+        Args:
+            timeout: Seconds to wait for the previous transaction (default:
+                ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: The producer has no ``transactional_id``.
+        """
+        self._check()
+        return Transaction(self, self._client.transaction(timeout=timeout))
+
+    aclose = crossing(_Producer.aclose)
+    client_instance_id = crossing(_Producer.client_instance_id)
+    flush = crossing(_Producer.flush)
+    health = direct(_Producer.health)
+    partitions_for = crossing(_Producer.partitions_for)
+    send_arrow = crossing(_Producer.send_arrow)
+    statistics = direct(_Producer.statistics)
