@@ -113,6 +113,12 @@ trio.to_thread.run_sync = _without_jumps
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
+        "--aio-cancels",
+        type=int,
+        default=3_000,
+        help="random cancellations in tests/aio (10000: half a minute)",
+    )
+    parser.addoption(
         "--at-once",
         type=int,
         default=0,

@@ -83,6 +83,8 @@ ROOMS: dict[str, list[str]] = {
     "tasks": [*PUBLIC, ""],
     "_api": [*TASKS, "tasks"],  # exports and sinks
     "cli": [*TASKS, "_api", "tasks", ""],
+    # asyncio's face stands on the public one: what a user of Trio has.
+    "aio": ["", "config", "errors", "interfaces", "types"],
     "testing": BASE,
     "": [*TASKS, "_api", "tasks"],  # trikafka itself
     "__main__": ["cli"],

@@ -191,6 +191,10 @@ class Client:
     def __repr__(self) -> str:
         return repr(self._client).replace("<trikafka.", "<trikafka.aio.", 1)
 
+    def _failed(self, error: BaseException | None) -> None:
+        """Record the failure that has ended the client in the background."""
+        self._failure = error
+
     def _check(self) -> None:
         self._guest.check_loop()
         if self._failure is not None:

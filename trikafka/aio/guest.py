@@ -79,8 +79,7 @@ class Guest:
     def _done(self, result: Any) -> None:
         self.ended = True
         self._driver.stop()
-        if getattr(_here, "guest", None) is self:
-            _here.guest = None
+        _here.forget(self)
         try:
             result.unwrap()
         except BaseException as error:  # of Trio itself: no task of ours raises
@@ -174,7 +173,24 @@ class Guest:
             )
 
 
-_here = threading.local()
+class _Here(threading.local):
+    """The guest of this thread."""
+
+    guest: Guest | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> Guest:
+        """Start the guest of ``loop``."""
+        # The context of the first caller must not become that of all ticks.
+        guest = self.guest = contextvars.Context().run(Guest, loop)
+        return guest
+
+    def forget(self, guest: Guest) -> None:
+        """Forget a guest that has ended."""
+        if self.guest is guest:
+            self.guest = None
+
+
+_here = _Here()
 
 
 async def acquire() -> Guest:
@@ -188,7 +204,7 @@ async def acquire() -> Guest:
     # takes no client.
     loop = asyncio.get_running_loop()
     while True:
-        guest: Guest | None = getattr(_here, "guest", None)
+        guest = _here.guest
         if guest is not None and guest.loop is not loop:
             if not guest.loop.is_closed():
                 raise IllegalStateError(
@@ -197,7 +213,7 @@ async def acquire() -> Guest:
             guest.end_alone()
             continue
         if guest is None:
-            guest = _here.guest = _start(loop)
+            guest = _here.start(loop)
         if guest.ending:
             await guest.wait_ended()
             continue
@@ -212,11 +228,6 @@ async def acquire() -> Guest:
         guest.not_opened()
         raise
     return guest
-
-
-def _start(loop: asyncio.AbstractEventLoop) -> Guest:
-    # The context of the first caller must not become that of all ticks.
-    return contextvars.Context().run(Guest, loop)
 
 
 def _interrupt() -> None:

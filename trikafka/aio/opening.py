@@ -120,7 +120,7 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
 
     def _ended_early(self) -> None:
         """Cancel the body: the client has failed in the background."""
-        self._client._failure = self._host.error
+        self._client._failed(self._host.error)
         if self._owner is not None and not self._owner.done():
             self._interrupted = True
             self._guest_of().call_host(self._owner.cancel)

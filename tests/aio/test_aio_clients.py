@@ -1,0 +1,392 @@
+"""The clients of asyncio on a scripted cluster: sends, records, batches, transactions, lookups."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Sequence
+
+import pytest
+import trio
+from hosting import (
+    LOOPS,
+    T0,
+    T1,
+    cluster_of,
+    consumer_of,
+    member_of,
+    nothing_left,
+    producer_of,
+    run,
+)
+
+import trikafka
+import trikafka.aio
+from trikafka.aio import guest as guests
+
+where: contextvars.ContextVar[str] = contextvars.ContextVar("where", default="nowhere")
+
+
+@pytest.fixture(params=LOOPS)
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def test_records_are_sent_and_received(kind: str) -> None:
+    async def main() -> None:
+        async with cluster_of(2) as cluster, producer_of(cluster) as producer:
+            metadata = await producer.send("t", b"one", key=b"k", partition=1)
+            assert (metadata.partition, metadata.offset) == (1, 0)
+            ack = await producer.enqueue("t", b"two", partition=1)
+            assert (await ack.wait()).offset == 1
+            assert ack.done
+            assert (await ack.wait()).offset == 1
+            assert ack.partition == T1
+            assert producer.send_nowait("t", b"three", partition=1).done is False
+            await producer.flush()
+            async with member_of(cluster) as consumer:
+                values = []
+                async for record in consumer:
+                    values.append(record.value)
+                    if len(values) == 3:
+                        break
+                assert values == [b"one", b"two", b"three"]
+                assert consumer.assignment() == {T0, T1}
+                await consumer.commit()
+                assert (await consumer.committed([T1]))[T1] == trikafka.OffsetAndMetadata(3, 0)
+
+    with nothing_left(kind):
+        run(main, kind)
+
+
+def test_sends_of_one_turn_share_a_request(kind: str) -> None:
+    """A thousand tasks that send at once cost a few ticks and requests, not a thousand."""
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"first")
+            before = len(cluster.requests("Produce"))
+            found = await asyncio.gather(*(producer.send("t", b"x") for _ in range(1_000)))
+            assert [one.offset for one in found] == list(range(1, 1_001))
+            assert len(cluster.requests("Produce")) - before <= 5
+
+    run(main, kind)
+
+
+def test_failed_sends_raise_trikafkas_errors() -> None:
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"first")
+            cluster.fail("Produce", trikafka.ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            found = await asyncio.gather(
+                *(producer.send("t", b"x") for _ in range(3)), return_exceptions=True
+            )
+            assert all(isinstance(one, trikafka.AuthorizationError) for one in found)
+            with pytest.raises(TypeError):
+                await producer.send("t", 3)  # type: ignore[arg-type]
+
+    run(main)
+
+
+def test_send_waits_for_room_in_the_buffer() -> None:
+    async def main() -> None:
+        async with (
+            cluster_of(1) as cluster,
+            producer_of(cluster, buffer_memory=40_000, batch_size=10_000) as producer,
+        ):
+            found = await asyncio.gather(*(producer.send("t", bytes(9_000)) for _ in range(20)))
+            assert sorted(one.offset or 0 for one in found) == list(range(20))
+            for _ in range(4):
+                producer.send_nowait("t", bytes(9_000))
+            with pytest.raises(trio.WouldBlock):
+                producer.send_nowait("t", bytes(9_000))
+
+    run(main)
+
+
+def test_batches_end_at_the_given_offsets() -> None:
+    async def main() -> None:
+        async with cluster_of(2, records=50) as cluster, consumer_of(cluster) as consumer:
+            consumer.assign([T0, T1])
+            ends = await consumer.end_offsets([T0, T1])
+            seen = [record.offset async for batch in consumer.batches(ends) for record in batch]
+            assert sorted(seen) == sorted([*range(50), *range(50)])
+            consumer.seek_to_beginning()
+            rows = 0
+            async for table in consumer.arrow_batches({T0: 20, T1: 30}):
+                rows += table.num_rows
+            assert rows == 50
+            consumer.seek(T0, 49)
+            consumer.pause([T1])
+            assert (await consumer.receive()).offset == 49
+            assert not await consumer.receive_batch(timeout=0.01)
+
+    run(main)
+
+
+def test_commit_in_a_batch_covers_what_was_seen() -> None:
+    """Records are delivered one by one: a commit after three of ten is a commit of three."""
+
+    async def main() -> None:
+        async with (
+            cluster_of(1, records=10) as cluster,
+            member_of(cluster, enable_auto_commit=False) as consumer,
+        ):
+            async for record in consumer:
+                if record.offset == 2:
+                    break
+            await consumer.commit()
+            assert cluster.committed("g", T0).offset == 3
+
+    run(main)
+
+
+def test_iteration_lets_other_tasks_run() -> None:
+    async def main() -> None:
+        async with cluster_of(1, records=20_000) as cluster, consumer_of(cluster) as consumer:
+            consumer.assign([T0])
+            turns = 0
+
+            async def other() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await asyncio.sleep(0)
+
+            task = asyncio.create_task(other())
+            async for record in consumer:
+                if record.offset == 19_999:
+                    break
+            task.cancel()
+            assert turns > 5
+
+    run(main)
+
+
+def test_transaction_commits_and_aborts() -> None:
+    async def main() -> None:
+        async with (
+            cluster_of(1, records=3) as cluster,
+            producer_of(cluster, transactional_id="x") as producer,
+            member_of(cluster, enable_auto_commit=False) as consumer,
+        ):
+            await consumer.receive()
+            async with producer.transaction() as txn:
+                await producer.send("t", b"kept")
+                await txn.send_offsets(consumer)
+            assert cluster.committed("g", T0).offset == 1
+
+            async def aborted() -> None:
+                async with producer.transaction():
+                    await producer.send("t", b"dropped")
+                    raise KeyError
+
+            with pytest.raises(KeyError):
+                await aborted()
+            async with consumer_of(cluster, isolation_level="read_committed") as reader:
+                reader.assign([T0])
+                ends = await reader.end_offsets([T0])
+                values = [record.value async for batch in reader.batches(ends) for record in batch]
+            assert values == [b"0", b"1", b"2", b"kept"]
+
+    with nothing_left():
+        run(main)
+
+
+def test_cancelled_transaction_is_aborted() -> None:
+    async def main() -> None:
+        async with (
+            cluster_of(1) as cluster,
+            producer_of(cluster, transactional_id="x") as producer,
+        ):
+
+            async def forever() -> None:
+                async with producer.transaction():
+                    await producer.send("t", b"dropped")
+                    await asyncio.sleep(3600)
+
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(forever(), 0.1)
+            async with producer.transaction():
+                await producer.send("t", b"kept")
+
+    run(main)
+
+
+def test_admin_makes_topics() -> None:
+    async def main() -> None:
+        async with (
+            cluster_of(1) as cluster,
+            trikafka.aio.open_admin(**cluster.settings) as admin,
+        ):
+            await admin.create_topics({"new": trikafka.NewTopic(2, 1)})
+            assert set(await admin.list_topics()) == {"t", "new"}
+            with pytest.raises(trikafka.TopicAlreadyExistsError):
+                await admin.create_topics({"new": trikafka.NewTopic(2, 1)})
+
+    with nothing_left():
+        run(main)
+
+
+class Listener(trikafka.RebalanceListener):
+    """A listener that notes where its methods run."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, str]] = []
+        self.consumer: trikafka.aio.Consumer | None = None
+        self.errors: list[BaseException] = []
+
+    async def on_partitions_assigned(self, partitions: Sequence[trikafka.TopicPartition]) -> None:
+        await asyncio.sleep(0)
+        assert asyncio.current_task() is not None
+        self.calls.append(("assigned", len(partitions), where.get()))
+        if self.consumer is not None:
+            self.consumer.seek(partitions[0], 5)
+            try:
+                await self.consumer.aclose()
+            except trikafka.IllegalStateError as error:
+                self.errors.append(error)
+
+    async def on_partitions_revoked(self, partitions: Sequence[trikafka.TopicPartition]) -> None:
+        await asyncio.sleep(0)
+        self.calls.append(("revoked", len(partitions), where.get()))
+
+
+def test_listeners_run_in_the_callers_context() -> None:
+    async def main() -> None:
+        listener = Listener()
+        where.set("at the opening")
+        async with (
+            cluster_of(1, records=10) as cluster,
+            consumer_of(cluster, group_id="g") as consumer,
+        ):
+            listener.consumer = consumer
+            consumer.subscribe(["t"], listener)
+            where.set("in the receive")
+            assert (await consumer.receive()).offset == 5
+            listener.consumer = None
+            where.set("in unsubscribe")
+            await consumer.unsubscribe()
+        assert listener.calls == [
+            ("assigned", 1, "in the receive"),
+            ("revoked", 1, "in unsubscribe"),
+        ]
+        # close() inside a listener would wait for the listener
+        (error,) = listener.errors
+        assert "rebalance listener" in str(error)
+
+    with nothing_left():
+        run(main)
+
+
+def test_wrong_listeners_are_refused() -> None:
+    async def main() -> None:
+        async with cluster_of(1) as cluster, consumer_of(cluster, group_id="g") as consumer:
+            with pytest.raises(trikafka.ConfigurationError, match="a RebalanceListener"):
+                consumer.subscribe(["t"], object())  # type: ignore[arg-type]
+            consumer.subscribe(iter(["t"]), Listener())
+            assert consumer.subscription() == {"t"}
+
+    run(main)
+
+
+# --- the guest --------------------------------------------------------------------------------
+
+
+def test_threads_serve_where_epoll_cannot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guests, "can_poll", lambda loop: False)
+    made: list[object] = []
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            made.append(type(guests._here.guest._driver))
+            found = await asyncio.gather(*(producer.send("t", b"x") for _ in range(100)))
+            assert len({one.offset for one in found}) == 100
+            async with member_of(cluster) as consumer:
+                for _ in range(100):
+                    await consumer.receive()
+
+    run(main)
+    assert made == [guests.ThreadDriver]
+
+
+def test_epoll_drives_this_version_of_trio(kind: str) -> None:
+    """A new Trio without the three attributes would be slower, and no other test would show it."""
+
+    async def main() -> None:
+        async with cluster_of(1):
+            assert isinstance(guests._here.guest._driver, guests.PollDriver)
+
+    run(main, kind)
+
+
+def test_signatures_are_those_of_trios_clients() -> None:
+    for theirs, ours in (
+        (trikafka.Consumer, trikafka.aio.Consumer),
+        (trikafka.Producer, trikafka.aio.Producer),
+        (trikafka.Admin, trikafka.aio.Admin),
+        (trikafka.Transaction, trikafka.aio.Transaction),
+    ):
+        names = {name for name in dir(theirs) if not name.startswith("_")}
+        left_out = {
+            "offsets_for_transaction",
+            "check_fits_transactions",
+            "partitions",
+            "receive_nowait",
+            "receive_batch_nowait",
+            "wait_receivable",
+            "enqueue_arrow",
+        }
+        assert names - left_out == {name for name in dir(ours) if not name.startswith("_")}
+        for name in names - left_out:
+            wanted = list(inspect.signature(getattr(theirs, name)).parameters)
+            assert list(inspect.signature(getattr(ours, name)).parameters) == wanted, name
+
+
+def test_other_ways_to_open_are_refused() -> None:
+    async def trio_main() -> None:
+        with pytest.raises(trikafka.IllegalStateError, match=r"use trikafka\.open_admin"):
+            async with trikafka.aio.open_admin():
+                pass
+
+    trio.run(trio_main)
+
+    async def main() -> None:
+        with pytest.raises(trikafka.IllegalStateError, match=r"trikafka\.aio\.open_admin\(\)"):
+            async with trikafka.open_admin():
+                pass
+        with pytest.raises(trikafka.IllegalStateError, match="opens with a block"):
+            await trikafka.aio.open_admin()  # type: ignore[misc]
+        with pytest.raises(trikafka.ConfigurationError, match="no_such_setting"):
+            async with trikafka.aio.open_admin(no_such_setting=3):  # type: ignore[call-arg]
+                pass
+        opening = trikafka.aio.open_admin(bootstrap_servers="127.0.0.1:1")
+        with pytest.raises(trikafka.BootstrapError):
+            async with opening:
+                pass
+
+    with nothing_left():
+        run(main)
+
+
+def test_contexts_of_callers_stay_apart() -> None:
+    """No call sees the variables of another, and ticks have none."""
+
+    async def main() -> None:
+        where.set("at the opening")
+        async with cluster_of(1) as cluster, consumer_of(cluster, group_id="g") as consumer:
+            seen: list[str] = []
+
+            async def provider() -> object:
+                seen.append(where.get())
+                return None
+
+            async def call(name: str) -> None:
+                where.set(name)
+                await trikafka.aio.crossing.cross(consumer._guest, provider)
+
+            await asyncio.gather(*(call(f"task {number}") for number in range(5)))
+            assert sorted(seen) == [f"task {number}" for number in range(5)]
+
+    run(main)

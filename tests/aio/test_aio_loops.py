@@ -1,0 +1,255 @@
+"""Loops and their guests: threads, closed loops, Ctrl-C."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hosting import (
+    LOOPS,
+    cluster_of,
+    consumer_of,
+    member_of,
+    new_loop,
+    nothing_left,
+    producer_of,
+    run,
+)
+
+import trikafka
+import trikafka.aio
+from trikafka.aio import guest as guests
+
+
+def test_guest_ends_with_the_last_client() -> None:
+    async def main() -> None:
+        async with cluster_of(1) as cluster:
+            guest = guests._here.guest
+            async with producer_of(cluster) as one, producer_of(cluster) as two:
+                await asyncio.gather(one.send("t", b"1"), two.send("t", b"2"))
+                assert len(guest.clients) == 3
+            assert guests._here.guest is guest
+        assert guest.ended
+        async with cluster_of(1) as cluster, producer_of(cluster) as one:
+            assert guests._here.guest is not guest
+            await one.send("t", b"1")
+
+    with nothing_left():
+        run(main)
+
+
+def test_clients_open_and_close_at_once() -> None:
+    """A client that opens while the guest ends waits for that, and starts another."""
+
+    async def main() -> None:
+        async def use(delay: int) -> None:
+            for _ in range(delay):
+                await asyncio.sleep(0)
+            async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+                await producer.send("t", b"x")
+
+        for start in range(5):
+            await asyncio.gather(*(use(start * delay) for delay in range(10)))
+
+    with nothing_left():
+        run(main)
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_two_loops_in_two_threads(kind: str) -> None:
+    counts: list[int] = []
+
+    async def main() -> None:
+        async with cluster_of(2, records=500) as cluster, member_of(cluster) as consumer:
+            count = 0
+            async for _ in consumer:
+                count += 1
+                if count == 1_000:
+                    break
+            counts.append(count)
+
+    with nothing_left(kind):
+        threads = [threading.Thread(target=run, args=(main, kind)) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        run(main, kind)
+        for thread in threads:
+            thread.join()
+    assert counts == [1_000] * 3
+
+
+def test_client_of_another_loop_is_refused() -> None:
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            errors: list[BaseException] = []
+
+            def elsewhere() -> None:
+                with pytest.raises(
+                    trikafka.IllegalStateError, match="another event loop"
+                ) as caught:
+                    asyncio.run(producer.send("t", b"x"))
+                errors.append(caught.value)
+
+            await asyncio.to_thread(elsewhere)
+            assert errors
+
+    run(main)
+
+
+@pytest.mark.parametrize("driver", ["epoll", "threads"])
+def test_closed_loop_is_cleaned_up_by_the_next(
+    driver: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    if driver == "threads":
+        monkeypatch.setattr(guests, "can_poll", lambda loop: False)
+    with nothing_left():
+        loop = new_loop()
+        kept: list[Any] = []
+
+        async def leave_open() -> None:
+            cluster = cluster_of(1, records=1)
+            kept.append(cluster)
+            inside = await cluster.__aenter__()
+            opening = member_of(inside)
+            consumer = await opening.__aenter__()
+            await consumer.receive()
+            kept.extend([opening, consumer])
+
+        loop.run_until_complete(leave_open())
+        loop.close()
+
+        async def main() -> None:
+            with pytest.raises(trikafka.IllegalStateError, match="another event loop"):
+                await kept[-1].receive()
+            async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+                await producer.send("t", b"x")
+
+        run(main)
+        assert "2 trikafka clients were open" in caplog.text
+
+
+def test_open_clients_of_a_paused_loop_are_kept() -> None:
+    """pytest-asyncio and notebooks run one loop in several turns."""
+    loop = new_loop()
+    cluster_block = cluster_of(1)
+    cluster = loop.run_until_complete(cluster_block.__aenter__())
+    block = producer_of(cluster)
+    producer = loop.run_until_complete(block.__aenter__())
+
+    async def other_loop() -> None:
+        with pytest.raises(trikafka.IllegalStateError, match="another event loop of this thread"):
+            async with consumer_of(cluster):
+                pass
+
+    run(other_loop)
+    loop.run_until_complete(producer.send("t", b"x"))
+    loop.run_until_complete(block.__aexit__(None, None, None))
+    loop.run_until_complete(cluster_block.__aexit__(None, None, None))
+    loop.run_until_complete(loop.shutdown_asyncgens())
+    loop.close()
+    assert guests._here.guest is None
+
+
+PROGRAM = """
+    import asyncio, sys
+    sys.path[:0] = {path!r}
+    from hosting import *
+
+    async def main():
+        async with cluster_of(1, records=1) as cluster:
+            try:
+                async with member_of(cluster) as consumer:
+                    await consumer.receive()
+                    print("ready", flush=True)
+                    await consumer.receive()
+            finally:
+                print("members", len(cluster.group("g").members), flush=True)
+
+    def interrupted(start):
+        try:
+            start()
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+
+    {start}
+    assert guests._here.guest is None
+    print("end", flush=True)
+"""
+RUNNERS = {
+    "asyncio.run": "interrupted(lambda: asyncio.run(main()))",
+    "run_until_complete": """
+    loop = new_loop()
+    task = loop.create_task(main())
+    interrupted(lambda: loop.run_until_complete(task))
+    assert not task.done()  # Ctrl-C left the loop, as it does without a guest
+    task.cancel()
+    try:
+        loop.run_until_complete(task)
+    except asyncio.CancelledError:
+        pass
+    loop.close()
+    """,
+    "uvloop": "interrupted(lambda: asyncio.Runner(loop_factory=lambda: new_loop('uvloop')).run(main()))",
+}
+
+
+@pytest.mark.parametrize(
+    "runner", ["asyncio.run", "run_until_complete", *(["uvloop"] if "uvloop" in LOOPS else [])]
+)
+def test_ctrl_c_ends_the_program_in_order(runner: str, tmp_path: Path) -> None:
+    here = Path(__file__).parent
+    start = textwrap.dedent(RUNNERS[runner]).strip().replace("\n", "\n    ")
+    text = PROGRAM.format(path=[str(here), str(here.parents[1])], start=start)
+    file = tmp_path / "program.py"
+    file.write_text(textwrap.dedent(text))
+    with subprocess.Popen(
+        [sys.executable, "-X", "dev", str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n", program.communicate(timeout=60)[1]
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=60)
+    assert sorted(out.split("\n")) == ["", "end", "interrupted", "members 0"], err
+    assert program.returncode == 0, err
+    assert "Traceback" not in err, err
+
+
+def test_ctrl_c_in_a_tick_leaves_clients_open() -> None:
+    """Trio's handler catches it there; it is raised in asyncio's loop all the same."""
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    with nothing_left():
+        loop = new_loop()
+        steps: list[str] = []
+
+        async def interrupt() -> None:
+            signal.raise_signal(signal.SIGINT)
+
+        async def main() -> None:
+            async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+                await trikafka.aio.crossing.cross(producer._guest, interrupt)
+                await asyncio.sleep(0.01)
+                metadata = await producer.send("t", b"x")
+                steps.append(f"offset {metadata.offset}")
+
+        task = loop.create_task(main())
+        with pytest.raises(KeyboardInterrupt):
+            loop.run_until_complete(task)
+        loop.run_until_complete(task)
+        loop.close()
+        assert steps == ["offset 0"]
+
+
+def test_trikafka_alone_does_not_import_asyncio() -> None:
+    code = "import sys, trikafka; print(sorted({'asyncio', 'trio'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
