@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any
@@ -29,7 +29,7 @@ from .methods import crossing, direct
 
 #: A loop over calls that have nothing to wait for lets other tasks run this often (seconds).
 TURN = 0.001
-Headers = Any
+Headers = Sequence[tuple[str, bytes | None]]
 
 
 class Ack:
