@@ -1,0 +1,303 @@
+"""trikafka.aio against a real Kafka: the programs of docs/asyncio.md, cancellations, sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import urllib.request
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import trikafka
+import trikafka.aio
+from trikafka import NewTopic, TopicPartition
+from trikafka.aio import guest as guests
+
+if TYPE_CHECKING:
+    from trikafka_broker.broker import KafkaBroker
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/asyncio.md"
+#: Programs, and what they need beside trikafka.
+PROGRAMS = {
+    "first": (),
+    "worker": (),
+    "fastapi": ("fastapi", "uvicorn"),
+    "aiohttp": ("aiohttp",),
+    "pytest": ("pytest_asyncio",),
+    "anyio": ("anyio",),
+}
+
+
+def needs(name: str) -> pytest.MarkDecorator:
+    """Skip a program whose framework is missing; the test environment has all of them."""
+    missing = [one for one in PROGRAMS[name] if importlib.util.find_spec(one) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+
+
+def program(name: str, servers: str, tmp_path: Path, port: int = 8000) -> Path:
+    blocks = re.findall(
+        rf"<!-- run: {name} -->\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
+    )
+    assert len(blocks) == 1
+    file = tmp_path / f"test_{name}_program.py"
+    text = blocks[0].replace("localhost:9092", servers).replace("8000", str(port))
+    file.write_text(text, encoding="utf-8")
+    return file
+
+
+def environment() -> dict[str, str]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {**os.environ, "PYTHONPATH": path}
+
+
+@contextmanager
+def running(file: Path) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, "-W", "error", str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=file.parent,
+        env=environment(),
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def finished(file: Path, *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *command, str(file)],
+        capture_output=True,
+        text=True,
+        timeout=90,
+        cwd=file.parent,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+async def make_topic(servers: str, name: str | None = None) -> str:
+    topic = name or f"aio-{uuid.uuid4().hex[:8]}"
+    async with trikafka.aio.open_admin(bootstrap_servers=servers) as admin:
+        await admin.create_topics({topic: NewTopic(3, 1)})
+    return topic
+
+
+async def delete_topic(servers: str, topic: str) -> None:
+    async with trikafka.aio.open_admin(bootstrap_servers=servers) as admin:
+        await admin.delete_topics([topic])
+
+
+@pytest.fixture
+def servers(kafka_broker: KafkaBroker) -> Iterator[str]:
+    """Create the empty topic that the programs use; return the broker's address."""
+    address = kafka_broker.bootstrap_servers
+    asyncio.run(make_topic(address, "greetings"))
+    yield address
+    asyncio.run(delete_topic(address, "greetings"))
+
+
+def test_every_program_of_the_page_is_tested() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    names = re.findall(r"<!-- run: (\w+) -->", text)
+    assert text.count("```python") == len(names)
+    assert names == list(PROGRAMS)
+    assert len(text.split()) < 1_500
+
+
+def test_first_program_runs(servers: str, tmp_path: Path) -> None:
+    lines = finished(program("first", servers, tmp_path)).splitlines()
+    assert lines[0] == "1000 records delivered"
+    assert lines[1].startswith("1000 records read, the last one at offset ")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_worker_stops_in_order(number: int, servers: str, tmp_path: Path) -> None:
+    async def write() -> None:
+        async with trikafka.aio.open_producer(bootstrap_servers=servers) as producer:
+            await asyncio.gather(*(producer.send("greetings", b"%d" % n) for n in range(20)))
+
+    async def committed() -> int:
+        places = [TopicPartition("greetings", number) for number in range(3)]
+        async with trikafka.aio.open_consumer(
+            bootstrap_servers=servers, group_id="worker"
+        ) as consumer:
+            found = await consumer.committed(places)
+        return sum(offset.offset for offset in found.values() if offset is not None)
+
+    asyncio.run(write())
+    with running(program("worker", servers, tmp_path)) as process:
+        assert process.stdout is not None
+        seen = {process.stdout.readline() for _ in range(20)}
+        assert seen == {f"handled b'{n}'\n" for n in range(20)}
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=60)
+    if number == signal.SIGTERM:
+        assert rest == "stopped in order\n"
+        assert process.returncode == 0
+    else:
+        assert rest.rstrip().endswith("KeyboardInterrupt")
+    assert asyncio.run(committed()) == 20
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("fastapi", marks=needs("fastapi")),
+        pytest.param("aiohttp", marks=needs("aiohttp")),
+    ],
+)
+def test_web_program_serves_and_ends(name: str, servers: str, tmp_path: Path) -> None:
+    port = free_port()
+    with running(program(name, servers, tmp_path, port)) as process:
+        places = [post(port, process) for _ in range(3)]
+        assert all(place["offset"] is not None for place in places)
+        if name == "fastapi":
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as response:
+                assert json.load(response) == {"ok": True}
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode in (0, -signal.SIGINT, 130), out
+    assert "Error" not in out, out
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def post(port: int, process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Post a greeting; wait until the program listens."""
+    until = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            break
+        except ConnectionRefusedError:
+            if process.poll() is not None or time.monotonic() > until:
+                raise
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/greetings", data=b"hello")
+    with urllib.request.urlopen(request) as response:
+        found: dict[str, Any] = json.load(response)
+        return found
+
+
+@needs("pytest")
+def test_program_of_pytest_asyncio_runs(servers: str, tmp_path: Path) -> None:
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    out = finished(
+        program("pytest", servers, tmp_path), "-m", "pytest", "-q", "-p", "no:cacheprovider"
+    )
+    assert "1 passed" in out
+
+
+@needs("anyio")
+def test_program_of_anyio_on_trio_runs(servers: str, tmp_path: Path) -> None:
+    assert re.fullmatch(r"offset \d+\n", finished(program("anyio", servers, tmp_path)))
+
+
+def test_cancels_on_real_sockets_lose_nothing(kafka_broker: KafkaBroker) -> None:
+    """Random cancellations of sends and receives, with every socket closed at the end."""
+    servers, dice = kafka_broker.bootstrap_servers, random.Random(20261124)
+
+    async def cut_off(work: Any, seconds: float) -> Any:
+        task = asyncio.create_task(work)
+        await asyncio.sleep(seconds)
+        task.cancel()
+        await asyncio.wait([task])
+        if task.cancelled():
+            return None
+        return task.result()
+
+    async def main() -> None:
+        topic = await make_topic(servers)
+        settings: trikafka.ConsumerSettings = {
+            "bootstrap_servers": servers,
+            "group_id": topic,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+        }
+        async with (
+            trikafka.aio.open_producer(bootstrap_servers=servers) as producer,
+            trikafka.aio.open_consumer(topic, **settings) as consumer,
+        ):
+            places = [TopicPartition(topic, number) for number in range(3)]
+            seen: dict[tuple[int, int], bytes | None] = {}
+            acked: set[bytes] = set()
+
+            async def produce() -> None:
+                for number in range(600):
+                    value = b"%d" % number
+                    if await cut_off(producer.send(topic, value), dice.choice([0, 0, 0.001, 0.01])):
+                        acked.add(value)
+                await producer.flush()
+
+            task = asyncio.create_task(produce())
+            ends: dict[TopicPartition, int] | None = None
+            while ends is None or len(seen) < sum(ends.values()):
+                record = await cut_off(consumer.receive(), dice.choice([0, 0.0005, 0.001, 0.005]))
+                if record is not None:
+                    assert (record.partition, record.offset) not in seen
+                    seen[record.partition, record.offset] = record.value
+                if task.done() and ends is None:
+                    ends = await consumer.end_offsets(places)
+            await task
+            assert acked <= set(seen.values())
+            assert len(set(seen.values())) == len(seen)
+        await delete_topic(servers, topic)
+
+    before = sockets()
+    with asyncio.Runner() as runner:
+        runner.run(main())
+        assert guests._here.guest is None
+    assert sockets() == before
+
+
+def sockets() -> int:
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
+        except FileNotFoundError:
+            continue
+    return count
+
+
+EXITING = """
+    import asyncio, trikafka, trikafka.aio
+
+    async def main():
+        async with trikafka.aio.open_consumer("greetings", bootstrap_servers={servers!r}, group_id="left") as consumer:
+            await consumer.end_offsets([trikafka.TopicPartition("greetings", 0)])
+            raise SystemExit(3)
+
+    asyncio.run(main())
+"""
+
+
+def test_exit_inside_a_block_ends_the_program(servers: str, tmp_path: Path) -> None:
+    file = tmp_path / "exit.py"
+    file.write_text(textwrap.dedent(EXITING.format(servers=servers)))
+    with running(file) as process:
+        out, _ = process.communicate(timeout=60)
+    assert (process.returncode, out) == (3, "")
