@@ -14,6 +14,7 @@ import pytest
 import trikafka_broker
 
 import trikafka
+import trikafka.aio
 import trikafka.testing
 import trikafka.toolkit
 from trikafka.config import ConsumerConfig, ProducerConfig, settings_of
@@ -73,7 +74,7 @@ def _documented(page: Path) -> Counter[str]:
 
 @pytest.mark.parametrize(
     "package",
-    [trikafka, trikafka.testing, trikafka.toolkit, trikafka_broker],
+    [trikafka, trikafka.aio, trikafka.testing, trikafka.toolkit, trikafka_broker],
     ids=lambda package: package.__name__,
 )
 def test_api_pages_have_each_public_name_once(package: Any) -> None:

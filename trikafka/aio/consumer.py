@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: Iteration over buffered records lets other tasks run this often (seconds).
 TURN = 0.001
+#: Chunks smaller than this (rows, on average) are joined: readers of columns pay for each chunk.
+_SMALL_CHUNK = 1024
 T = TypeVar("T")
 
 
@@ -250,20 +252,26 @@ class ArrowBatches:
         self._batches = batches
         self._max_rows = max_rows
         self._max_bytes = max_bytes
+        self._loaded = False
 
     def __aiter__(self) -> ArrowBatches:
         return self
 
     async def __anext__(self) -> pyarrow.Table:
         """Return the next table: wait for records, then add what else is buffered."""
-        # pyarrow is there before records are taken, and no await follows that: nothing is lost.
+        # pyarrow is loaded before records are taken, and no await follows that: nothing is lost.
+        if not self._loaded:
+            await asyncio.to_thread(RecordBatch.empty().to_arrow)
+            self._loaded = True
         import pyarrow
 
         chunks = [
             batch.to_arrow()
             for batch in await self._batches._gather(self._max_rows, self._max_bytes)
         ]
-        return pyarrow.Table.from_batches(chunks)
+        table = pyarrow.Table.from_batches(chunks)
+        few = len(chunks) == 1 or table.num_rows >= _SMALL_CHUNK * len(chunks)
+        return table if few else table.combine_chunks()
 
 
 class _HostListener(RebalanceListener):

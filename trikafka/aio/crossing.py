@@ -137,6 +137,7 @@ async def on_host(
     # The nursery holds the calls that the function makes on Trio's side. They end before it does,
     # since they belong to its task. The exception is kept, because a nursery would raise it in a
     # group.
+    await trio.lowlevel.checkpoint_if_cancelled()
     task: asyncio.Task[Any] | None = None
     async with trio.open_nursery() as nursery:
         context = contextvars.copy_context()
@@ -155,7 +156,6 @@ async def on_host(
             task.cancel()
             return trio.lowlevel.Abort.FAILED
 
-        await trio.lowlevel.checkpoint_if_cancelled()
         task = guest.loop.create_task(_called(what, function, arguments), context=context)
         task.add_done_callback(ended)
         await trio.lowlevel.wait_task_rescheduled(abort)

@@ -213,6 +213,11 @@ async def acquire() -> Guest:
             guest.end_alone()
             continue
         if guest is None:
+            if trio.lowlevel.in_trio_run():
+                raise IllegalStateError(
+                    "Trio runs in this thread already: use trikafka.open_consumer() and the like "
+                    "in its tasks"
+                )
             guest = _here.start(loop)
         if guest.ending:
             await guest.wait_ended()

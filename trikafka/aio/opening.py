@@ -121,9 +121,10 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
     def _ended_early(self) -> None:
         """Cancel the body: the client has failed in the background."""
         self._client._failed(self._host.error)
-        if self._owner is not None and not self._owner.done():
+        owner = self._owner
+        if owner is not None and not owner.done() and not self._guest_of().loop.is_closed():
             self._interrupted = True
-            self._guest_of().call_host(self._owner.cancel)
+            owner.cancel()
 
     async def __aexit__(
         self,
@@ -152,10 +153,9 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
             raise cancelled
         if failed is None or failed is error:
             return None
-        if error is None:
+        if error is None or not isinstance(failed, ClientFailedError):
             raise failed
-        if isinstance(failed, ClientFailedError):
-            _log.error("the client failed in the background", exc_info=failed)
+        _log.error("the client failed in the background", exc_info=failed)
         return None
 
     async def _wait_ended(self) -> asyncio.CancelledError | None:
