@@ -278,6 +278,26 @@ def test_failed_client_cancels_its_body() -> None:
         run(main)
 
 
+def test_failure_does_not_cancel_what_follows() -> None:
+    """The body ends in the turn in which its client fails: the cancellation must not come later."""
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster:
+
+            async def use() -> None:
+                async with producer_of(cluster) as producer:
+                    fail(producer, RuntimeError("broken"))
+                    await until(lambda: producer._failure)
+
+            with pytest.raises(trikafka.ClientFailedError):
+                await use()
+            for _ in range(5):
+                await asyncio.sleep(0)
+
+    with nothing_left():
+        run(main)
+
+
 def fail(producer: trikafka.aio.Producer, error: Exception) -> None:
     """Let a background task of the producer fail."""
 

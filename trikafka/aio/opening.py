@@ -144,6 +144,11 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
             error.__traceback__ = trace  # Trio's side has raised it, too
         failed = host.error
         if self._interrupted and self._owner is not None:
+            if cancelled is None and not isinstance(error, asyncio.CancelledError):
+                try:
+                    await asyncio.sleep(0)  # the body ended before the cancellation arrived
+                except asyncio.CancelledError as late:
+                    cancelled = late
             if self._owner.uncancel() <= self._cancelling:
                 cancelled = None
                 error = None if isinstance(error, asyncio.CancelledError) else error
