@@ -185,7 +185,7 @@ def test_closing_inside_a_handler_is_refused() -> None:
             await consumer.aclose()
 
         async with cluster_of(1, records=1) as cluster, member_of(cluster, **SETTINGS) as consumer:
-            with pytest.raises(trikafka.IllegalStateError, match="handler of run_tasks"):
+            with pytest.raises(trikafka.IllegalStateError, match="handler that it was called in"):
                 await trikafka.aio.run_tasks(consumer, handler)
 
     run(main)
