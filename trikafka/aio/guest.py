@@ -417,8 +417,12 @@ def _driver(loop: asyncio.AbstractEventLoop) -> _Driver:
 
 
 def can_poll(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop can wait for Trio's sockets itself."""
-    if not hasattr(select, "epoll"):
+    """Return whether the loop can wait for Trio's sockets itself.
+
+    ``TRIKAFKA_AIO_THREAD=1`` in the environment says no: Trio then waits in its thread, and nothing
+    of Trio that is private is used.
+    """
+    if not hasattr(select, "epoll") or os.environ.get("TRIKAFKA_AIO_THREAD") == "1":
         return False
     try:
         from trio._core._io_epoll import EpollIOManager
