@@ -73,7 +73,7 @@ async def test_old_offset_is_not_committed(autojump_clock: MockClock, protocol: 
         with (
             trio.fail_after(5),
             pytest.raises(
-                UnknownTopicOrPartitionError, match=r"'t' was deleted and created anew.* of t-0"
+                UnknownTopicOrPartitionError, match=r"'t' was deleted and created again.* of t-0"
             ),
         ):
             await consumer.commit()
@@ -102,7 +102,7 @@ async def test_old_offset_is_not_sent_without_ids(
             with (
                 trio.fail_after(5),
                 pytest.raises(
-                    UnknownTopicOrPartitionError, match="'t' was deleted and created anew"
+                    UnknownTopicOrPartitionError, match="'t' was deleted and created again"
                 ),
             ):
                 await consumer.commit({T0: 5})
@@ -150,7 +150,7 @@ async def test_other_offsets_of_the_call_are_committed(
             with (
                 trio.fail_after(5),
                 pytest.raises(
-                    UnknownTopicOrPartitionError, match="'t' was deleted and created anew"
+                    UnknownTopicOrPartitionError, match="'t' was deleted and created again"
                 ),
             ):
                 await consumer.commit({T0: 5, other: 3})

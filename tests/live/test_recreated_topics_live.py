@@ -51,7 +51,7 @@ async def test_recreated_topic_is_read_once(
                 await create_again(admin, topic)
                 if committing == "by hand":
                     with pytest.raises(  # noqa: PT012
-                        UnknownTopicOrPartitionError, match="was deleted and created anew"
+                        UnknownTopicOrPartitionError, match="was deleted and created again"
                     ):
                         while (
                             True

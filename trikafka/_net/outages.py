@@ -57,7 +57,7 @@ class Outage:
     unlisted: float | None = None  # since when it is missing in the metadata
 
     @property
-    def told(self) -> bool:
+    def is_logged(self) -> bool:
         """True once the outage was logged."""
         return self.reminder.logged_at is not None
 
@@ -147,7 +147,7 @@ class Outages:
 
     def _listed_again(self, number: int, node: Node) -> None:
         away = self._away.pop(number)
-        if away.told:
+        if away.is_logged:
             took, tries = trio.current_time() - away.since, _tries(away)
             _log.info(
                 "broker %d is in the cluster again, at %s: it was away for at most %.1f s%s",
@@ -174,7 +174,7 @@ class Outages:
             away.error = error
             away.failures = away.failures + 1
             away.tried_at = trio.current_time()
-            if away.told:
+            if away.is_logged:
                 self._remind(number, away)
                 return
         else:
@@ -245,7 +245,7 @@ class Outages:
         """
         self._ended.pop(node.node_id, None)
         away = self._away.pop(node.node_id, None)
-        if away is not None and away.told:
+        if away is not None and away.is_logged:
             most = trio.current_time() - away.since
             took = (
                 f"{most:.1f} s"
@@ -264,7 +264,7 @@ class Outages:
         """Record that ``node`` coordinates ``what``."""
         before, self._coordinators[what] = self._coordinators.get(what), node.node_id
         without = self._without.pop(what, None)
-        if without is not None and without.told:
+        if without is not None and without.is_logged:
             took, tries = trio.current_time() - without.since, _times(without.failures)
             text = "%s has a coordinator again, broker %d at %s: it had none for %.1f s (%s)"
             _log.info(text, what, node.node_id, node, took, tries)

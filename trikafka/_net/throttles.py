@@ -56,7 +56,7 @@ class _Throttle:
         left = max(0.0, self.until - now)
         return BrokerThrottle(self.total - left, self.last, left, self.responses, self.api)
 
-    def told(self, now: float) -> None:
+    def logged(self, now: float) -> None:
         """Record that everything so far is in the log."""
         self.reminder.logged(now)
         self.told_until = self.until
@@ -106,7 +106,7 @@ class Throttles:
                 "%s throttles this client: nothing is sent to it for %s s after %s, by its quota %s"
             )
             _log.warning(text, known, _seconds(known.last), known.api, known.quota)
-            known.told(now)
+            known.logged(now)
         elif known.reminder.is_due(now):
             self._remind(known, logged_at, now)
 
@@ -135,7 +135,7 @@ class Throttles:
         )
         count = "one response asked for it" if times == 1 else f"{times} responses asked for it"
         _log.warning(text, known, spent, since, count, _seconds(known.last), known.api, known.quota)
-        known.told(now)
+        known.logged(now)
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
         """Take over the brokers of the cluster, and bound how many others are remembered."""

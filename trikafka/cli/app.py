@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import sys
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -115,6 +116,7 @@ def run(args: Sequence[str]) -> int:
     """Run the command line; return the exit code."""
     debug = "--debug" in (args[: args.index("--")] if "--" in args else args)
     _hold_places()
+    _use_bytes()
     warnings.showwarning = _show_warning
     try:
         result = trikafka.main(list(args), prog_name="trikafka", standalone_mode=False)
@@ -232,6 +234,15 @@ def _hold_places() -> None:
             os.fstat(fd)
         except OSError:
             os.open(os.devnull, mode)  # gets the lowest free number, which is `fd`
+
+
+def _use_bytes() -> None:
+    """Keep Windows from translating line ends in what is read and written."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        for fd in (0, 1):
+            msvcrt.setmode(fd, os.O_BINARY)
 
 
 def _let_go_of_stdout() -> None:

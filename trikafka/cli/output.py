@@ -50,7 +50,8 @@ class Output:
             raise click.ClickException(
                 f"cannot write to the standard output: {error.strerror}"
             ) from error
-        self._most = os.fpathconf(fd, "PC_PIPE_BUF") if self._pipe else _FILE_WRITE
+        atomic = self._pipe and hasattr(os, "fpathconf")  # Windows promises nothing of its pipes
+        self._most = os.fpathconf(fd, "PC_PIPE_BUF") if atomic else _FILE_WRITE
 
     def begin(self) -> None:
         """Reset ``written``, in case the next step fails before :meth:`write`."""
@@ -83,9 +84,10 @@ class Output:
     async def broken(self) -> None:
         """Wait until the reader has gone; forever if the output is no pipe.
 
-        Without this, a command that waits for records would not notice.
+        Without this, a command that waits for records would not notice. On Windows a pipe cannot be
+        waited for, so there the next write notices.
         """
-        while self._pipe:
+        while self._pipe and hasattr(select, "poll"):
             await trio.lowlevel.wait_readable(self._fd)
             poll = select.poll()
             poll.register(self._fd, 0)

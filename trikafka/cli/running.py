@@ -91,12 +91,11 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
     """
     import trio
 
-    # If SIGHUP is ignored (nohup), the command is meant to outlive its terminal.
-    numbers = [
-        signal.SIGINT,
-        signal.SIGTERM,
-        *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else []),
-    ]
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    # If SIGHUP is ignored (nohup), the command is meant to outlive its terminal. Windows has none.
+    hangup = getattr(signal, "SIGHUP", None)
+    if hangup is not None and signal.getsignal(hangup) != signal.SIG_IGN:
+        numbers.append(hangup)
 
     async def supervised() -> tuple[int | None, Exception | None]:
         stop, failed = Stop(), None

@@ -11,6 +11,8 @@ from .record_lines import BadLineError
 
 _PIECE = 65_536
 _LONGEST = 100_000_000
+#: Flags of the file. O_BINARY is Windows' own: without it, line ends are translated.
+_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class Lines:
@@ -25,7 +27,7 @@ class Lines:
         Raises:
             OSError: The file cannot be opened.
         """
-        self._fd = 0 if path == "-" else os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = 0 if path == "-" else os.open(path, _READ)
         self._limiter = trio.CapacityLimiter(1)
         self._rest: list[bytes] = []
         self._size = 0

@@ -250,9 +250,9 @@ def unknown(
         return hint(name) or (f"did you mean {near!r}?" if near else "")
 
     if len(names) == 1:
-        told = advice(names[0])
+        hinted = advice(names[0])
         return ConfigurationError(
-            f"unknown setting {names[0]!r} for {where}" + (f"; {told}" if told else "")
+            f"unknown setting {names[0]!r} for {where}" + (f"; {hinted}" if hinted else "")
         )
-    each = [f"{name!r} ({told})" if (told := advice(name)) else repr(name) for name in names]
+    each = [f"{name!r} ({hinted})" if (hinted := advice(name)) else repr(name) for name in names]
     return ConfigurationError(f"unknown settings for {where}: {', '.join(each)}")

@@ -65,12 +65,12 @@ def leave_out_unused(
         rule = rule_of(name)
         if rule is not None and rule.ignored and name not in insecure:
             absent.setdefault(rule.why, []).append(name)
-    told = [f"{', '.join(insecure)} ({_PROTOCOL} is {protocol})"] if insecure else []
+    lines = [f"{', '.join(insecure)} ({_PROTOCOL} is {protocol})"] if insecure else []
     if client is not None and foreign:
-        told.append(f"{', '.join(foreign)} (not for {client.given_to})")
-    told += [f"{', '.join(names)} ({why})" for why, names in absent.items()]
-    if told:
-        _log.warning("these properties were given but are not used: %s", "; ".join(told))
+        lines.append(f"{', '.join(foreign)} (not for {client.given_to})")
+    lines += [f"{', '.join(names)} ({why})" for why, names in absent.items()]
+    if lines:
+        _log.warning("these properties were given but are not used: %s", "; ".join(lines))
     return {
         name: value
         for name, value in properties.items()

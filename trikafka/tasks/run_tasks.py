@@ -183,6 +183,10 @@ def check_commits(consumer: Consumer[Any, Any], call: str) -> None:
     consumer.check_fits_transactions()
 
 
+#: Signals that no program receives, where the system has them.
+_NEVER_RECEIVED = {getattr(signal, name, None) for name in ("SIGKILL", "SIGSTOP")}
+
+
 def check_stop_on(stop_on: object) -> None:
     """Raise :exc:`ConfigurationError` unless the values are signals that a program can wait for."""
     if not isinstance(stop_on, Collection) or isinstance(stop_on, str | bytes | Mapping):
@@ -193,7 +197,7 @@ def check_stop_on(stop_on: object) -> None:
         if (
             not isinstance(number, int)
             or number not in signal.valid_signals()
-            or number in (signal.SIGKILL, signal.SIGSTOP)
+            or number in _NEVER_RECEIVED
         ):
             raise ConfigurationError(
                 "stop_on must hold signals that can be waited for, such as signal.SIGTERM, not "

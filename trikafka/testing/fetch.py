@@ -36,11 +36,11 @@ async def fetch(call: ScriptedCall) -> Message:
         ):
             await call.state.changed.wait()
             answers, urgent = _read(call, wanted)
-    told = _told(session, wanted, answers, full=request.session_epoch in (FINAL, INITIAL))
+    included = _included(session, wanted, answers, full=request.session_epoch in (FINAL, INITIAL))
     return call.respond(
         session_id=session.session_id if session else 0,
-        responses=_by_topic(wanted, told),
-        node_endpoints=endpoints(call, told.values()),
+        responses=_by_topic(wanted, included),
+        node_endpoints=endpoints(call, included.values()),
     )
 
 
@@ -71,7 +71,7 @@ def _learn_names(call: ScriptedCall, wanted: Mapping[PartKey, SessionPartition])
         item.name = topic.name if topic else item.name
 
 
-def _told(
+def _included(
     session: ScriptedFetchSession | None,
     wanted: Mapping[PartKey, SessionPartition],
     answers: Mapping[PartKey, dict[str, Any]],
@@ -81,16 +81,16 @@ def _told(
     """Return the partitions of the response: all, or in a session only those with news."""
     if session is None:
         return dict(answers)
-    told = {key: answer for key, answer in answers.items() if wanted[key].news(answer) or full}
-    session.move_to_end([key for key, answer in told.items() if answer["records"]])
-    return told
+    included = {key: answer for key, answer in answers.items() if wanted[key].news(answer) or full}
+    session.move_to_end([key for key, answer in included.items() if answer["records"]])
+    return included
 
 
 def _by_topic(
-    wanted: Mapping[PartKey, SessionPartition], told: Mapping[PartKey, dict[str, Any]]
+    wanted: Mapping[PartKey, SessionPartition], included: Mapping[PartKey, dict[str, Any]]
 ) -> list[dict[str, Any]]:
     responses: dict[Any, dict[str, Any]] = {}
-    for key, answer in told.items():
+    for key, answer in included.items():
         item = wanted[key]
         response = responses.setdefault(
             key[0], {"topic": item.topic, "topic_id": item.topic_id, "partitions": []}

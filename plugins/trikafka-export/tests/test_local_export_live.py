@@ -244,14 +244,14 @@ async def test_recreated_topic_is_not_mixed_in(
             except trikafka.TrikafkaError:
                 await trio.sleep(0.05)
     await add_records(servers, topic, 0, 200, 1)
-    with pytest.raises(ExportIncompleteError, match="was deleted and created anew") as caught:
+    with pytest.raises(ExportIncompleteError, match="was deleted and created again") as caught:
         await trikafka.export([topic, other], tmp_path, bootstrap_servers=servers)
     assert {file.planned.topic for file in caught.value.result.files} == {other}
     result = await trikafka.export(
         other, tmp_path, bootstrap_servers=servers, fail_on_data_loss=False
     )
     assert [(lost.topic, lost.start, lost.end) for lost in result.lost] == [(topic, 0, 100)]
-    assert "deleted and created anew" in result.lost[0].reason
+    assert "deleted and created again" in result.lost[0].reason
     assert ds.dataset([str(path) for path in data_files(tmp_path)]).count_rows() == 100
     assert (await trikafka.export(other, tmp_path, bootstrap_servers=servers)).already_done
 

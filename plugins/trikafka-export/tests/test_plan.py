@@ -175,7 +175,7 @@ def test_plan_of_a_later_version_is_refused() -> None:
 def test_recreated_topic_is_refused() -> None:
     """So is another cluster."""
     state = ExportState(1, "c", {"t": "old"}, {TP: 5})
-    with pytest.raises(ExportError, match="deleted and created anew"):
+    with pytest.raises(ExportError, match="deleted and created again"):
         check_identity(state, SourceView("c", {"t": "new"}, {}, {}), "d")
     with pytest.raises(ExportError, match="another cluster"):
         check_identity(state, SourceView("d", {"t": "old"}, {}, {}), "d")

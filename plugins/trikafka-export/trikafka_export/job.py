@@ -460,7 +460,7 @@ class ExportJob:
         gone = {topic: f"topic {topic!r} was deleted" for topic in topics if topic not in now}
         for topic, topic_id in now.items():
             if topic_id and (planned := topic_ids.get(topic)) and planned != topic_id:
-                gone[topic] = f"topic {topic!r} was deleted and created anew"
+                gone[topic] = f"topic {topic!r} was deleted and created again"
         advice = (
             "; what was planned of it and is not exported yet is lost: fail_on_data_loss=False "
             "notes that and goes on"

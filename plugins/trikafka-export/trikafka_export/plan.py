@@ -120,7 +120,7 @@ def check_identity(state: ExportState, view: SourceView, destination: str) -> No
         before = state.topic_ids.get(topic)
         if before and topic_id and before != topic_id:
             raise ExportError(
-                f"topic {topic!r} was deleted and created anew since it was exported to "
+                f"topic {topic!r} was deleted and created again since it was exported to "
                 f"{destination}; "
                 "choose another destination for the new one"
             )
@@ -148,7 +148,7 @@ def work_of(
         if start > view.ends[tp]:
             errors[tp] = ExportError(
                 f"{tp} ends at offset {view.ends[tp]}, but the export is to go on from {start}: "
-                "its log was truncated, or the topic was created anew"
+                "its log was truncated, or the topic was created again"
             )
         elif is_lost and fail_on_data_loss:
             errors[tp] = ExportError(

@@ -103,7 +103,7 @@ async def test_killed_command_is_finished_by_the_next(
         True,
         2_000,
     )
-    assert b"is dead; it is taken over" in done.stderr
+    assert b"is dead; this export takes the lock" in done.stderr
     rows = read(s3, bucket)
     assert sorted(rows) == sorted((number % 4, number // 4) for number in range(2_000))
     left = [name for name in s3.objects(bucket) if "/_trikafka/" in name]

@@ -166,7 +166,7 @@ async def test_recreated_topic_is_refused(
         with trio.fail_after(180):
             while (await consumer.topic_ids([topic])).get(topic, old) == old:  # noqa: ASYNC110  (Kafka does not report when it knows)
                 await trio.sleep(0.05)
-    with pytest.raises(ExportError, match="was deleted and created anew"):
+    with pytest.raises(ExportError, match="was deleted and created again"):
         await trikafka.export(topic, tmp_path, bootstrap_servers=servers, sink_options=SPARK)
 
 

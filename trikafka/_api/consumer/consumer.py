@@ -184,8 +184,8 @@ class Consumer(LookUps, Committing, Generic[Key, Value]):
     def assignment_epoch(self, partition: TopicPartition) -> int | None:
         """Return the number of a partition's assignment to this consumer.
 
-        A partition that was revoked and is assigned again has a higher number. So work on records
-        of an earlier assignment can be told from work on records of this one.
+        A partition that was revoked and is assigned again has a higher number. So a worker can
+        distinguish records of an earlier assignment from records of this one.
 
         Args:
             partition: The partition.

@@ -377,9 +377,9 @@ class Receiver:
             if now - self._last_yield >= TURN:  # fetches may hold much without a record
                 await trio.lowlevel.checkpoint()
                 self._turn_begun()
-            told = await self._invoker.invoke(deadline)
+            finished = await self._invoker.invoke(deadline)
             self._check()
-            if not told:
+            if not finished:
                 return None
             self._assignment.limit(until)
             if stop is not None and stop():

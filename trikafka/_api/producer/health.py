@@ -95,10 +95,12 @@ def producer_health(
     if isinstance(error, _OF_THE_PRODUCER):
         reasons.append(f"the last records failed, and none has been delivered since: {error}")
     reasons += [f"{each.name}: {each.reason}" for each in standing]
-    told = any(each.key == oldest.partition for each in standing) if oldest is not None else False
+    is_named = (
+        any(each.key == oldest.partition for each in standing) if oldest is not None else False
+    )
     if (
         oldest is not None
-        and not told
+        and not is_named
         and oldest.age > config.linger_ms / 1000 + config.request_timeout
     ):
         causes = throttled.values() if oldest.error is None else (oldest.error,)

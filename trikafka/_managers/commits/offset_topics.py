@@ -53,7 +53,7 @@ class OffsetTopics:
             return None
         return _final(
             ErrorCode.UNKNOWN_TOPIC_ID,
-            f"topic {tp.topic!r} was deleted and created anew, and the offset of {tp} is one of "
+            f"topic {tp.topic!r} was deleted and created again, and the offset of {tp} is one of "
             "the old topic",
         )
 

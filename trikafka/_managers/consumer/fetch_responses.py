@@ -320,10 +320,10 @@ class FetchResponses:
 
         Such a response has to name every partition that was asked for.
         """
-        told = {(part.topic, part.partition) for part in response.partitions}
+        reported = {(part.topic, part.partition) for part in response.partitions}
         for topic, parts in request.topics.items():
             for number, *_ in parts:
-                if (topic, number) not in told and (
+                if (topic, number) not in reported and (
                     wanted := session.asked.get(TopicPartition(topic, number))
                 ) is not None:
                     _log.warning(

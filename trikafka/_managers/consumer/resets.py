@@ -80,7 +80,7 @@ class Resets:
         The position belongs to the old topic.
         """
         _log.warning(
-            "topic %r was deleted and created anew: position %s of %s is not used on it, "
+            "topic %r was deleted and created again: position %s of %s is not used on it, "
             "auto_offset_reset is %r",
             partition.tp.topic,
             partition.position,

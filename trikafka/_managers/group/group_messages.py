@@ -88,7 +88,7 @@ def join_request(
     is for the broker's log and is cut to 255 characters (KIP-800). The rebalance timeout is
     ``max_poll_interval_ms`` (KIP-62), at least the session timeout.
     """
-    told = MemberSubscription(
+    subscription = MemberSubscription(
         topics,
         tuple(owned),
         identity.generation,
@@ -103,7 +103,7 @@ def join_request(
             if isinstance(assignor, SubscribesWithUserData)
             else None
         )
-        metadata = encode_subscription(replace(told, user_data=user_data))
+        metadata = encode_subscription(replace(subscription, user_data=user_data))
         protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata))
     return JoinGroupRequest(
         group_id=config.group_id,
@@ -207,22 +207,22 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
         raise DamagedResponseError(f"the group's assignment cannot be read: {error}") from error
 
 
-def encode_subscription(told: MemberSubscription, version: int = _VERSION) -> bytes:
+def encode_subscription(subscription: MemberSubscription, version: int = _VERSION) -> bytes:
     """Return a member's subscription as bytes (ConsumerProtocolSubscription).
 
     Older versions leave out the fields that came later.
     """
     parts = [
         ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=numbers)
-        for topic, numbers in _by_topic(sorted(told.owned)).items()
+        for topic, numbers in _by_topic(sorted(subscription.owned)).items()
     ]
     message = ConsumerProtocolSubscription(
         version=version,
-        topics=sorted(told.topics),
-        user_data=told.user_data,
+        topics=sorted(subscription.topics),
+        user_data=subscription.user_data,
         owned_partitions=parts,
-        generation_id=told.generation,
-        rack_id=told.rack,
+        generation_id=subscription.generation,
+        rack_id=subscription.rack,
     )
     return bytes(message.encode(version=version))
 

@@ -460,8 +460,8 @@ class BatchProducing(Generic[Ack]):
                 )
                 if (throttled := self._throttles.now_by(leader.node_id)) is not None:
                     reasons.waiting_for(f"Produce to {leader} ({throttled})")
-                elif (told := self._senders.reason_of(leader.node_id)) is not None:
-                    reasons.waiting_for(*told)
+                elif (held := self._senders.reason_of(leader.node_id)) is not None:
+                    reasons.waiting_for(*held)
 
 
 def level_of(config: ProducerConfig) -> int | None:

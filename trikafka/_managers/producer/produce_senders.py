@@ -79,7 +79,7 @@ class _Latency:
         self._last = seconds
         self._longest = max(self._longest, seconds)
 
-    def told(self) -> BrokerLatency | None:
+    def figures(self) -> BrokerLatency | None:
         """Return the figures so far; ``None`` before the first response."""
         if not self._count:
             return None
@@ -154,8 +154,8 @@ class Senders:
 
     def latency(self) -> dict[int, BrokerLatency]:
         """Return the response times of the brokers that have responded."""
-        told = {sender.node_id: sender.latency.told() for sender in self._senders.values()}
-        return {node_id: found for node_id, found in told.items() if found is not None}
+        latencies = {sender.node_id: sender.latency.figures() for sender in self._senders.values()}
+        return {node_id: found for node_id, found in latencies.items() if found is not None}
 
     def end_others(self, nodes: Container[int]) -> None:
         """End the senders to brokers outside ``nodes`` as soon as they have nothing in flight."""

@@ -51,11 +51,11 @@ class PendingEndTxn:
         "doubt",
         "error",
         "forgotten",
+        "is_reported",
         "named",
         "number",
         "over",
         "reason",
-        "told",
     )
 
     def __init__(self, number: int, commit: bool, named: bool) -> None:
@@ -74,18 +74,18 @@ class PendingEndTxn:
         # Why the transaction did not end as requested.
         self.error: Exception | None = None
         # True if a call that asked for this end raises or returns its outcome.
-        self.told = True
+        self.is_reported = True
         self.reason = reasons.WaitContext()
         self._heard = False
         self._unproven = False
 
-    def will_be_told(self) -> None:
+    def will_be_reported(self) -> None:
         """Record that a call raises or returns the outcome."""
-        self.told = self._heard = True
+        self.is_reported = self._heard = True
 
-    def will_not_be_told(self) -> None:
+    def will_not_be_reported(self) -> None:
         """Record that a call that asked for this end was cut off."""
-        self.told = self._heard
+        self.is_reported = self._heard
 
     def ended(self) -> None:
         """Record that the transaction has ended as requested."""
@@ -285,7 +285,7 @@ class TransactionEnds:
                     "the coordinator had forgotten the transactional id, and its response to the "
                     "request for a new producer id was"
                     " lost; now the id has one, and whether that is meant for this producer or "
-                    "for another's cannot be told"
+                    "for another's is not known"
                     f" ({error.name}): close this one, and open it again if no other is at work"
                 ) from error
             except TrikafkaError as error:

@@ -89,7 +89,7 @@ class Transactions:
         self._begun: Begun | None = None
         self._before: Begun | None = None
         # Why the last transaction was not committed, as long as no call has raised that.
-        self._untold: Exception | None = None
+        self._unreported: Exception | None = None
         self._finished = False
 
     @property
@@ -159,16 +159,16 @@ class Transactions:
                 if not last.done.is_set():
                     await self._await(call, last)
                 elif (
-                    self._untold is None
-                    and not last.told
+                    self._unreported is None
+                    and not last.is_reported
                     and self._transaction.state is _S.ABORTABLE_ERROR
                 ):
-                    self._untold = self._transaction.error
+                    self._unreported = self._transaction.error
                     self._end(self._of(last.number), commit=False)
                 else:
                     break
-            if (refused := self._untold) is not None:
-                self._untold = None
+            if (refused := self._unreported) is not None:
+                self._unreported = None
                 raise TransactionAbortableError(
                     f"the transaction before was not committed: {refused}"
                 ) from refused
@@ -350,7 +350,7 @@ class Transactions:
                 return
             # The outcome arrived at the last moment.
             if pending.error is not None and pending.done.is_set():
-                pending.will_be_told()
+                pending.will_be_reported()
                 raise again(pending.error) from pending.error.__cause__
             self._cut_off(begun, error)
             raise undecided(error) from error.__cause__
@@ -554,7 +554,7 @@ class Transactions:
     async def _await(self, call: Call, pending: PendingEndTxn, *, raises: bool = False) -> None:
         await call.wait(pending.settled)
         if raises:
-            pending.will_be_told()
+            pending.will_be_reported()
             if pending.error is not None:
                 raise again(pending.error)
 
@@ -566,7 +566,7 @@ class Transactions:
         pending = begun.pending
         if pending is None or not pending.commit:
             return
-        pending.will_not_be_told()
+        pending.will_not_be_reported()
         if begun is self._begun:
             self._transaction.undecided(why)
 

@@ -172,8 +172,8 @@ def transferring_ownership(
     """
     lost = {
         tp
-        for member, told in members.items()
-        for tp in set(told.owned).difference(assignment.get(member, ()))
+        for member, subscription in members.items()
+        for tp in set(subscription.owned).difference(assignment.get(member, ()))
     }
     return {
         tp: member

@@ -35,7 +35,11 @@ class Racks:
         partitions: Collection[TopicPartition],
         racks: Mapping[TopicPartition, frozenset[str]],
     ) -> None:
-        of_members = {member: told.rack for member, told in members.items() if told.rack}
+        of_members = {
+            member: subscription.rack
+            for member, subscription in members.items()
+            if subscription.rack
+        }
         of_partitions = {tp: racks.get(tp, frozenset()) for tp in partitions} if of_members else {}
         self.used = worth_matching(set(of_members.values()), of_partitions)
         self._members = of_members if self.used else {}

@@ -47,7 +47,9 @@ class StickyAssignor:
     def assign(
         self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
     ) -> Assignment:
-        claims = {member: read_claim(told.user_data) for member, told in members.items()}
+        claims = {
+            member: read_claim(subscription.user_data) for member, subscription in members.items()
+        }
         return _assign(members, partitions, claims)[0]
 
     def user_data(self, topics: frozenset[str], last: LastAssignment | None) -> bytes | None:
@@ -68,7 +70,10 @@ class CooperativeStickyAssignor:
     def assign(
         self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]
     ) -> Assignment:
-        claims = {member: Claim(told.owned, _generation(told)) for member, told in members.items()}
+        claims = {
+            member: Claim(subscription.owned, _generation(subscription))
+            for member, subscription in members.items()
+        }
         result, transferring = _assign(members, partitions, claims)
         if transferring is None:
             transferring = transferring_ownership(members, result)
@@ -108,7 +113,7 @@ def _assign(
     owned, contested = _settle_claims(
         {member: claims[member] for member in order}, members, everything
     )
-    if len({told.topics for told in members.values()}) == 1:
+    if len({subscription.topics for subscription in members.values()}) == 1:
         equal = EqualAssignment(list(everything), racks, owned, contested)
         return equal.build(), equal.transferring
     wanted = {member: members[member].topics for member in order}
@@ -168,14 +173,18 @@ def _older(claims: Mapping[str, Claim], order: Sequence[str]) -> dict[TopicParti
     return {tp: member for tp, (_, member) in older.items()}
 
 
-def _generation(told: MemberSubscription) -> int:
+def _generation(subscription: MemberSubscription) -> int:
     """Return the generation of the member's owned partitions.
 
     Old members state it only in the user data.
     """
-    if told.generation >= 0 or told.user_data is None or len(told.user_data) < 4:
-        return max(told.generation, -1)
-    return int(struct.unpack_from(">i", told.user_data)[0])
+    if (
+        subscription.generation >= 0
+        or subscription.user_data is None
+        or len(subscription.user_data) < 4
+    ):
+        return max(subscription.generation, -1)
+    return int(struct.unpack_from(">i", subscription.user_data)[0])
 
 
 def encode_claim(claim: Claim) -> bytes:
