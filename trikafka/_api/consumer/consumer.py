@@ -6,24 +6,42 @@ The managers do its work; ``_state`` holds what the consumer knows of its partit
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable, Mapping
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from typing import Generic
+from typing import Any, Generic, TypeVar
 
 import trio
 
 from ..._managers.group.listener_invoker import check_listener
-from ..._net.deadlines import check_timeout
-from ..._state.arguments import checked_partition, topic_names
+from ..._net.deadlines import Call, check_timeout, run_call
+from ..._state.arguments import ToCommit, checked_partition, offsets_to_commit, topic_names
+from ..._state.consumer.assignment import AssignedPartition
 from ..._state.consumer.subscription import Mode
+from ..._state.group.member import MemberState
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig
-from ...errors import ConfigurationError, IllegalStateError
-from ...interfaces import RebalanceListener
+from ...error_codes import ErrorCode
+from ...errors import (
+    ConfigurationError,
+    IllegalStateError,
+    PartitionNotOwnedError,
+    PollIntervalExceededError,
+    RequestTimedOutError,
+    TrikafkaError,
+    from_code,
+)
+from ...errors.copies import again
+from ...interfaces import CommitManager, Found, RebalanceListener
 from ...types import (
+    AnyRecord,
+    GroupMembership,
+    GroupMetadata,
     Key,
     OffsetAndMetadata,
+    OffsetAndTimestamp,
     OffsetSpec,
+    PartitionInfo,
     Record,
     SubscriptionPattern,
     TopicPartition,
@@ -31,20 +49,21 @@ from ...types import (
 )
 from ..client.service import Exit
 from .batches import ArrowBatches, Batches
-from .committing import Committing
 from .handler_tasks import inside_handler, running_handlers
 from .health import ConsumerHealth, consumer_health
-from .lookups import LookUps
+from .leaving import Leaving
 from .parts import ConsumerParts
 from .receiving import Receiver
 from .statistics import ConsumerStatistics, statistics_of
 from .streams import PartitionStreams
 
+T = TypeVar("T")
+
 _MAX_OFFSET = 2**63 - 1
 _UNSUBSCRIBING = "unsubscribe() is under way"
 
 
-class Consumer(LookUps, Committing, Generic[Key, Value]):
+class Consumer(Generic[Key, Value]):
     """A Kafka consumer; made by :func:`trikafka.open_consumer`.
 
     Iterate over the consumer for records, or use :meth:`batches`, :meth:`arrow_batches` or
@@ -57,8 +76,17 @@ class Consumer(LookUps, Committing, Generic[Key, Value]):
     """
 
     def __init__(self, parts: ConsumerParts) -> None:
-        super().__init__(parts)
         core = parts.core
+        self._parts = parts
+        self._config = parts.config
+        self._subscription = core.subscription
+        self._assignment = core.assignment
+        self._signals = core.signals
+        self._leaving = Leaving(parts)
+        self._closed = False  # for the user; never set back
+        self._shut = False  # the group was left, the sockets are closed
+        # The error of a listener in the background, for the next receive.
+        self._unsubscribe_error: Exception | None = None
         parts.streams.serve(self)
         self._receiver = Receiver(
             parts.config,
@@ -506,7 +534,467 @@ class Consumer(LookUps, Committing, Generic[Key, Value]):
         """
         return running_handlers(self)
 
-    # --- calls that reach the network ---
+    # --- commits ---
+
+    def mark_processed(self, processed: AnyRecord | RecordBatch[Any, Any]) -> bool:
+        """Mark a record, or a whole batch, as processed: in any order, from any task.
+
+        For ``enable_auto_offset_store=False``. Then only marked records are committed: by auto
+        commit, by :meth:`commit` without arguments, and when partitions are revoked. A commit never
+        passes an earlier record that is not marked. Call it in the Trio thread only.
+
+        Args:
+            processed: A record or a batch that this consumer has delivered.
+
+        Returns:
+            False if the partition is no longer this consumer's. Nothing has to be done then: the
+            partition's next owner receives the record again.
+
+        Raises:
+            IllegalStateError: ``enable_auto_offset_store`` is on. Then the next receive marks what
+                was delivered before.
+            TypeError: ``processed`` is neither a record nor a batch.
+        """
+        if self._config.enable_auto_offset_store:
+            raise IllegalStateError(
+                "mark_processed() needs enable_auto_offset_store=False; else coming back for more "
+                "marks"
+            )
+        if not isinstance(processed, Record | RecordBatch):
+            raise TypeError(
+                f"what is processed must be a Record or a RecordBatch, not {processed!r}"
+            )
+        partition = self._assignment.partitions.get(
+            TopicPartition(processed.topic, processed.partition)
+        )
+        if partition is None:
+            return False
+        partition.mark_processed(
+            processed.offsets if isinstance(processed, RecordBatch) else (processed.offset,)
+        )
+        return True
+
+    async def commit(
+        self, offsets: ToCommit | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Commit offsets; by default the offsets after all that was delivered.
+
+        Of streams, the default is what their handlers have finished: a record counts once the
+        handler asks for the next. With ``enable_auto_offset_store=False`` the default is what is
+        marked. When several tasks commit at once, the offsets of the last call stand.
+
+        Args:
+            offsets: A mapping from partition to the offset of the next record to process, with an
+                optional note (:class:`OffsetAndMetadata`). Or a record, a batch, or several of
+                these: the offset after each partition's last one is committed.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            CommitFailedError: The group has removed the member.
+            PartitionNotOwnedError: A partition is not assigned to this member. A subclass of
+                :exc:`CommitFailedError`.
+            RebalanceInProgressError: The member has not joined its group yet.
+            KafkaTimeoutError: No answer in time.
+            ConfigurationError: The consumer has no ``group_id``.
+
+        When cancelled while the request is in flight, the commit may or may not have happened.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        commits, owned = self._commits(), self._assignment.partitions
+        todo = self._to_commit(offsets)
+        began = {tp: (owned[tp], owned[tp].position) for tp in todo if tp in owned}
+
+        def check() -> None:
+            self._check_membership()
+            if gone := [
+                tp
+                for tp, (partition, _) in began.items()
+                if self._assignment.partitions.get(tp) is not partition
+            ]:
+                raise PartitionNotOwnedError(gone)
+
+        # Auto commit and explicit commits write the same offsets, so auto commit must know of this
+        # one. After a success, its own next commit starts there. A commit that failed or was
+        # cancelled is in doubt: the broker may hold other offsets than auto commit sent last, so
+        # auto commit sends its own again.
+        #
+        # After the commit the user has declared everything before the offset processed. Without
+        # that, the next auto commit would move the group back. A position that is now before the
+        # one at the call means that the user has sought back meanwhile: then the newer wish counts.
+        #
+        # ``check`` runs in the commit's turn, right before the request is written: a rebalance
+        # while the commit waited for the coordinator may have taken a partition away. The object is
+        # compared, not the name: a partition that left and came back is another assignment.
+        auto_commit = self._parts.group.auto_commit
+        number = 0 if auto_commit is None else auto_commit.begin()
+        try:
+            await commits.commit(todo, timeout=timeout, check=check)
+        except BaseException:
+            if auto_commit is not None:
+                auto_commit.commit_unknown(todo, number)
+            raise
+        for tp, (
+            partition,
+            position,
+        ) in began.items():
+            if position is None or (partition.position or 0) >= position:
+                partition.processed_upto(todo[tp].offset)
+        if auto_commit is not None:
+            auto_commit.committed(todo, number)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """Return the offsets that the group has committed; ``None`` where there is none.
+
+        Args:
+            partitions: The partitions; they need not be assigned.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+            ConfigurationError: The consumer has no ``group_id``.
+
+        When cancelled, nothing has changed.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        return await self._commits().committed(
+            [checked_partition(tp) for tp in partitions], timeout=timeout
+        )
+
+    def group_metadata(self) -> GroupMetadata:
+        """Return this consumer's membership, for :meth:`Transaction.send_offsets` (KIP-447).
+
+        Raises:
+            ConfigurationError: The consumer has no ``group_id``.
+        """
+        self._commits()
+        identity = self._parts.core.member.identity
+        assert self._config.group_id is not None
+        if not (self._subscription.grouped and identity.joined):
+            return GroupMetadata(self._config.group_id)
+        return GroupMetadata(
+            self._config.group_id, identity.generation, identity.member_id, identity.instance_id
+        )
+
+    def membership(self) -> GroupMembership | None:
+        """Return this consumer's membership of its group.
+
+        Returns:
+            Its generation, and whether it leads the group. ``None`` while nothing is subscribed: a
+            consumer of :meth:`assign` is no member.
+        """
+        if not self._subscription.grouped:
+            return None
+        who, member = self.group_metadata(), self._parts.core.member
+        return GroupMembership(
+            who.group_id,
+            who.generation,
+            who.member_id,
+            who.group_instance_id,
+            member.state.value,
+            member.leads,
+        )
+
+    def offsets_for_transaction(
+        self, offsets: ToCommit | None = None
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], Callable[[], GroupMetadata]]:
+        """Return what :meth:`commit` would commit, and a function for the membership.
+
+        :meth:`Transaction.send_offsets` calls this.
+
+        Args:
+            offsets: As in :meth:`commit`.
+
+        Returns:
+            The offsets, and a function that returns the member's :class:`GroupMetadata` of now.
+            That function raises :exc:`CommitFailedError` once the member, or the owner of one of
+            the partitions, has changed.
+
+        Raises:
+            ConfigurationError: The consumer commits by auto commit.
+            TrikafkaError: As :meth:`commit` before any I/O.
+        """
+        self._open()
+        self.check_fits_transactions()
+        todo, before = self._to_commit(offsets), self.group_metadata()
+        owned = {tp: self._assignment.partitions.get(tp) for tp in todo}
+
+        def member() -> GroupMetadata:
+            now = self.group_metadata()
+            if now.member_id != before.member_id or (now.generation < 0) != (before.generation < 0):
+                # outside the group nothing would keep it from overwriting another member's
+                raise self._parts.group.commit_failed()
+            if gone := [
+                tp
+                for tp, partition in owned.items()
+                if self._assignment.partitions.get(tp) is not partition
+            ]:
+                raise PartitionNotOwnedError(gone)
+            return now
+
+        return todo, member
+
+    def check_fits_transactions(self) -> None:
+        """Raise if a transaction cannot commit this consumer's offsets.
+
+        Raises:
+            ConfigurationError: The consumer has no ``group_id``, or auto commit is on.
+        """
+        self._commits()
+        if self._parts.group.auto_commit is not None:
+            raise ConfigurationError(
+                "offsets that a transaction commits must not be committed by the consumer too: "
+                "set enable_auto_commit=False"
+            )
+
+    def _commits(self) -> CommitManager:
+        """Return the commit manager. Raises :exc:`ConfigurationError` without a group."""
+        commits = self._parts.group.commits
+        if commits is None:
+            raise ConfigurationError(
+                "committed offsets belong to a group; open the consumer with a group_id"
+            )
+        return commits
+
+    def _to_commit(self, offsets: ToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        owned = self._assignment.partitions
+        self._check_membership()
+        if offsets is None:
+            streamed = self._parts.streams.partitions
+            found = {
+                tp: partition.to_commit(done=partition in streamed)
+                for tp, partition in owned.items()
+            }
+            return {tp: position for tp, position in found.items() if position is not None}
+        todo = offsets_to_commit(offsets)
+        if self._subscription.grouped and (foreign := [tp for tp in todo if tp not in owned]):
+            raise PartitionNotOwnedError(foreign)
+        return todo
+
+    def _check_membership(self) -> None:
+        """Raise unless the member may commit now."""
+        member = self._parts.core.member
+        if not self._subscription.grouped:
+            return
+        if member.state is MemberState.STALE:
+            raise PollIntervalExceededError(int(self._parts.core.poll_timer.limit * 1000))
+        if member.state is MemberState.FENCED:
+            raise self._parts.group.commit_failed()
+        if not member.identity.joined:
+            raise from_code(
+                ErrorCode.REBALANCE_IN_PROGRESS, "the consumer has not joined its group yet"
+            )
+
+    # --- look-ups ---
+
+    async def position(self, partition: TopicPartition, *, timeout: float | None = None) -> int:
+        """Return the offset of the next record to deliver; wait until it is known.
+
+        May be called inside a rebalance listener.
+
+        Args:
+            partition: An assigned partition.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            IllegalStateError: The partition is not assigned.
+            KafkaTimeoutError: The position was not found in time; its cause is the last error.
+            TrikafkaError: The partition has no valid position, or the group's work has stopped.
+
+        When cancelled, nothing has changed.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        self._assignment.get(partition)
+
+        async def known() -> int:
+            while (position := (assigned := self._assignment.get(partition)).position) is None:
+                self._check(assigned)
+                assigned.request_position()
+                await self._signals.position.wait()
+                self._open()
+            return position
+
+        async def attempt(call: Call) -> int:
+            await trio.lowlevel.checkpoint()
+            try:
+                return await call.step(f"position of {partition}", known)
+            except RequestTimedOutError:
+                if (why := self._parts.positions.last_error) is None:
+                    raise
+                raise again(why)  # noqa: B904  # its cause is the root cause, not that it took long
+
+        return await run_call("position", attempt, config=self._config, timeout=timeout)
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition that the log still holds.
+
+        Args:
+            partitions: The partitions; they need not be assigned.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+            UnknownTopicOrPartitionError: A partition does not exist.
+
+        When cancelled, nothing has changed.
+        """
+        return await self._ends("beginning_offsets", partitions, OffsetSpec.EARLIEST, timeout)
+
+    async def end_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """Return the offset after the last record of each partition.
+
+        With ``read_committed`` this is the offset after the last stable record.
+
+        Args:
+            partitions: The partitions; they need not be assigned.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+            UnknownTopicOrPartitionError: A partition does not exist.
+
+        When cancelled, nothing has changed.
+        """
+        return await self._ends("end_offsets", partitions, OffsetSpec.LATEST, timeout)
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """Return the first record at or after a time, for each partition.
+
+        Args:
+            timestamps: For each partition, milliseconds since the epoch.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            Offset and timestamp of the record; ``None`` where all records are older.
+
+        Raises:
+            ConfigurationError: A timestamp is not a whole number from 0.
+            KafkaTimeoutError: No answer within ``timeout`` seconds.
+            UnknownTopicOrPartitionError: A partition does not exist.
+
+        When cancelled, nothing has changed.
+        """
+        for tp, timestamp in timestamps.items():
+            if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
+                raise ConfigurationError(
+                    f"the time for {tp} must be milliseconds since the epoch, at least 0, not "
+                    f"{timestamp!r}"
+                )
+        return await self._look_up("offsets_for_times", timestamps, timeout)
+
+    async def partitions_for(
+        self, topic: str, *, timeout: float | None = None
+    ) -> list[PartitionInfo]:
+        """Return the partitions of a topic; an empty list if the topic does not exist.
+
+        Args:
+            topic: The topic.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        return await self._ask(
+            "partitions_for", lambda call: self._parts.partitions_of(call, topic), timeout
+        )
+
+    async def list_topics(self, *, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
+        """Return all topics that the cluster shows, with their partitions.
+
+        Internal topics are left out.
+
+        Raises:
+            KafkaTimeoutError: No answer within ``timeout`` seconds.
+
+        When cancelled, nothing has changed.
+        """
+        return await self._ask("list_topics", self._parts.all_topics, timeout)
+
+    async def topic_ids(
+        self, topics: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, uuid.UUID | None]:
+        """Return the ids that topics have now (KIP-516).
+
+        A topic that was deleted and created again has another id.
+
+        Args:
+            topics: The topics.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The id of each topic that exists; ``None`` where the brokers have no ids.
+
+        Raises:
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        names = list(dict.fromkeys(topics))
+        return await self._ask("topic_ids", lambda call: self._parts.ids_of(call, names), timeout)
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
+        """Return the id by which the cluster's metrics know this client (KIP-714).
+
+        The broker is asked once.
+
+        Raises:
+            TelemetryNotSupportedError: The brokers take no metrics from clients.
+            KafkaTimeoutError: No answer within ``timeout`` seconds.
+
+        When cancelled, nothing has changed.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        return await self._parts.telemetry.client_instance_id(timeout)
+
+    async def _ends(
+        self,
+        name: str,
+        partitions: Iterable[TopicPartition],
+        spec: OffsetSpec,
+        timeout: float | None,
+    ) -> dict[TopicPartition, int]:
+        found = await self._look_up(
+            name, {checked_partition(tp): spec for tp in partitions}, timeout
+        )
+        return {tp: 0 if where is None else where.offset for tp, where in found.items()}
+
+    async def _look_up(
+        self, name: str, wanted: Mapping[TopicPartition, int], timeout: float | None
+    ) -> Found:
+        todo = {checked_partition(tp): int(what) for tp, what in wanted.items()}
+        found: Found = {}
+
+        async def attempt(call: Call) -> Found:
+            if not todo:
+                await trio.lowlevel.checkpoint()
+            return await self._parts.offsets.look_up(call, todo, found)
+
+        return await self._ask(name, attempt, timeout)
+
+    async def _ask(
+        self, name: str, attempt: Callable[[Call], Awaitable[T]], timeout: float | None
+    ) -> T:
+        """Run one call to the cluster under its deadline."""
+        check_timeout(timeout, 0.0)
+        self._open()
+        return await run_call(
+            name, attempt, config=self._config, timeout=timeout, recover=self._parts.recover
+        )
+
+    # --- leaving ---
 
     async def unsubscribe(self, *, timeout: float | None = None) -> None:
         """Leave the group and drop all partitions; the consumer stays open.
@@ -653,6 +1141,60 @@ class Consumer(LookUps, Committing, Generic[Key, Value]):
             for tp in (list(partitions) or list(self._assignment.partitions))
         ]:
             partition.ask_reset(spec)
+
+    # --- the checks before a call ---
+
+    def _open(self) -> None:
+        """Raise :exc:`trio.ClosedResourceError` once the consumer is closed.
+
+        The handlers that a close waits for, and the hooks that run in it, may still commit and look
+        up offsets. So a close refuses calls only after its revoking steps.
+        """
+        if self._closed and (
+            self._shut or not (self._leaving.revoking or self._parts.invoker.inside())
+        ):
+            raise trio.ClosedResourceError("this consumer is closed")
+
+    def _settled(self) -> None:
+        """Raise unless the subscription may be changed now."""
+        if self._closed:
+            raise trio.ClosedResourceError("this consumer is closed")
+        if self._leaving.under_way:
+            raise trio.BusyResourceError(
+                "unsubscribe() is under way: wait for it before subscribing or assigning"
+            )
+
+    def _fatal(self) -> TrikafkaError | None:
+        """Return the error that stopped the whole group's work, if there is one."""
+        return None if self._parts.group.membership is None else self._parts.group.membership.fatal
+
+    def _pop_refusal(self) -> TrikafkaError | None:
+        """Return why the group refuses the member now; one call raises it."""
+        return self._parts.core.member.pop_refusal()
+
+    def _check(self, partition: AssignedPartition | None = None) -> None:
+        """Raise the errors that the user must see before a delivery.
+
+        With a ``partition`` only that partition's error counts, not those of other partitions.
+        """
+        # The order is by how much an error stops. A closed consumer comes first. A fatal error of
+        # the group is raised by every receive until the next subscription. A refusal
+        # (errors/refusals.py) may be lifted, so one receive raises it and the next one goes on
+        # waiting. Last comes the error of a partition, which is raised once. position() passes its
+        # partition: it leaves the refusal, and the errors of other partitions, to the receives.
+        if self._closed:
+            raise trio.ClosedResourceError("this consumer is closed")
+        if (fatal := self._fatal()) is not None:
+            raise again(fatal)
+        if partition is None and (refusal := self._pop_refusal()) is not None:
+            raise again(refusal)
+        if (late := self._unsubscribe_error) is not None:
+            self._unsubscribe_error = None
+            raise late
+        if (
+            error := (self._assignment if partition is None else partition).pop_error()
+        ) is not None:
+            raise error
 
     def _give_up_receives(self) -> None:
         self._check_receive()

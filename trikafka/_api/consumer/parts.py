@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import trio
@@ -14,14 +14,13 @@ from ..._managers.cluster.metadata import read_metadata
 from ..._managers.group.listener_invoker import RebalanceListenerInvoker
 from ..._managers.group.membership_events import MembershipEvents
 from ..._managers.group.reconciler import Reconciler
-from ..._net.deadlines import Call, check_timeout, run_call
-from ..._state.arguments import checked_partition
+from ..._net.deadlines import Call
 from ..._state.assignors import Assignor
 from ..._state.consumer.assignment import Assignment
 from ...config import ConsumerConfig
 from ...errors import ErrorCode, TrikafkaError, from_code
 from ...hooks import answers
-from ...interfaces import ConsumerContext, Found, RebalanceListener
+from ...interfaces import ConsumerContext, RebalanceListener
 from ...types import PartitionInfo, TopicPartition
 from ..client.codecs import codecs_of
 from ..client.context import Context
@@ -33,8 +32,6 @@ from .group import ConsumerGroup
 from .receiving import Readers
 from .streams import Streams
 from .watchdog import Watchdog
-
-T = TypeVar("T")
 
 
 class ConsumerParts(Context[ConsumerConfig]):
@@ -149,32 +146,6 @@ class ConsumerParts(Context[ConsumerConfig]):
 
     # --- requests to the cluster ---
 
-    async def ask(
-        self,
-        name: str,
-        attempt: Callable[[Call], Awaitable[T]],
-        timeout: float | None,
-        check_open: Callable[[], None],
-    ) -> T:
-        """Run one API call under its deadline."""
-        check_timeout(timeout, 0.0)
-        check_open()
-        return await run_call(
-            name, attempt, config=self.config, timeout=timeout, recover=self._recover
-        )
-
-    def look_up(self, wanted: Mapping[TopicPartition, int]) -> Callable[[Call], Awaitable[Found]]:
-        """Return the attempt of a look-up of offsets."""
-        todo = {checked_partition(tp): int(what) for tp, what in wanted.items()}
-        found: Found = {}
-
-        async def attempt(call: Call) -> Found:
-            if not todo:
-                await trio.lowlevel.checkpoint()
-            return await self.offsets.look_up(call, todo, found)
-
-        return attempt
-
     async def partitions_of(self, call: Call, topic: str) -> list[PartitionInfo]:
         """Return the partitions of a topic; empty if it is unknown."""
         info = await call.step(f"look up topic {topic!r}", lambda: self.metadata.topic(topic))
@@ -208,7 +179,8 @@ class ConsumerParts(Context[ConsumerConfig]):
             if not t.internal
         }
 
-    def _recover(self, error: TrikafkaError) -> None:
+    def recover(self, error: TrikafkaError) -> None:
+        """Request what a failed attempt shows to be out of date: the metadata, the coordinator."""
         if error.refresh_metadata:
             self.metadata.request_update()
         if error.refresh_coordinator and self.config.group_id is not None:
