@@ -81,6 +81,7 @@ class Consumer(Generic[Key, Value]):
         self._config = parts.config
         self._subscription = core.subscription
         self._assignment = core.assignment
+        self._member = core.member
         self._signals = core.signals
         self._leaving = Leaving(parts)
         self._closed = False  # for the user; never set back
@@ -671,7 +672,7 @@ class Consumer(Generic[Key, Value]):
             ConfigurationError: The consumer has no ``group_id``.
         """
         self._commits()
-        identity = self._parts.core.member.identity
+        identity = self._member.identity
         assert self._config.group_id is not None
         if not (self._subscription.grouped and identity.joined):
             return GroupMetadata(self._config.group_id)
@@ -688,7 +689,7 @@ class Consumer(Generic[Key, Value]):
         """
         if not self._subscription.grouped:
             return None
-        who, member = self.group_metadata(), self._parts.core.member
+        who, member = self.group_metadata(), self._member
         return GroupMembership(
             who.group_id,
             who.generation,
@@ -776,7 +777,7 @@ class Consumer(Generic[Key, Value]):
 
     def _check_membership(self) -> None:
         """Raise unless the member may commit now."""
-        member = self._parts.core.member
+        member = self._member
         if not self._subscription.grouped:
             return
         if member.state is MemberState.STALE:
@@ -1168,10 +1169,6 @@ class Consumer(Generic[Key, Value]):
         """Return the error that stopped the whole group's work, if there is one."""
         return None if self._parts.group.membership is None else self._parts.group.membership.fatal
 
-    def _pop_refusal(self) -> TrikafkaError | None:
-        """Return why the group refuses the member now; one call raises it."""
-        return self._parts.core.member.pop_refusal()
-
     def _check(self, partition: AssignedPartition | None = None) -> None:
         """Raise the errors that the user must see before a delivery.
 
@@ -1186,7 +1183,11 @@ class Consumer(Generic[Key, Value]):
             raise trio.ClosedResourceError("this consumer is closed")
         if (fatal := self._fatal()) is not None:
             raise again(fatal)
-        if partition is None and (refusal := self._pop_refusal()) is not None:
+        if (
+            partition is None
+            and self._member.refusal is not None
+            and (refusal := self._member.pop_refusal()) is not None
+        ):
             raise again(refusal)
         if (late := self._unsubscribe_error) is not None:
             self._unsubscribe_error = None

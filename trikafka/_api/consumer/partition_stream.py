@@ -36,6 +36,7 @@ from .reader import PartitionReader
 from .turns import TURN, TURN_BYTES, record_iterator
 
 if TYPE_CHECKING:
+    from .core import ConsumerCore
     from .streams import Streams
 
 _log = logging.getLogger("trikafka.streams")
@@ -59,6 +60,7 @@ class PartitionStream(Generic[Key, Value]):
         "_assigned",
         "_behind",
         "_busy",
+        "_core",
         "_cursor",
         "_entered",
         "_last_seen",
@@ -72,9 +74,14 @@ class PartitionStream(Generic[Key, Value]):
     )
 
     def __init__(
-        self, streams: Streams, assigned: AssignedPartition, reader: PartitionReader
+        self,
+        streams: Streams,
+        core: ConsumerCore,
+        assigned: AssignedPartition,
+        reader: PartitionReader,
     ) -> None:
         self._streams = streams
+        self._core = core
         self._assigned = assigned
         self._reader = reader
         self._cursor: Cursor | None = None
@@ -125,7 +132,7 @@ class PartitionStream(Generic[Key, Value]):
                 if now - self._last_seen >= TURN:
                     self._last_seen = now
                     self._warned.forget()
-                    self._streams.check_session(now)
+                    self._core.poll_timer.check_session(now)
                     await trio.lowlevel.checkpoint()
                     self._records.turn_begun()
                 else:
@@ -171,7 +178,7 @@ class PartitionStream(Generic[Key, Value]):
         cursor = self._cursor
         if cursor is not None and cursor.live:
             self._last_seen = trio.current_time()
-            self._streams.check_session(self._last_seen)
+            self._core.poll_timer.check_session(self._last_seen)
             if cursor.live:
                 return cursor.take()
         self._came_back()
@@ -182,10 +189,10 @@ class PartitionStream(Generic[Key, Value]):
         self._claim()
         if (error := self._assigned.pop_error()) is not None:
             raise error
-        while self._streams.has_records(self._assigned):
+        while self._core.buffer.has(self._assigned):
             if (batch := self._reader.next_batch_nowait()) is not None:
                 return self._begin_records(batch)
-        self._streams.found_nothing(self._assigned, waits=False)
+        self._core.buffer.ask(self._assigned, waits=False)
         raise trio.WouldBlock
 
     def _begin_records(self, batch: RecordBatch) -> AnyRecord:
@@ -227,9 +234,7 @@ class PartitionStream(Generic[Key, Value]):
         try:
             with trio.CancelScope(shield=True):  # what has been delivered must not be lost
                 while (
-                    rows < max_rows
-                    and size < max_bytes
-                    and self._streams.has_records(self._assigned)
+                    rows < max_rows and size < max_bytes and self._core.buffer.has(self._assigned)
                 ):
                     further = await self._reader.further_batch()
                     # Another task left the stream: the partition's next reader gets all of this.
@@ -317,7 +322,7 @@ class PartitionStream(Generic[Key, Value]):
         if self.ended:
             await trio.lowlevel.checkpoint()
             return
-        signal = self._streams.signal(self._assigned)
+        signal = self._core.stream_signal(self._assigned)
         while not self.ended:
             await signal.wait()
 
@@ -398,7 +403,7 @@ class PartitionStream(Generic[Key, Value]):
         """
         if self._busy or self._resting or self._assigned.paused or not self._attended:
             return None
-        if not self._assigned.progress.in_hand and not self._streams.has_records(self._assigned):
+        if not self._assigned.progress.in_hand and not self._core.buffer.has(self._assigned):
             return None
         return self._last_seen
 
@@ -503,7 +508,7 @@ class PartitionStream(Generic[Key, Value]):
         self._claim()
         self._last_seen = trio.current_time()
         self._warned.forget()
-        self._streams.check_session(self._last_seen)
+        self._core.poll_timer.check_session(self._last_seen)
         self._release()
         self._assigned.came_back()
 
@@ -514,8 +519,8 @@ class PartitionStream(Generic[Key, Value]):
         """
         self._came_back()
         self._task = trio.lowlevel.current_task()
-        streams, assigned = self._streams, self._assigned
-        if streams.has_records(assigned) or self.ended:
+        streams, core, assigned = self._streams, self._core, self._assigned
+        if core.buffer.has(assigned) or self.ended:
             await trio.lowlevel.checkpoint()
         else:  # a wait lets other tasks run
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -525,8 +530,8 @@ class PartitionStream(Generic[Key, Value]):
             return None
         self._claim()
         self._busy = True
-        streams.receive_begun()
-        signal = streams.signal(assigned)
+        core.assignment.receive_begun()
+        signal = core.stream_signal(assigned)
         try:
             while True:
                 streams.check()
@@ -535,8 +540,8 @@ class PartitionStream(Generic[Key, Value]):
                 if (error := assigned.pop_error()) is not None:
                     await trio.lowlevel.cancel_shielded_checkpoint()
                     raise error
-                if not streams.has_records(assigned):
-                    streams.found_nothing(assigned, waits=True)
+                if not core.buffer.has(assigned):
+                    core.buffer.ask(assigned, waits=True)
                     await signal.wait()
                     self._records.turn_begun()
                 elif (batch := await self._reader.next_batch()) is not None:
@@ -548,8 +553,8 @@ class PartitionStream(Generic[Key, Value]):
         finally:
             self._busy = False
             self._last_seen = trio.current_time()
-            streams.stopped_waiting(assigned)
-            streams.receive_ended()
+            core.buffer.stop_waiting(assigned)
+            core.assignment.receive_ended()
 
 
 class StreamBatches(Generic[Key, Value]):

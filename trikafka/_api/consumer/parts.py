@@ -29,7 +29,7 @@ from ..client.service import Service
 from .builtin import ConsumerBuiltin, ConsumerClient
 from .core import ConsumerCore
 from .group import ConsumerGroup
-from .receiving import Readers
+from .reader import Readers
 from .streams import Streams
 from .watchdog import Watchdog
 

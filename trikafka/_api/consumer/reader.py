@@ -27,7 +27,7 @@ from functools import partial
 
 import trio
 
-from ..._state.consumer.assignment import AssignedPartition
+from ..._state.consumer.assignment import AssignedPartition, Assignment
 from ..._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
 from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
@@ -269,3 +269,28 @@ class PartitionReader:
         if not head:
             partition.passed_over(limit)
         return head or None
+
+
+class Readers:
+    """The readers of the assigned partitions, made on first use."""
+
+    def __init__(self, config: ConsumerConfig, buffer: FetchBuffer, codecs: Codecs) -> None:
+        self._buffer = buffer
+        self._decoder = BatchDecoder(config, codecs)
+        self._readers: dict[AssignedPartition, PartitionReader] = {}
+
+    def of(self, partition: AssignedPartition) -> PartitionReader:
+        """Return the reader of a partition."""
+        reader = self._readers.get(partition)
+        if reader is None:
+            reader = self._readers[partition] = PartitionReader(
+                partition, self._buffer, self._decoder
+            )
+        return reader
+
+    def forget_others(self, assignment: Assignment) -> None:
+        """Drop the readers of partitions that are no longer assigned."""
+        mine = set(assignment)
+        self._readers = {
+            partition: reader for partition, reader in self._readers.items() if partition in mine
+        }

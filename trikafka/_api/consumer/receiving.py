@@ -20,11 +20,10 @@ from ..._state.consumer.assignment import AssignedPartition, Assignment
 from ..._state.consumer.fetch_buffer import FetchBuffer
 from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
-from ..._wire.compression import Codecs
 from ...config import ConsumerConfig
 from ...errors import CorruptRecordError, PluginError
 from ...types import AnyRecord, TopicPartition
-from .reader import BatchDecoder, PartitionReader
+from .reader import PartitionReader, Readers
 from .turns import TURN, TURN_BYTES, record_iterator
 
 _BUSY = (
@@ -35,70 +34,11 @@ Until = Mapping[TopicPartition, int]
 Ready = tuple[PartitionReader, RecordBatch[Any, Any]]
 
 
-class Readers:
-    """The readers of the assigned partitions, made on first use."""
-
-    def __init__(self, config: ConsumerConfig, buffer: FetchBuffer, codecs: Codecs) -> None:
-        self._buffer = buffer
-        self._decoder = BatchDecoder(config, codecs)
-        self._readers: dict[AssignedPartition, PartitionReader] = {}
-
-    def of(self, partition: AssignedPartition) -> PartitionReader:
-        """Return the reader of a partition."""
-        reader = self._readers.get(partition)
-        if reader is None:
-            reader = self._readers[partition] = PartitionReader(
-                partition, self._buffer, self._decoder
-            )
-        return reader
-
-    def forget_others(self, assignment: Assignment) -> None:
-        """Drop the readers of partitions that are no longer assigned."""
-        mine = set(assignment)
-        self._readers = {
-            partition: reader for partition, reader in self._readers.items() if partition in mine
-        }
-
-
-class ReceiveTurn:
-    """The permission to receive: for one task at a time.
-
-    No receive may begin while the consumer unsubscribes, or while other tasks use streams.
-    """
-
-    def __init__(self, claim: Callable[[], None]) -> None:
-        self._claim_records = claim
-        self._taken = False
-        self._closed_to: str | None = None
-
-    def close(self, why: str | None) -> None:
-        """Let no receive begin, because of ``why``; ``None`` permits them again."""
-        self._closed_to = why
-
-    def check(self) -> None:
-        """Raise :exc:`trio.BusyResourceError` if no receive may begin now."""
-        if self._taken:
-            raise trio.BusyResourceError(_BUSY)
-        if self._closed_to is not None:
-            raise trio.BusyResourceError(self._closed_to)
-
-    def claim(self) -> None:
-        """Raise as :meth:`check`, and if streams read the partitions now."""
-        self.check()
-        self._claim_records()
-
-    def __enter__(self) -> None:
-        self._taken = True
-
-    def __exit__(self, *_: object) -> None:
-        self._taken = False
-
-
 class Receiver:
     """Delivery of the assigned partitions' records, in turns; one task at a time.
 
-    ``check`` raises the errors that the user must see before a delivery. ``claim`` raises if
-    streams read the partitions now.
+    ``check`` raises the errors that the user must see before a delivery. ``end_streams`` lets a
+    receive read the partitions that streams have read, and raises while other tasks use those.
     """
 
     def __init__(
@@ -111,7 +51,7 @@ class Receiver:
         poll_timer: PollTimer,
         arrived: Signal,
         check: Callable[[], None],
-        claim: Callable[[], None],
+        end_streams: Callable[[], None],
     ) -> None:
         self._max_poll_records = config.max_poll_records
         self._assignment = assignment
@@ -121,7 +61,10 @@ class Receiver:
         self._poll_timer = poll_timer
         self._check = check
         self._arrived = arrived  # there may be something to receive
-        self._turn = ReceiveTurn(claim)
+        self._end_streams = end_streams
+        self._receiving = False  # a task is in a receive
+        # The reason why no receive may begin now: the consumer unsubscribes.
+        self._stopped: str | None = None
         # The partitions of the records that were delivered last.
         self._in_hand: list[AssignedPartition] = []
         # The reader of the batch that is delivered record by record.
@@ -132,7 +75,20 @@ class Receiver:
 
     def stop(self, why: str | None) -> None:
         """Let no receive begin, because of ``why``; ``None`` permits them again."""
-        self._turn.close(why)
+        self._stopped = why
+
+    def _check_turn(self) -> None:
+        """Raise :exc:`trio.BusyResourceError` if no receive may begin now."""
+        if self._receiving:
+            raise trio.BusyResourceError(_BUSY)
+        if self._stopped is not None:
+            raise trio.BusyResourceError(self._stopped)
+
+    def _claim(self) -> None:
+        """Raise as :meth:`_check_turn`, and if other tasks use streams."""
+        self._check_turn()
+        if self._buffer.by_stream:
+            self._end_streams()
 
     # --- record by record ---
 
@@ -172,7 +128,7 @@ class Receiver:
 
         Raises :exc:`trio.WouldBlock` if not, or if a rebalance has to be served first.
         """
-        self._turn.claim()
+        self._claim()
         cursor, now = self._cursor, trio.current_time()
         if cursor is not None:
             self._poll_timer.polled(now)
@@ -263,22 +219,24 @@ class Receiver:
         batches = [batch]
         rows, size, last_yield = len(batch), batch.nbytes, trio.current_time()
         since = size  # the last turn of others, in bytes
-        with self._turn, trio.CancelScope(shield=True):
-            while (
-                rows < max_rows
-                and size < max_bytes
-                and (further := await self._further()) is not None
-            ):
-                batches.append(further)
-                rows, size, since = (
-                    rows + len(further),
-                    size + further.nbytes,
-                    since + further.nbytes,
-                )
-                if since >= TURN_BYTES or trio.current_time() - last_yield >= TURN:
-                    await trio.lowlevel.checkpoint()
-                    last_yield = trio.current_time()
-                    since = 0
+        self._receiving = True
+        try:
+            with trio.CancelScope(shield=True):
+                while (
+                    rows < max_rows
+                    and size < max_bytes
+                    and (further := await self._further()) is not None
+                ):
+                    batches.append(further)
+                    rows += len(further)
+                    size += further.nbytes
+                    since += further.nbytes
+                    if since >= TURN_BYTES or trio.current_time() - last_yield >= TURN:
+                        await trio.lowlevel.checkpoint()
+                        last_yield = trio.current_time()
+                        since = 0
+        finally:
+            self._receiving = False
         return batches
 
     async def _further(self) -> RecordBatch[Any, Any] | None:
@@ -321,7 +279,7 @@ class Receiver:
 
     def batch_nowait(self, until: Until | None = None) -> RecordBatch[Any, Any]:
         """Return the next batch if one is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
-        self._turn.claim()
+        self._claim()
         self._begin(trio.current_time())
         self._release()
         self._assignment.limit(until)
@@ -354,21 +312,22 @@ class Receiver:
             await trio.lowlevel.checkpoint_if_cancelled()
         now = self._turn_begun()
         try:
-            self._turn.claim()
+            self._claim()
             self._begin(now)
         # The error will be raised again at the next call: a loop that calls at once must not keep
         # other tasks from running.
         except Exception:
             await trio.lowlevel.cancel_shielded_checkpoint()
             raise
-        with self._turn:
-            self._assignment.receive_begun()
-            try:
-                self._release()
-                return await self._next_ready(now, deadline, until, stop)
-            finally:
-                self._assignment.receive_ended()
-                self._polled(trio.current_time())
+        self._receiving = True
+        self._assignment.receive_begun()
+        try:
+            self._release()
+            return await self._next_ready(now, deadline, until, stop)
+        finally:
+            self._receiving = False
+            self._assignment.receive_ended()
+            self._polled(trio.current_time())
 
     async def _next_ready(
         self, now: float, deadline: float, until: Until | None, stop: Callable[[], bool] | None
@@ -419,7 +378,7 @@ class Receiver:
 
         Counts as a poll: what was delivered before is processed.
         """
-        self._turn.check()
+        self._check_turn()
         self._release()
         self._begin(trio.current_time())
         self._buffer.begin()

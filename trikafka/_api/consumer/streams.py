@@ -23,7 +23,6 @@ from typing import Any, Generic, Protocol, Self
 import trio
 
 from ..._managers.group.listener_invoker import RebalanceListenerInvoker
-from ..._net.signal import Signal
 from ..._state.consumer.assignment import AssignedPartition
 from ...config import ConsumerConfig
 from ...errors import PartitionNotOwnedError, TrikafkaError
@@ -31,7 +30,7 @@ from ...errors.copies import again
 from ...types import Key, OffsetAndMetadata, TopicPartition, Value
 from .core import ConsumerCore
 from .partition_stream import PartitionStream
-from .receiving import Readers
+from .reader import Readers
 
 _log = logging.getLogger("trikafka.streams")
 _FIRST_LOOK, _LAST_LOOK = 0.001, 0.05  # seconds
@@ -84,9 +83,6 @@ class StreamedConsumer(Protocol):
     def _fatal(self) -> TrikafkaError | None:
         """Return the error that stopped the whole group's work, if there is one."""
 
-    def _pop_refusal(self) -> TrikafkaError | None:
-        """Return why the group refuses the member now; one call raises it."""
-
 
 class Streams:
     """All streams of one consumer, and the task that iterates over ``partitions()``."""
@@ -103,6 +99,8 @@ class Streams:
         self._readers = readers
         self._invoker = invoker
         self._open: dict[AssignedPartition, PartitionStream[Any, Any]] = {}
+        #: The partitions that are read as streams: a view.
+        self.partitions: Collection[AssignedPartition] = self._open.keys()
         self._new: deque[PartitionStream[Any, Any]] = deque()  # not yet yielded
         self._iteration: PartitionStreams[Any, Any] | None = None
         self._iterating = False  # a task waits in partitions()
@@ -110,7 +108,6 @@ class Streams:
         # The streams that made the member leave, and whose handlers have not asked for more since.
         self._stuck: set[PartitionStream[Any, Any]] = set()
         self._back = trio.Event()
-        self.check_session = core.poll_timer.check_session
         if config.leave_when_stuck:
             core.poll_timer.watch_streams(self)
         core.on_assigned(lambda assignment: self._forget_others(set(assignment)))
@@ -120,11 +117,6 @@ class Streams:
         self._consumer = consumer
 
     # --- for receives and for leaving ---
-
-    @property
-    def partitions(self) -> Collection[AssignedPartition]:
-        """The partitions that are read as streams."""
-        return self._open.keys()
 
     def give_way(self) -> None:
         """End all streams for a receive or a new iteration.
@@ -230,7 +222,7 @@ class Streams:
                 if assigned not in self._open and assigned.owned and not assigned.awaits_callback:
                     self._core.stream_signal(assigned)
                     stream = self._open[assigned] = PartitionStream(
-                        self, assigned, self._readers.of(assigned)
+                        self, self._core, assigned, self._readers.of(assigned)
                     )
                     self._new.append(stream)
         while self._new:
@@ -344,33 +336,8 @@ class Streams:
 
         The streams end without it: their partitions are lost.
         """
-        assert self._consumer is not None
-        if (refusal := self._consumer._pop_refusal()) is not None:
+        if (refusal := self._core.member.pop_refusal()) is not None:
             raise refusal
-
-    def has_records(self, assigned: AssignedPartition) -> bool:
-        """Return whether records of a partition can be delivered now."""
-        return self._core.buffer.has(assigned)
-
-    def found_nothing(self, assigned: AssignedPartition, *, waits: bool) -> None:
-        """Request records of a partition even if the buffer is crowded."""
-        self._core.buffer.ask(assigned, waits=waits)
-
-    def stopped_waiting(self, assigned: AssignedPartition) -> None:
-        """Note that no task waits for records of a partition any more."""
-        self._core.buffer.stop_waiting(assigned)
-
-    def signal(self, assigned: AssignedPartition) -> Signal:
-        """Return the signal of a partition's stream."""
-        return self._core.stream_signal(assigned)
-
-    def receive_begun(self) -> None:
-        """Note that a task waits for records."""
-        self._core.assignment.receive_begun()
-
-    def receive_ended(self) -> None:
-        """Note that a task has stopped waiting for records."""
-        self._core.assignment.receive_ended()
 
     def left(self, stream: PartitionStream[Any, Any]) -> None:
         """Forget a stream: its partition may be read in another way."""

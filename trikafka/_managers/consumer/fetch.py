@@ -60,6 +60,7 @@ class Fetcher:
         self._start_soon = start_soon
         # Notified when something may have become fetchable.
         self._wake = fetchable
+        self._assignment = assignment
         self._missing = MissingPartitions(metadata, subscription, assignment)
         resets = Resets(config)
         self._plan = FetchPlan(assignment, buffer)
@@ -171,7 +172,8 @@ class Fetcher:
         if joined - {mine} or (self._plan.leaderless and not self._watching):
             # The tasks of other brokers may be waiting.
             self._wake.notify()
-        self._validator.start(self._start_soon)
+        if self._assignment.unvalidated:
+            self._validator.start(self._start_soon)
 
     async def _fetch_from(self, node_id: int) -> None:
         retry, session = Retry(self._config), self._plan.sessions[node_id]

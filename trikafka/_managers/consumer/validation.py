@@ -54,8 +54,8 @@ class PositionValidator:
         self.last_error: TrikafkaError | None = None  # the error of the last attempt, if it failed
 
     def start(self, start_soon: StartSoon) -> None:
-        """Start the task, if there is something to validate and it does not run."""
-        if self._assignment.unvalidated and not self._running:
+        """Start the task, unless it runs."""
+        if not self._running:
             self._running = True
             start_soon(self._run)
 

@@ -132,8 +132,8 @@ class Member:
         self.hindrance: TrikafkaError | None = None
         #: When the member tries again to join, after a refusal.
         self.next_attempt = -math.inf
-        #: The refusal that one receive raises.
-        self._refusal: TrikafkaError | None = None
+        #: The refusal that no receive has raised yet; :meth:`pop_refusal` takes it.
+        self.refusal: TrikafkaError | None = None
         self._on_settled: list[Callable[[], object]] = []
 
     @property
@@ -207,7 +207,7 @@ class Member:
 
         The member tries again at ``next_attempt``.
         """
-        self.hindrance = self._refusal = error
+        self.hindrance = self.refusal = error
         self.next_attempt = next_attempt
 
     def unhindered(self) -> None:
@@ -215,13 +215,13 @@ class Member:
 
         The member is in its group, or has nothing to do there.
         """
-        self.hindrance = self._refusal = None
+        self.hindrance = self.refusal = None
         self.next_attempt = -math.inf
 
     def pop_refusal(self) -> TrikafkaError | None:
         """Return the refusal that no receive has raised yet, once."""
-        refusal = self._refusal
-        self._refusal = None
+        refusal = self.refusal
+        self.refusal = None
         return refusal
 
     def forget(self, *, keep_id: bool = False) -> None:
