@@ -12,7 +12,7 @@ import trio
 from netting import config
 from trio.testing import MockClock as Clock
 
-from trikafka._net.deadlines import GRACE, Call, check_timeout, run_call
+from trikafka._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from trikafka._net.retry import backoff
 from trikafka.errors import (
     KafkaConnectionError,
@@ -39,7 +39,7 @@ class Attempts:
         self.times: list[float] = []
         self.limits: list[float] = []
 
-    async def __call__(self, call: Call) -> Any:
+    async def __call__(self, call: RunningCall) -> Any:
         number = len(self.times)
         self.times.append(trio.current_time())
         self.limits.append(call.step_limit)
@@ -138,7 +138,7 @@ async def test_zero_timeout_with_an_error_ends_at_once(autojump_clock: Clock) ->
 
 
 async def test_series_of_quick_steps_is_not_cut(autojump_clock: Clock) -> None:
-    async def attempt(call: Call) -> str:
+    async def attempt(call: RunningCall) -> str:
         for _ in range(10):
             await call.step("a step", partial(trio.sleep, 0.02))
         return "all ten"
@@ -151,7 +151,7 @@ async def test_series_of_quick_steps_is_not_cut(autojump_clock: Clock) -> None:
 async def test_stuck_step_overshoots_by_grace_at_most(
     autojump_clock: Clock, timeout: float
 ) -> None:
-    async def attempt(call: Call) -> None:
+    async def attempt(call: RunningCall) -> None:
         await call.step("quick", partial(trio.sleep, 0.9 * timeout))
         await call.step("stuck", trio.sleep_forever)
 
@@ -161,7 +161,7 @@ async def test_stuck_step_overshoots_by_grace_at_most(
 
 
 async def test_clock_is_read_only_after_a_failure(autojump_clock: Clock) -> None:
-    async def attempt(call: Call) -> str:
+    async def attempt(call: RunningCall) -> str:
         await trio.sleep(5)  # not a step, so it is not cut
         return "late"
 
@@ -216,7 +216,7 @@ async def test_patience_does_not_exceed_the_limit(autojump_clock: Clock) -> None
 
 
 async def test_another_error_renews_the_patience(autojump_clock: Clock) -> None:
-    async def attempt(call: Call) -> str:
+    async def attempt(call: RunningCall) -> str:
         now = trio.current_time()
         if now > 5:
             return "it appeared"

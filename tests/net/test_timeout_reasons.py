@@ -11,7 +11,7 @@ from netting import Parts, config, open_parts
 from trio.testing import MockClock as Clock
 
 from trikafka._net import reasons
-from trikafka._net.deadlines import Call, run_call
+from trikafka._net.deadlines import RunningCall, run_call
 from trikafka._net.retry import Retry
 from trikafka.errors import (
     KafkaConnectionError,
@@ -37,7 +37,7 @@ def root(error: BaseException) -> BaseException:
 async def timed_out(
     parts: Parts, work: Callable[[], Awaitable[Any]], timeout: float, what: str = "a step"
 ) -> KafkaTimeoutError:
-    async def attempt(call: Call) -> Any:
+    async def attempt(call: RunningCall) -> Any:
         return await call.step(what, work)
 
     with pytest.raises(KafkaTimeoutError) as caught:
@@ -126,7 +126,7 @@ async def test_connection_made_at_last_is_no_cause(autojump_clock: Clock) -> Non
 
 
 async def test_cut_attempt_does_not_hide_the_last_error(autojump_clock: Clock) -> None:
-    async def attempt(call: Call) -> None:
+    async def attempt(call: RunningCall) -> None:
         if call.attempts < 3:
             raise from_code(6, "t-0")
         await call.step("a step", trio.sleep_forever)
@@ -138,7 +138,7 @@ async def test_cut_attempt_does_not_hide_the_last_error(autojump_clock: Clock) -
 
 
 async def test_attempt_with_its_full_time_is_the_cause(autojump_clock: Clock) -> None:
-    async def attempt(call: Call) -> None:
+    async def attempt(call: RunningCall) -> None:
         if call.attempts == 1:
             raise from_code(6, "t-0")
         await call.step("a step", trio.sleep_forever)
@@ -154,7 +154,7 @@ async def test_attempt_with_its_full_time_is_the_cause(autojump_clock: Clock) ->
 
 
 async def test_call_without_steps_has_its_cause(autojump_clock: Clock) -> None:
-    async def attempt(call: Call) -> None:
+    async def attempt(call: RunningCall) -> None:
         with trio.move_on_after(call.left):
             try:
                 await trio.sleep_forever()

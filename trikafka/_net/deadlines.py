@@ -35,7 +35,7 @@ T = TypeVar("T")
 GRACE = 0.025
 
 
-def _no_calls() -> dict[int, list[Call]]:
+def _no_calls() -> dict[int, list[RunningCall]]:
     return {}
 
 
@@ -99,7 +99,7 @@ def _says_so(error: Exception | None, waiting_for: str) -> bool:
     )
 
 
-class Call:
+class RunningCall:
     """An API call in progress: its name, limit, attempts and last error.
 
     Made by :func:`run_call` alone.
@@ -233,7 +233,7 @@ class Call:
 
 async def run_call(
     name: str,
-    attempt: Callable[[Call], Awaitable[T]],
+    attempt: Callable[[RunningCall], Awaitable[T]],
     *,
     config: ClientConfig,
     timeout: float | None = None,
@@ -258,7 +258,7 @@ async def run_call(
     """
     limit = check_timeout(timeout, config.default_api_timeout_ms / 1000)
     with reasons.reasoning() as reason:
-        call = Call(name, limit, config.request_timeout_ms / 1000, reason)
+        call = RunningCall(name, limit, config.request_timeout_ms / 1000, reason)
         all_calls = _under_way.get()
         mine = all_calls.setdefault(id(config), [])
         mine.append(call)
@@ -270,14 +270,14 @@ async def run_call(
                 del all_calls[id(config)]
 
 
-def calls_under_way(config: ClientConfig) -> list[Call]:
+def calls_under_way(config: ClientConfig) -> list[RunningCall]:
     """Return the API calls in progress of the client that has this ``config``."""
     return list(_under_way.get().get(id(config), ()))
 
 
 async def _run(
-    call: Call,
-    attempt: Callable[[Call], Awaitable[T]],
+    call: RunningCall,
+    attempt: Callable[[RunningCall], Awaitable[T]],
     config: ClientConfig,
     recover: Callable[[TrikafkaError], None] | None,
 ) -> T:

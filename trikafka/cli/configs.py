@@ -22,13 +22,13 @@ _kind = click.argument("kind", type=click.Choice(_TYPES), metavar="|".join(_TYPE
 _name = click.argument("name", required=False)
 
 
-class _Verbs(Suggesting):
+class _ConfigVerbs(Suggesting):
     words = MappingProxyType(
         {"show": "get", "list": "get", "describe": "get", "alter": "set", "delete": "set"}
     )
 
 
-@click.group(cls=_Verbs)
+@click.group(cls=_ConfigVerbs)
 @common_options
 def command(common: Common) -> None:
     """Show or change settings of topics, brokers and groups."""

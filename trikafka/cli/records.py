@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from ..types import TopicPartition
 
 
-class _Verbs(Suggesting):
+class _RecordVerbs(Suggesting):
     words = MappingProxyType({"remove": "delete", "purge": "delete", "truncate": "delete"})
     otherwise = "'trikafka consume' prints records, 'trikafka produce' writes them"
 
 
-@click.group(cls=_Verbs)
+@click.group(cls=_RecordVerbs)
 @common_options
 def command(common: Common) -> None:
     """Delete the oldest records of topics."""

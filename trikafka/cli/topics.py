@@ -30,7 +30,7 @@ _topic_option = click.option(
 )
 
 
-class _Verbs(Suggesting):
+class _TopicVerbs(Suggesting):
     """A group that accepts ``topics --create --topic x`` for ``topics create --topic x``."""
 
     words = MappingProxyType(
@@ -45,7 +45,7 @@ class _Verbs(Suggesting):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_Verbs, invoke_without_command=True)
+@click.group(cls=_TopicVerbs, invoke_without_command=True)
 @output_option
 @common_options
 def command(common: Common, output: str) -> None:

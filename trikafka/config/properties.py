@@ -15,7 +15,7 @@ from typing import Any
 from ..errors import ConfigurationError
 from . import java_properties
 from .clients import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
-from .property_names import RULES, Rule, is_for_librdkafka, rule_of
+from .property_names import RULES, PropertyRule, is_for_librdkafka, rule_of
 from .secrets import holds_secret, plain, secret
 from .security_properties import NAMES, take_security
 from .setting import Setting, nearest, settings_of, unknown
@@ -155,11 +155,11 @@ def _name_the_level(rest: MutableMapping[str, Any]) -> list[str]:
     return []
 
 
-def _rule(name: str) -> Rule:
-    return rule_of(name) or Rule()
+def _rule(name: str) -> PropertyRule:
+    return rule_of(name) or PropertyRule()
 
 
-def _faults(name: str, value: Any, rule: Rule) -> list[str]:
+def _faults(name: str, value: Any, rule: PropertyRule) -> list[str]:
     """Return the fault of a property that is refused, or whose value must be one of a few."""
     if rule.refused:
         return [f"{name!r} is not supported: {rule.why}"]
@@ -170,7 +170,7 @@ def _faults(name: str, value: Any, rule: Rule) -> list[str]:
     return [f"{name} must be {known}, which is what trikafka does, or be left out{instead}"]
 
 
-def _translated(name: str, value: Any, rule: Rule, found: Setting) -> Any:
+def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> Any:
     """Return a property's value as its setting's; ``None`` stands for the default."""
     if rule.values and (text := plain(str(value)).lower()) in rule.values:
         return rule.values[text]

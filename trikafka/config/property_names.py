@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 
-class Rule(NamedTuple):
+class PropertyRule(NamedTuple):
     """What becomes of one property.
 
     Attributes:
@@ -39,20 +39,20 @@ class Rule(NamedTuple):
         return self.setting is None and not self.refused and not self.only
 
 
-def _to(setting: str, values: Mapping[str, Any] | None = None, **how: Any) -> Rule:
-    return Rule(setting, values=values or {}, **how)
+def _to(setting: str, values: Mapping[str, Any] | None = None, **how: Any) -> PropertyRule:
+    return PropertyRule(setting, values=values or {}, **how)
 
 
-def _ignored(why: str) -> Rule:
-    return Rule(why=why)
+def _ignored(why: str) -> PropertyRule:
+    return PropertyRule(why=why)
 
 
-def _refused(why: str) -> Rule:
-    return Rule(why=why, refused=True)
+def _refused(why: str) -> PropertyRule:
+    return PropertyRule(why=why, refused=True)
 
 
-def _anyway(*values: str, why: str = "") -> Rule:
-    return Rule(only=values, why=why)
+def _anyway(*values: str, why: str = "") -> PropertyRule:
+    return PropertyRule(only=values, why=why)
 
 
 _ADDRESSES = _ignored("all addresses of a name are tried, of both families")
@@ -94,7 +94,7 @@ _OAUTH = "org.apache.kafka.common.security.oauthbearer"
 _OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer{}.OAuthBearerLoginCallbackHandler"
 
 #: librdkafka's, which Java's client does not have.
-LIBRDKAFKA: Mapping[str, Rule] = {
+LIBRDKAFKA: Mapping[str, PropertyRule] = {
     "api.version.fallback.ms": _VERSIONS,
     "api.version.request": _VERSIONS,
     "api.version.request.timeout.ms": _VERSIONS,
@@ -222,7 +222,7 @@ LIBRDKAFKA: Mapping[str, Rule] = {
     "topic.metadata.refresh.sparse": _METADATA,
 }
 #: Java's, and those that Java's client and librdkafka have in common.
-JAVA: Mapping[str, Rule] = {
+JAVA: Mapping[str, PropertyRule] = {
     "auto.include.jmx.reporter": _METRICS,
     "auto.offset.reset": _to("auto_offset_reset", _RESETS),
     "bootstrap.controllers": _refused("give bootstrap.servers: calls go to brokers"),
@@ -297,7 +297,7 @@ JAVA: Mapping[str, Rule] = {
     "use.latest.version": _APP_SERIALIZATION,
 }
 #: Keywords of aiokafka and kafka-python.
-PYTHON: Mapping[str, Rule] = {
+PYTHON: Mapping[str, PropertyRule] = {
     "api_version": _VERSIONS,
     "bootstrap_timeout_ms": _ignored("opening a client takes at most default_api_timeout_ms"),
     "consumer_timeout_ms": _ignored("receive_batch(timeout=...) has a limit"),
@@ -317,7 +317,7 @@ PYTHON: Mapping[str, Rule] = {
     "socks5_proxy": _DIAL,
     "topics": _refused("give open_consumer() the topics as arguments"),
 }
-RULES: Mapping[str, Rule] = {**LIBRDKAFKA, **JAVA, **PYTHON}
+RULES: Mapping[str, PropertyRule] = {**LIBRDKAFKA, **JAVA, **PYTHON}
 
 
 def _dotted(name: str) -> str:
@@ -346,7 +346,7 @@ _OF_JAVA = frozenset(
 )
 
 
-def rule_of(name: str) -> Rule | None:
+def rule_of(name: str) -> PropertyRule | None:
     """Return what becomes of a property; ``None`` if the table does not have it.
 
     Dots and underscores are the same.

@@ -21,7 +21,7 @@ from ..._managers.cluster.builtin import Builtin
 from ..._managers.cluster.client_instance_id import ClientInstanceId
 from ..._managers.cluster.metadata import read_metadata
 from ..._managers.commits.commit import Commits
-from ..._net.deadlines import Call, check_timeout, run_call
+from ..._net.deadlines import RunningCall, check_timeout, run_call
 from ..._net.gather import all_of
 from ..._state.group.member import Member
 from ..._wire.extra_messages import ConsumerGroupDescribeRequest
@@ -284,7 +284,7 @@ class Admin:
         When cancelled, nothing has changed.
         """
 
-        async def attempt(call: Call) -> dict[str, list[PartitionInfo]]:
+        async def attempt(call: RunningCall) -> dict[str, list[PartitionInfo]]:
             request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
             response = await call.step("list the topics", lambda: self._metadata.ask_any(request))
             topics = sorted(
@@ -320,7 +320,7 @@ class Admin:
         """
         chosen = names_of("topics", topics)
 
-        async def attempt(call: Call) -> dict[str, dict[str, str | None]]:
+        async def attempt(call: RunningCall) -> dict[str, dict[str, str | None]]:
             if not chosen:
                 await trio.lowlevel.checkpoint()
                 return {}
@@ -360,7 +360,7 @@ class Admin:
         chosen = checked_resources(resources)
         found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
 
-        async def attempt(call: Call) -> dict[ConfigResource, dict[str, ConfigEntry]]:
+        async def attempt(call: RunningCall) -> dict[ConfigResource, dict[str, ConfigEntry]]:
             await self._configs.describe(call, chosen, found, documentation=documentation)
             return {one: found[one] for one in chosen}
 
@@ -395,7 +395,7 @@ class Admin:
         left = checked_changes(changes)
         failed: dict[str, TrikafkaError] = {}
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             await self._configs.alter(call, left, failed, validate_only=validate_only)
 
         await self._call("alter_configs", attempt, timeout)
@@ -413,7 +413,7 @@ class Admin:
         When cancelled, nothing has changed.
         """
 
-        async def attempt(call: Call) -> ClusterDescription:
+        async def attempt(call: RunningCall) -> ClusterDescription:
             seen = await call.step("describe the cluster", self._metadata.refresh)
             nodes = tuple(seen.nodes[number] for number in sorted(seen.nodes))
             return ClusterDescription(seen.cluster_id, seen.controller_node, nodes)
@@ -441,7 +441,7 @@ class Admin:
         todo = messages.wanted_offsets(wanted)
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
 
-        async def attempt(call: Call) -> dict[TopicPartition, ListedOffset | None]:
+        async def attempt(call: RunningCall) -> dict[TopicPartition, ListedOffset | None]:
             if not todo:
                 await trio.lowlevel.checkpoint()
             await self._offsets.look_up(call, todo, found)
@@ -475,14 +475,14 @@ class Admin:
         found: dict[TopicPartition, int] = {}
         failed: dict[TopicPartition, TrikafkaError] = {}
 
-        async def ask(call: Call, node: Node, partitions: list[TopicPartition]) -> None:
+        async def ask(call: RunningCall, node: Node, partitions: list[TopicPartition]) -> None:
             request = delete_records_request(limits, partitions, int(call.step_limit * 1000))
             response = await call.step(
                 f"DeleteRecords to {node}", lambda: self._brokers.request(node, request)
             )
             read_low_watermarks(response, found, failed)
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             failed.clear()
             todo = [tp for tp in limits if tp not in found]
             await at_leaders(call, self._metadata, todo, partial(ask, call))
@@ -525,7 +525,7 @@ class Admin:
         chosen = names_of("group_ids", group_ids)
         found: dict[str, GroupDescription] = {}
 
-        async def attempt(call: Call) -> dict[str, GroupDescription]:
+        async def attempt(call: RunningCall) -> dict[str, GroupDescription]:
             await self._at_coordinators(
                 call,
                 [group for group in chosen if group not in found],
@@ -632,7 +632,7 @@ class Admin:
         left = set(messages.partitions_of(partitions))
         failed: dict[TopicPartition, TrikafkaError] = {}
 
-        async def delete(call: Call, node: Node, groups: list[str]) -> None:
+        async def delete(call: RunningCall, node: Node, groups: list[str]) -> None:
             request = delete_offsets_request(group, left)
             response = await call.step(
                 f"OffsetDelete to {node}", lambda: self._brokers.request(node, request)
@@ -643,7 +643,7 @@ class Admin:
                     f"the response to OffsetDelete leaves out {min(left)}, which was asked for"
                 )
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             if left:
                 await self._at_coordinators(call, [group], partial(delete, call))
             else:
@@ -671,7 +671,7 @@ class Admin:
         left: Left = dict.fromkeys(names_of("group_ids", group_ids))
         failed: dict[str, TrikafkaError] = {}
 
-        async def delete(call: Call, node: Node, groups: list[str]) -> None:
+        async def delete(call: RunningCall, node: Node, groups: list[str]) -> None:
             request = DeleteGroupsRequest(groups_names=groups)
             response = await self._ask_to_change(
                 call, f"DeleteGroups to {node}", node, request, left, groups
@@ -679,7 +679,7 @@ class Admin:
             outcomes = [AdminOutcome(r.group_id, r.error_code, None) for r in response.results]
             self._settle("group", groups, outcomes, left, failed, call)
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             await self._at_coordinators(call, list(left), partial(delete, call))
 
         await self._call("delete_groups", attempt, timeout, list(left))
@@ -741,7 +741,7 @@ class Admin:
         found: dict[str, TransactionDescription] = {}
         failed: dict[str, TrikafkaError] = {}
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             await self._transactions.described(call, chosen, found, failed)
 
         await self._call(
@@ -773,7 +773,9 @@ class Admin:
         chosen = messages.partitions_of(partitions)
         found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
 
-        async def attempt(call: Call) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
+        async def attempt(
+            call: RunningCall,
+        ) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
             await self._transactions.producers(call, chosen, found)
             return {tp: found[tp] for tp in chosen}
 
@@ -805,7 +807,7 @@ class Admin:
         check_seconds(longer_than)
         before_ms = int((time.time() - longer_than) * 1000)
 
-        async def attempt(call: Call) -> list[HangingTransaction]:
+        async def attempt(call: RunningCall) -> list[HangingTransaction]:
             response = await call.step(
                 "list the topics",
                 lambda: self._metadata.ask_any(partial(messages.topics_request, chosen)),
@@ -918,7 +920,7 @@ class Admin:
     async def _call(
         self,
         name: str,
-        attempt: Callable[[Call], Awaitable[T]],
+        attempt: Callable[[RunningCall], Awaitable[T]],
         timeout: float | None,
         coordinated: Iterable[str] = (),
         kind: CoordinatorKind = CoordinatorKind.GROUP,
@@ -946,7 +948,7 @@ class Admin:
         left: Left = dict.fromkeys(topics)
         failed: dict[str, TrikafkaError] = {}
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             if not left:
                 await trio.lowlevel.checkpoint()
                 return
@@ -966,7 +968,13 @@ class Admin:
             raise messages.first_of(failed, "topic")
 
     async def _ask_to_change(
-        self, call: Call, step: str, node: Node, message: Any, left: Left, names: Iterable[str]
+        self,
+        call: RunningCall,
+        step: str,
+        node: Node,
+        message: Any,
+        left: Left,
+        names: Iterable[str],
     ) -> Any:
         """Send a change of ``names``.
 
@@ -994,7 +1002,7 @@ class Admin:
         outcomes: Iterable[AdminOutcome],
         left: Left,
         failed: dict[str, TrikafkaError],
-        call: Call,
+        call: RunningCall,
     ) -> None:
         """Remove from ``left`` what is done or has failed finally.
 
@@ -1037,7 +1045,7 @@ class Admin:
         if passing is not None:
             raise passing
 
-    async def _controller(self, call: Call) -> Node:
+    async def _controller(self, call: RunningCall) -> Node:
         seen = self._metadata.snapshot
         if call.attempts > 1 or seen.controller_node is None:
             seen = await call.step("find the controller", self._metadata.refresh)
@@ -1046,7 +1054,7 @@ class Admin:
             raise from_code(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
         return node
 
-    async def _list_groups(self, call: Call) -> list[GroupListing]:
+    async def _list_groups(self, call: RunningCall) -> list[GroupListing]:
         seen = await call.step("look up the brokers", self._metadata.refresh)
         found: dict[str, GroupListing] = {}
 
@@ -1060,11 +1068,13 @@ class Admin:
         await all_of([partial(ask, node) for node in seen.nodes.values()])
         return sorted(found.values(), key=lambda group: group.group_id)
 
-    async def _at_coordinators(self, call: Call, groups: list[str], ask: AskCoordinator) -> None:
+    async def _at_coordinators(
+        self, call: RunningCall, groups: list[str], ask: AskCoordinator
+    ) -> None:
         await at_coordinators(call, self._coordinators, CoordinatorKind.GROUP, groups, ask)
 
     async def _describe(
-        self, call: Call, found: dict[str, GroupDescription], node: Node, groups: list[str]
+        self, call: RunningCall, found: dict[str, GroupDescription], node: Node, groups: list[str]
     ) -> None:
         request = DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
         response = await call.step(
@@ -1083,7 +1093,9 @@ class Admin:
         if failure is not None:
             raise failure
 
-    async def _name_other_protocols(self, call: Call, found: dict[str, GroupDescription]) -> None:
+    async def _name_other_protocols(
+        self, call: RunningCall, found: dict[str, GroupDescription]
+    ) -> None:
         """Correct groups of other protocols, which DescribeGroups reports as dead.
 
         The list of groups has their real state.
@@ -1101,7 +1113,7 @@ class Admin:
             await self._at_coordinators(call, modern, partial(self._describe_modern, call, found))
 
     async def _describe_modern(
-        self, call: Call, found: dict[str, GroupDescription], node: Node, groups: list[str]
+        self, call: RunningCall, found: dict[str, GroupDescription], node: Node, groups: list[str]
     ) -> None:
         """Describe groups of the consumer protocol (KIP-848)."""
         request = ConsumerGroupDescribeRequest(

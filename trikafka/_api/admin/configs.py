@@ -13,7 +13,7 @@ import trio
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
 from ..._net.brokers import Brokers
-from ..._net.deadlines import Call
+from ..._net.deadlines import RunningCall
 from ..._net.gather import all_of
 from ...errors import (
     ConfigurationError,
@@ -305,7 +305,7 @@ class ConfigCalls:
 
     async def describe(
         self,
-        call: Call,
+        call: RunningCall,
         resources: Sequence[ConfigResource],
         found: dict[ConfigResource, dict[str, ConfigEntry]],
         *,
@@ -329,7 +329,7 @@ class ConfigCalls:
 
     async def alter(
         self,
-        call: Call,
+        call: RunningCall,
         left: Changes,
         failed: dict[str, TrikafkaError],
         *,
@@ -377,13 +377,15 @@ class ConfigCalls:
             await trio.lowlevel.checkpoint()
         await all_of([partial(ask, node_id, part) for node_id, part in places.items()])
 
-    async def _request(self, call: Call, name: str, node_id: int | None, request: Any) -> Any:
+    async def _request(
+        self, call: RunningCall, name: str, node_id: int | None, request: Any
+    ) -> Any:
         if node_id is None:
             return await call.step(name, lambda: self._metadata.ask_any(lambda: request))
         node = await self._broker(call, node_id)
         return await call.step(f"{name} to {node}", lambda: self._brokers.request(node, request))
 
-    async def _broker(self, call: Call, node_id: int) -> Node:
+    async def _broker(self, call: RunningCall, node_id: int) -> Node:
         seen = self._metadata.snapshot
         if node_id not in seen.nodes:
             seen = await call.step("look up the brokers", self._metadata.refresh)

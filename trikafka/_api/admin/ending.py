@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from ..._managers.producer import transaction_messages as messages
-from ..._net.deadlines import Call
+from ..._net.deadlines import RunningCall
 from ..._state.producer.sequences import ProducerIdentity
 from ..._state.producer.transaction_proofs import Proof, proof_of
 from ...error_codes import ErrorCode
@@ -52,7 +52,7 @@ class TransactionEnd:
         # An attempt may have been carried out, though no response said so.
         self.in_doubt = False
 
-    async def attempt(self, call: Call) -> None:
+    async def attempt(self, call: RunningCall) -> None:
         """Ask the coordinator once."""
         names = [self._transaction.transactional_id]
         await at_coordinators(
@@ -63,7 +63,7 @@ class TransactionEnd:
             lambda node, _: self._ask(call, node),
         )
 
-    async def _ask(self, call: Call, node: Node) -> None:
+    async def _ask(self, call: RunningCall, node: Node) -> None:
         transaction = self._transaction
         identity = ProducerIdentity(transaction.producer_id, transaction.epoch)
         request = messages.end(

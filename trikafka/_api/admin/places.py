@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 import trio
 
-from ..._net.deadlines import Call
+from ..._net.deadlines import RunningCall
 from ..._net.gather import all_of
 from ...errors import TrikafkaError
 from ...interfaces import CoordinatorKind, CoordinatorManager, MetadataManager
@@ -20,7 +20,7 @@ AskLeader: TypeAlias = Callable[[Node, list[TopicPartition]], Awaitable[None]]
 
 
 async def at_coordinators(
-    call: Call,
+    call: RunningCall,
     coordinators: CoordinatorManager,
     kind: CoordinatorKind,
     keys: list[str],
@@ -42,7 +42,10 @@ async def at_coordinators(
 
 
 async def at_leaders(
-    call: Call, metadata: MetadataManager, partitions: Iterable[TopicPartition], ask: AskLeader
+    call: RunningCall,
+    metadata: MetadataManager,
+    partitions: Iterable[TopicPartition],
+    ask: AskLeader,
 ) -> None:
     """Find the leaders of partitions, and ask each about its own partitions.
 

@@ -18,7 +18,7 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
-from ..._net.deadlines import Call
+from ..._net.deadlines import RunningCall
 from ..._net.gather import all_of
 from ...errors import (
     ConfigurationError,
@@ -100,7 +100,7 @@ class TransactionLookups:
         self._metadata = metadata
         self._coordinators = coordinators
 
-    async def listed(self, call: Call, filters: Filters) -> list[TransactionListing]:
+    async def listed(self, call: RunningCall, filters: Filters) -> list[TransactionListing]:
         """Return the transactions of all coordinators, by name."""
         seen = await call.step("look up the brokers", self._metadata.refresh)
         found: dict[str, TransactionListing] = {}
@@ -124,7 +124,7 @@ class TransactionLookups:
 
     async def described(
         self,
-        call: Call,
+        call: RunningCall,
         names: Sequence[str],
         found: dict[str, TransactionDescription],
         failed: dict[str, TrikafkaError],
@@ -161,7 +161,7 @@ class TransactionLookups:
 
     async def producers(
         self,
-        call: Call,
+        call: RunningCall,
         partitions: Iterable[TopicPartition],
         found: dict[TopicPartition, tuple[ProducerDescription, ...]],
     ) -> None:
@@ -189,7 +189,7 @@ class TransactionLookups:
 
         await at_leaders(call, self._metadata, [tp for tp in partitions if tp not in found], ask)
 
-    async def abort(self, call: Call, tp: TopicPartition, start_offset: int) -> None:
+    async def abort(self, call: RunningCall, tp: TopicPartition, start_offset: int) -> None:
         """Write the marker that ends the transaction at that offset."""
         found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
         await self.producers(call, [tp], found)
@@ -228,7 +228,7 @@ class HangingSearch:
     partitions: list[TopicPartition]
     before_ms: int
 
-    async def attempt(self, call: Call) -> list[HangingTransaction]:
+    async def attempt(self, call: RunningCall) -> list[HangingTransaction]:
         """Return transactions that are open in a partition and unknown to every coordinator."""
         # Partitions and coordinators are asked one after the other, so a transaction may end in
         # between. Such a one looks hanging: the partition still had it open, the coordinator no
@@ -275,7 +275,7 @@ class HangingSearch:
         return sorted(hanging, key=lambda each: (each.partition, each.start_offset))
 
     async def _open(
-        self, call: Call, partitions: Iterable[TopicPartition]
+        self, call: RunningCall, partitions: Iterable[TopicPartition]
     ) -> list[tuple[TopicPartition, ProducerDescription]]:
         found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
         await self.lookups.producers(call, partitions, found)

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from ..._managers.group.listener_invoker import check_listener
-from ..._net.deadlines import Call, check_timeout, run_call
+from ..._net.deadlines import RunningCall, check_timeout, run_call
 from ..._state.arguments import ToCommit, checked_partition, offsets_to_commit, topic_names
 from ..._state.consumer.assignment import AssignedPartition
 from ..._state.consumer.subscription import Mode
@@ -819,7 +819,7 @@ class Consumer(Generic[Key, Value]):
                 self._open()
             return position
 
-        async def attempt(call: Call) -> int:
+        async def attempt(call: RunningCall) -> int:
             await trio.lowlevel.checkpoint()
             try:
                 return await call.step(f"position of {partition}", known)
@@ -978,7 +978,7 @@ class Consumer(Generic[Key, Value]):
         todo = {checked_partition(tp): int(what) for tp, what in wanted.items()}
         found: Found = {}
 
-        async def attempt(call: Call) -> Found:
+        async def attempt(call: RunningCall) -> Found:
             if not todo:
                 await trio.lowlevel.checkpoint()
             return await self._parts.offsets.look_up(call, todo, found)
@@ -986,7 +986,7 @@ class Consumer(Generic[Key, Value]):
         return await self._ask(name, attempt, timeout)
 
     async def _ask(
-        self, name: str, attempt: Callable[[Call], Awaitable[T]], timeout: float | None
+        self, name: str, attempt: Callable[[RunningCall], Awaitable[T]], timeout: float | None
     ) -> T:
         """Run one call to the cluster under its deadline."""
         check_timeout(timeout, 0.0)

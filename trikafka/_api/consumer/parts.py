@@ -14,7 +14,7 @@ from ..._managers.cluster.metadata import read_metadata
 from ..._managers.group.listener_invoker import RebalanceListenerInvoker
 from ..._managers.group.membership_events import MembershipEvents
 from ..._managers.group.reconciler import Reconciler
-from ..._net.deadlines import Call
+from ..._net.deadlines import RunningCall
 from ..._state.assignors import Assignor
 from ..._state.consumer.assignment import Assignment
 from ...config import ConsumerConfig
@@ -146,14 +146,14 @@ class ConsumerParts(Context[ConsumerConfig]):
 
     # --- requests to the cluster ---
 
-    async def partitions_of(self, call: Call, topic: str) -> list[PartitionInfo]:
+    async def partitions_of(self, call: RunningCall, topic: str) -> list[PartitionInfo]:
         """Return the partitions of a topic; empty if it is unknown."""
         info = await call.step(f"look up topic {topic!r}", lambda: self.metadata.topic(topic))
         return (
             [] if info is None else [info.partitions[number] for number in sorted(info.partitions)]
         )
 
-    async def ids_of(self, call: Call, topics: list[str]) -> dict[str, UUID | None]:
+    async def ids_of(self, call: RunningCall, topics: list[str]) -> dict[str, UUID | None]:
         """Look up the current ids of the topics that exist."""
         snapshot = await call.step(
             f"look up the ids of {', '.join(topics)}", lambda: self.metadata.refresh(topics)
@@ -168,7 +168,7 @@ class ConsumerParts(Context[ConsumerConfig]):
                 ids[name] = topic_id if topic_id is not None and topic_id.int else None
         return ids
 
-    async def all_topics(self, call: Call) -> dict[str, list[PartitionInfo]]:
+    async def all_topics(self, call: RunningCall) -> dict[str, list[PartitionInfo]]:
         """Return all topics that are not internal."""
         request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
         response: Any = await call.step("list the topics", lambda: self.metadata.ask_any(request))

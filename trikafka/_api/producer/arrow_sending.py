@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from ..._managers.producer.outcomes import settled
-from ..._net.deadlines import Call, run_call
+from ..._net.deadlines import RunningCall, run_call
 from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._wire import _implementation
@@ -260,7 +260,7 @@ class ArrowSending:
         Raises :exc:`KafkaTimeoutError` if none could be taken for ``max_block_ms``.
         """
 
-        async def attempt(call: Call) -> TakenRows:
+        async def attempt(call: RunningCall) -> TakenRows:
             if not self._manager.knows(self._topic, group.partition):
                 await self._learn(call, group.partition)
             call.blame(
@@ -291,7 +291,7 @@ class ArrowSending:
                 timeout=limit,
             )
 
-    async def _learn(self, call: Call, partition: int | None) -> None:
+    async def _learn(self, call: RunningCall, partition: int | None) -> None:
         await call.step(
             f"metadata of {self._topic!r}", lambda: self._manager.learn(self._topic, partition)
         )

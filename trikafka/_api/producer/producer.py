@@ -16,7 +16,7 @@ import trio
 from ..._managers.cluster.client_instance_id import ClientInstanceId
 from ..._managers.producer.produce import Fields, level_of
 from ..._managers.producer.transaction_signals import ProducerTransactionSignals
-from ..._net.deadlines import GRACE, Call, check_timeout, run_call
+from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.signal import Signal
 from ..._state.arguments import HeaderPairs, check_target, plain
 from ..._state.producer.accumulator import Partitioner
@@ -523,7 +523,7 @@ class Producer:
             joins()
             return cast("Ack | None", self._manager.append_admitted(*record))
 
-        async def attempt(call: Call) -> Ack:
+        async def attempt(call: RunningCall) -> Ack:
             if not self._manager.knows(topic, partition):
                 await call.step(
                     f"metadata of {topic!r}", lambda: self._manager.learn(topic, partition)
@@ -602,7 +602,7 @@ class Producer:
         self._check_open()
         topic = check_target(topic, None)
 
-        async def attempt(call: Call) -> list[PartitionInfo]:
+        async def attempt(call: RunningCall) -> list[PartitionInfo]:
             info = await call.step(f"metadata of {topic!r}", lambda: self._metadata.topic(topic))
             if info is None:
                 return []

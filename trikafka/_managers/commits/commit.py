@@ -16,8 +16,7 @@ import trio
 
 from ..._net import reasons
 from ..._net.brokers import Brokers
-from ..._net.deadlines import Call as RunningCall
-from ..._net.deadlines import run_call
+from ..._net.deadlines import RunningCall, run_call
 from ..._net.portions import PORTION, portions
 from ..._state.group.member import Member, MemberIdentity
 from ...config import ClientConfig

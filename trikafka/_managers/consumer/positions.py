@@ -15,7 +15,7 @@ from functools import partial
 
 import trio
 
-from ..._net.deadlines import Call
+from ..._net.deadlines import RunningCall
 from ..._net.gather import all_of
 from ..._net.portions import PORTION, portions
 from ..._net.reasons import WaitContext, adopt, failed
@@ -167,7 +167,9 @@ class Positions:
         the coordinator, and no partition waits for the leader of another one, which may be silent
         for long.
         """
-        call = Call("positions", self._config.default_api_timeout, self._config.request_timeout)
+        call = RunningCall(
+            "positions", self._config.default_api_timeout, self._config.request_timeout
+        )
         asked = {
             partition: partition.reset for partition in unlocated if partition.reset is not None
         }
@@ -179,7 +181,7 @@ class Positions:
 
     async def _go_on(
         self,
-        call: Call,
+        call: RunningCall,
         fresh: list[AssignedPartition],
         unlocated: _Asked,
         failures: _AttemptFailures,
@@ -201,7 +203,7 @@ class Positions:
 
     async def _reset(
         self,
-        call: Call,
+        call: RunningCall,
         resets: Mapping[AssignedPartition, OffsetSpec | OffsetReset],
         unlocated: _Asked,
         failures: _AttemptFailures,
@@ -236,7 +238,7 @@ class Positions:
         return None
 
     async def _from_commits(
-        self, call: Call, fresh: list[AssignedPartition], tickets: _Asked
+        self, call: RunningCall, fresh: list[AssignedPartition], tickets: _Asked
     ) -> list[AssignedPartition]:
         """Go to the committed offsets; return the partitions without one.
 
@@ -280,7 +282,7 @@ class Positions:
 
     async def _from_log(
         self,
-        call: Call,
+        call: RunningCall,
         wanted: dict[TopicPartition, int],
         asked: Mapping[TopicPartition, tuple[AssignedPartition, int]],
     ) -> None:

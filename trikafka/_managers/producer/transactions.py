@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import trio
 
-from ..._net.deadlines import Call, run_call
+from ..._net.deadlines import RunningCall, run_call
 from ..._net.gather import with_background
 from ..._net.retry import Retry
 from ..._net.singleflight import SingleFlight, StartSoon
@@ -108,7 +108,7 @@ class Transactions:
         """
         self._transaction.initializing()
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             await self._commit_prepared(call)
             identity = await call.step("InitProducerId", lambda: self._coordinator.initialize(None))
             self._transaction.initialized(identity)
@@ -116,7 +116,7 @@ class Transactions:
 
         await run_call("open", attempt, config=self._config, recover=self._coordinator.failed)
 
-    async def _commit_prepared(self, call: Call) -> None:
+    async def _commit_prepared(self, call: RunningCall) -> None:
         prepared = self._config.prepared
         if prepared is None:
             return
@@ -154,7 +154,7 @@ class Transactions:
             trio.ClosedResourceError: The producer is being closed.
         """
 
-        async def attempt(call: Call) -> int:
+        async def attempt(call: RunningCall) -> int:
             while (last := self._last_pending()) is not None:
                 if not last.done.is_set():
                     await self._await(call, last)
@@ -216,7 +216,7 @@ class Transactions:
         self._transaction.check("send_offsets")
         with self._offsets.call() as earlier:
 
-            async def attempt(call: Call) -> None:
+            async def attempt(call: RunningCall) -> None:
                 await call.wait(earlier)
                 with self._offsets.turn():
                     await self._send_offsets_once(call, number, offsets, group)
@@ -253,7 +253,7 @@ class Transactions:
 
     async def _send_offsets_once(
         self,
-        call: Call,
+        call: RunningCall,
         number: int,
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         group: Callable[[], GroupMetadata],
@@ -297,7 +297,7 @@ class Transactions:
         self._transaction.check("prepare")
         self._transaction.closing()
 
-        async def attempt(call: Call) -> PreparedTransaction:
+        async def attempt(call: RunningCall) -> PreparedTransaction:
             await self._flush(call, begun)
             return self._prepared(begun)
 
@@ -334,7 +334,7 @@ class Transactions:
         if closing := begun.pending is None and self._transaction.state is _S.IN_TRANSACTION:
             self._transaction.closing()
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             if begun.pending is None and self._transaction.state is _S.IN_TRANSACTION:
                 await self._flush(call, begun)
             await self._await(call, self._end(begun, commit=True), raises=True)
@@ -534,7 +534,7 @@ class Transactions:
         if self._transaction.state is not _S.IN_TRANSACTION:
             self._transaction.check("send_offsets")
 
-    async def _flush(self, call: Call, begun: Begun) -> None:
+    async def _flush(self, call: RunningCall, begun: Begun) -> None:
         """Wait until all records and offsets are delivered.
 
         Raises as soon as one of them is not, or an abort has begun.
@@ -551,7 +551,9 @@ class Transactions:
 
         await call.wait(lambda: with_background([watch], deliver))
 
-    async def _await(self, call: Call, pending: PendingEndTxn, *, raises: bool = False) -> None:
+    async def _await(
+        self, call: RunningCall, pending: PendingEndTxn, *, raises: bool = False
+    ) -> None:
         await call.wait(pending.settled)
         if raises:
             pending.will_be_reported()
