@@ -32,6 +32,7 @@ from .interfaces import (
     ExportFormat,
     ExportRunner,
     ManagerKind,
+    MembershipNews,
     MembershipObserver,
     Observer,
     ProduceManager,
@@ -54,7 +55,8 @@ _RENAMED: Mapping[type, Mapping[str, str]] = {
         "flush_batches": "hurry",
         "partitions_added": "admitted",
         "wait_none_in_flight": "landed",
-    }
+    },
+    MembershipNews: {"report": "tell"},
 }
 
 hookspec = pluggy.HookspecMarker(PROJECT)

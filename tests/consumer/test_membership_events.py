@@ -124,9 +124,21 @@ async def test_stale_member_rejoins_at_the_next_receive(
 def reported(kind: Any) -> MembershipEvent:
     """Return the event that observers get for a report of ``kind``."""
     seen: list[MembershipEvent] = []
-    MembershipEvents("g", Member(None), seen.append).tell(kind, "because")
+    MembershipEvents("g", Member(None), seen.append).report(kind, "because")
     (event,) = seen
     return event
+
+
+def test_report_works_by_its_old_name() -> None:
+    """A plugin's manager may call ``tell``, the name in the last release."""
+    seen: list[MembershipEvent] = []
+    events: Any = MembershipEvents("g", Member(None), seen.append)
+    with pytest.warns(DeprecationWarning, match="MembershipNews.tell is called report;") as caught:
+        events.tell("joined", "because")
+    assert [event.kind for event in seen] == ["joined"]
+    assert caught[0].filename == __file__
+    with pytest.raises(AttributeError, match="anything"):
+        events.anything  # noqa: B018
 
 
 def test_stale_equals_its_old_name_with_warning() -> None:

@@ -72,7 +72,9 @@ class CompressionCodec(Protocol):
 class MembershipNews(Protocol):
     """Notifications of a membership manager to the client's observers."""
 
-    def tell(self, kind: MembershipEventKind, reason: str, error: Exception | None = None) -> None:
+    def report(
+        self, kind: MembershipEventKind, reason: str, error: Exception | None = None
+    ) -> None:
         """Notify the observers of a change that has just happened, once per change.
 
         Args:

@@ -123,14 +123,14 @@ class ConsumerCore:
             return
         self.signals.deliver.notify()
         if partition is None:
-            for tell in self._on_news:
-                tell()
+            for notify in self._on_news:
+                notify()
             for signal in self._streams.values():
                 signal.notify()
 
     def _notify_assigned(self) -> None:
-        for tell in self._on_assigned:
-            tell(self.assignment)
+        for notify in self._on_assigned:
+            notify(self.assignment)
 
     def _drop(self, partition: AssignedPartition) -> None:
         self.buffer.drop(partition)

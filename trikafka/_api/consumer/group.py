@@ -81,12 +81,12 @@ class ConsumerGroup:
         self.events: MembershipEvents | None = None
         if config.group_id is not None:
             observers = context.observers
-            tell = (
+            watch = (
                 partial(observers.call, "membership_changed")
                 if observers.has("membership_changed")
                 else None
             )
-            self.events = MembershipEvents(config.group_id, core.member, tell)
+            self.events = MembershipEvents(config.group_id, core.member, watch)
         self.assignors: list[Assignor] = []
         self.commits: CommitManager | None = None
         self.auto_commit: AutoCommit | None = None

@@ -164,7 +164,7 @@ class ClassicMembership(MembershipBase):
                 peer_text(response.member_id),
                 ", the leader" if joined.is_leader else "",
             )
-            self._events.tell("joined", self._rejoin_reason.why)
+            self._events.report("joined", self._rejoin_reason.why)
             return joined
 
     async def _sync(self, joined: Joined) -> list[TopicPartition]:

@@ -259,7 +259,7 @@ class ConsumerHeartbeats:
                 response.member_epoch,
                 self._member_id,
             )
-            self._events.tell(
+            self._events.report(
                 "joined", f"the coordinator took the member in, in epoch {response.member_epoch}"
             )
             self._settled_at = trio.current_time() + _SETTLING_INTERVALS * self._interval

@@ -365,7 +365,7 @@ class MembershipBase(ABC):
         self._rejoin_reason.mark_removed(RejoinKind.FENCED, error)
         # A timeout here comes from the member's own clock: its session has ended.
         if news:
-            self._events.tell(
+            self._events.report(
                 "session_lost" if isinstance(error, RequestTimedOutError) else "fenced",
                 str(error),
                 error,
@@ -465,7 +465,7 @@ class MembershipBase(ABC):
         _log.error(text, self._group, error)
         self._stop_delivering()
         if isinstance(error, FencedInstanceIdError) and not self._rejoin_reason.removed:
-            self._events.tell("fenced", str(error), error)
+            self._events.report("fenced", str(error), error)
         self._wake()
         # No heartbeat is sent any more. The others need not wait for the session to end.
         if self._member.identity.joined:
@@ -543,7 +543,7 @@ class MembershipBase(ABC):
             )
         _log.warning("group %s: %s", self._group, why)
         self._rejoin_reason.mark_removed(RejoinKind.STALE)
-        self._events.tell("stale", why)
+        self._events.report("stale", why)
 
     async def _lose(self, state: MemberState) -> None:
         self._member.to(state)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..._state.group.member import Member, MemberIdentity
-from ...interfaces import CoordinatorKind
+from ...hooks import renamed_member
+from ...interfaces import CoordinatorKind, MembershipNews
 from ...types import MembershipEvent, MembershipEventKind, Node
 
 #: Called with each change.
@@ -57,7 +58,9 @@ class MembershipEvents:
         # True if the last report about the membership was that the member joined.
         self._inside = False
 
-    def tell(self, kind: MembershipEventKind, reason: str, error: Exception | None = None) -> None:
+    def report(
+        self, kind: MembershipEventKind, reason: str, error: Exception | None = None
+    ) -> None:
         """Report what has just happened to the member, or to its coordinator.
 
         The member still has the identity that the report names. A plugin's manager may still report
@@ -66,7 +69,7 @@ class MembershipEvents:
         if cast("str", kind) == "expelled":
             warnings.warn(_RENAMED, DeprecationWarning, stacklevel=2)
             kind = "stale"
-        self._report(kind, self._member.identity, reason, error)
+        self._notify(kind, self._member.identity, reason, error)
 
     def left(self, identity: MemberIdentity, reason: str, error: Exception | None = None) -> None:
         """Report that the member with this ``identity`` has left.
@@ -75,7 +78,7 @@ class MembershipEvents:
         the leave.
         """
         if self._inside:
-            self._report("left", identity, reason, error)
+            self._notify("left", identity, reason, error)
 
     def coordinator(self, kind: CoordinatorKind, key: str, node: Node | None) -> None:
         """Report that a coordinator was found at ``node``, or is not known any more (``None``).
@@ -85,14 +88,22 @@ class MembershipEvents:
         if (kind, key) != (CoordinatorKind.GROUP, self._group):
             return
         if node is None:
-            self.tell(
+            self.report(
                 "coordinator_lost",
                 "the coordinator moved or does not respond; it is looked up at its next use",
             )
         else:
-            self.tell("coordinator_found", f"broker {node.node_id} at {node} coordinates the group")
+            self.report(
+                "coordinator_found", f"broker {node.node_id} at {node} coordinates the group"
+            )
 
-    def _report(
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Return a member by its name in the last release, with a warning."""
+            return renamed_member(self, MembershipNews, name)
+
+    def _notify(
         self,
         kind: MembershipEventKind,
         identity: MemberIdentity,
