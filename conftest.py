@@ -153,13 +153,12 @@ def pytest_runtest_call(item: pytest.Item) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item) -> None:
-    """Restore the levels of the loggers.
+    """Restore the level of the loggers.
 
     A test may call the command with ``--debug`` in this process. Later tests would then see debug
     lines.
     """
-    for name in ("trikafka", "trikafka_export", "trikafka_spark"):
-        logging.getLogger(name).setLevel(logging.NOTSET)
+    logging.getLogger("trikafka").setLevel(logging.NOTSET)
 
 
 # Trio shuffles its runnable tasks, retries have jitter, and Hypothesis chooses examples. All three

@@ -1,4 +1,4 @@
-// A small HDFS, as Hadoop's own tests have it: HdfsServer DIRECTORY.
+// A small HDFS, as Hadoop's own tests have it: HdfsServer DIRECTORY [NAME=VALUE...], with further settings of Hadoop.
 //
 // Its files are below the directory. It prints the port of the name node, and ends when its input does.
 
@@ -11,6 +11,10 @@ public class HdfsServer {
         settings.set("hdfs.minidfs.basedir", given[0]);
         // Else the client waits half a second at the end of many a file for the report of the data node. Needs two of these.
         settings.setInt("dfs.namenode.file.close.num-committed-allowed", 1);
+        for (int i = 1; i < given.length; i++) {
+            String[] setting = given[i].split("=", 2);
+            settings.set(setting[0], setting[1]);
+        }
         MiniDFSCluster cluster = new MiniDFSCluster.Builder(settings).numDataNodes(2).build();
         cluster.waitActive();
         System.out.println(cluster.getNameNodePort());

@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -75,10 +75,15 @@ class HdfsServer:
 
 
 @contextmanager
-def hdfs_server(folder: Path) -> Iterator[HdfsServer]:
-    """Start an HDFS below the folder, and end it with the block."""
+def hdfs_server(folder: Path, *settings: str) -> Iterator[HdfsServer]:
+    """Start an HDFS below the folder, and end it with the block.
+
+    Args:
+        folder: An existing folder for its files.
+        settings: Further settings of Hadoop, as ``name=value``.
+    """
     command = _command(folder)
-    with _running(command, folder) as port:
+    with _running(command, folder, settings) as port:
         yield HdfsServer(port)
 
 
@@ -120,11 +125,11 @@ def _pages() -> Path:
 
 
 @contextmanager
-def _running(command: list[str], folder: Path) -> Iterator[int]:
+def _running(command: list[str], folder: Path, settings: Sequence[str] = ()) -> Iterator[int]:
     """Run the servers below a folder during the block; yield the port of the name node."""
     folder.mkdir(exist_ok=True)
     java, *arguments = command
-    whole = [java, f"-Djava.io.tmpdir={folder}", *arguments, str(folder / "hdfs")]
+    whole = [java, f"-Djava.io.tmpdir={folder}", *arguments, str(folder / "hdfs"), *settings]
     with (
         (folder / "said").open("w") as said,
         subprocess.Popen(

@@ -8,16 +8,27 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hdfs_server import hdfs_server
 from trikafka_export import hdfs_objects
 from trikafka_export.hdfs_objects import HdfsObjects
 from trikafka_export.object_address import ObjectAddress, ObjectStoreError
 from trikafka_export.object_store import ObjectStore
 from trikafka_export.objects import objects_at
+
+
+class Reader(io.BytesIO):
+    """An open file with a length, as the client's."""
+
+    def __len__(self) -> int:
+        return len(self.getbuffer())
+
+    def read_range(self, offset: int, length: int) -> bytes:
+        return self.getvalue()[offset : offset + length]
 
 
 class NameNode:
@@ -28,6 +39,8 @@ class NameNode:
         self.before: Callable[..., None] = lambda *call: None
         self.after: Callable[..., None] = lambda *call: None
         self.modified = 0
+        #: So many opened files are still without their last block.
+        self.unreported = 0
 
     def _folders(self, path: str) -> None:
         for folder in PurePosixPath(path).parents:
@@ -60,7 +73,10 @@ class NameNode:
         self.before("read", path)
         if path not in self.paths:
             raise FileNotFoundError(path)
-        return io.BytesIO(self.paths[path] or b"")
+        if self.unreported:
+            self.unreported -= 1
+            return Reader()
+        return Reader(self.paths[path] or b"")
 
     def create(self, path: str, options: Any) -> Any:
         self.before("create", path)
@@ -220,3 +236,43 @@ def test_request_with_lost_response_is_repeated(
     assert objects.read("_trikafka/plan-1.json") == b"1"
     assert not objects.put_new("_trikafka/plan-1.json", b"2")
     assert objects.begin("_trikafka/work/1/ledger", b"2") is None
+
+
+def test_file_without_its_last_block_is_opened_again(
+    node: NameNode, objects: HdfsObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A closed file looks empty until a data node has reported its block."""
+    monkeypatch.setattr(hdfs_objects, "_REPORT_PAUSE", 0)
+    objects.put_new("manifest", b"all of it")
+    node.unreported = 3
+    assert objects.read("manifest") == b"all of it"
+    node.unreported = 3
+    assert objects.part("manifest", 4, 9) == b"of it"
+    version = objects.begin("ledger", b"{}")
+    node.unreported = 3
+    body, found = objects.current("ledger")
+    assert (body, found.version) == (b"{}", version)
+
+
+def test_block_that_is_never_reported_is_an_error(
+    node: NameNode, objects: HdfsObjects, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hdfs_objects, "_REPORT_LIMIT", 0.01)
+    objects.put_new("manifest", b"all of it")
+    node.unreported = 1_000_000
+    with pytest.raises(ObjectStoreError, match="only 0 of 9 bytes can be read: no data node"):
+        objects.read("manifest")
+
+
+def test_late_report_of_a_block_hides_no_bytes(tmp_path: Path) -> None:
+    """The same with Hadoop's own name node, to which the data nodes report each two seconds."""
+    late = "dfs.blockreport.incremental.intervalMsec=2000"
+    with hdfs_server(tmp_path, late) as server:
+        objects = HdfsObjects(ObjectAddress.of(f"hdfs://{server.address}/late", {}))
+        names = [f"manifest-{number}" for number in range(4)]
+        plain = []
+        for name in names:
+            assert objects.put_new(name, b"all of it")
+            plain.append(server.read(f"/late/{name}"))
+        assert b"" in plain, "the client by itself sees a closed file as empty"
+        assert [objects.read(name) for name in names] == [b"all of it"] * 4

@@ -20,6 +20,15 @@ That package is a client of HDFS's own protocol, without Java and without libhdf
 # The response to a rename may be lost; ``hdfs-native`` then repeats the request, and the repetition
 # finds nothing under the old name. So after a failed rename the new name decides: if it exists with
 # our content, the rename was done.
+#
+# A closed file may look empty for a moment
+# -----------------------------------------
+#
+# A name node with dfs.namenode.file.close.num-committed-allowed above 0 lets a writer close a file
+# before a data node has reported its last block. Until the report, the locations of the blocks have
+# the file's length without that block, and 0 for a small file. Java's client asks a data node for
+# the rest; hdfs-native does not. The file's status has the whole length. So a reader compares the
+# two, and opens the file again until they agree.
 
 from __future__ import annotations
 
@@ -27,6 +36,7 @@ import contextlib
 import os
 import re
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
@@ -50,6 +60,9 @@ _ASIDE = "_trikafka/probe-"
 _AT_ONCE = 4 << 20
 #: The limit (seconds) of one call: hdfs-native itself waits without a limit for a silent name node.
 _ANSWER_LIMIT = 120.0
+#: The limit (seconds) of the wait for the report of a file's last block, and the time between two
+#: looks. A data node reports at once, or with its heartbeat each 3 s.
+_REPORT_LIMIT, _REPORT_PAUSE = 30.0, 0.02
 _FOLDER_MODE = 0o755
 #: An error of hdfs-native without a Python class of its own: the Java class, and the message before
 #: the stack trace.
@@ -272,8 +285,7 @@ class HdfsObjects(Objects):
         """Return the bytes of a file from ``start`` to before ``end``."""
 
         def read() -> bytes:
-            with self._client.read(self._path(name)) as file:
-                return bytes(file.read_range(start, end - start))
+            return bytes(self._opened(self._path(name), end).read_range(start, end - start))
 
         with self._said(name):
             return _within(read)
@@ -340,10 +352,25 @@ class HdfsObjects(Objects):
 
     def _read(self, path: str) -> bytes:
         def read() -> bytes:
-            with self._client.read(path) as file:
-                return bytes(file.read())
+            length = self._client.get_file_info(path).length
+            return bytes(self._opened(path, length).read())
 
         return _within(read)
+
+    def _opened(self, path: str, length: int) -> Any:
+        """Open a file of at least ``length`` bytes once its last block is reported.
+
+        Raises :exc:`TimeoutError` if no data node reports the block.
+        """
+        limit = time.monotonic() + _REPORT_LIMIT
+        while len(file := self._client.read(path)) < length:
+            if time.monotonic() > limit:
+                raise TimeoutError(
+                    f"only {len(file):,} of {length:,} bytes can be read: no data node has reported "
+                    f"the last block for {_REPORT_LIMIT:.0f} s"
+                )
+            time.sleep(_REPORT_PAUSE)
+        return file
 
     def _is_there(self, path: str) -> bool:
         try:

@@ -38,7 +38,7 @@ from trikafka import ExportError
 from .objects import Objects
 
 LOCK = "_trikafka/lock"
-_log = logging.getLogger("trikafka.spark")
+_log = logging.getLogger("trikafka.export")
 
 
 class Lease:

@@ -47,7 +47,7 @@ _FETCH_BYTES = 4 << 20
 #: How long (seconds) a worker of Spark keeps an idle client from one task, or micro-batch, to the
 #: next.
 KEPT_FOR = 30.0
-_log = logging.getLogger("trikafka.spark")
+_log = logging.getLogger("trikafka.export")
 
 
 class RangeRead(Protocol):

@@ -63,7 +63,7 @@ _LOOK_EVERY = 5.0
 #: How old (seconds) the client's last look at the topic's id may be when a range begins. Each look
 #: fetches all partitions of the topic: with thousands, it takes longer than a small range.
 _JUST_SEEN = 1.0
-_log = logging.getLogger("trikafka.spark")
+_log = logging.getLogger("trikafka.export")
 
 
 class NothingYet(Exception):

@@ -19,7 +19,7 @@ from trikafka.interfaces import ExportRunner
 from .sink_options import SinkOptions
 
 T = TypeVar("T")
-_log = logging.getLogger("trikafka.spark")
+_log = logging.getLogger("trikafka.export")
 #: How long a runner may take to stop (seconds): at the end, and when the export was cancelled.
 STOP_LIMIT, CANCELLED_LIMIT = 15.0, 2.0
 #: The names of the runners that a sink asks for.

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from .task import Stopper
 
 T = TypeVar("T")
-_log = logging.getLogger("trikafka.spark")
+_log = logging.getLogger("trikafka.export")
 #: How long a cancelled export waits for an object store to release the lock (seconds). A lock that
 #: is not released expires.
 _RELEASE_LIMIT = 0.8
