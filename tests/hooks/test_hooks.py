@@ -341,7 +341,12 @@ class HalfARunner:
     [
         ("trikafka_export_runner", ExportRunner, HalfARunner(), "run must be `async def`"),
         ("trikafka_export_runner", ExportRunner, object(), "it has no check, close, run, start"),
-        ("trikafka_export_format", ExportFormat, object(), "it has no sink"),
+        (
+            "trikafka_export_format",
+            ExportFormat,
+            object(),
+            "it has no files, name, option_names, table",
+        ),
         ("trikafka_command", Subcommand, object(), "it has no help, load, name"),
     ],
 )

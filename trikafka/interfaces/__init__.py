@@ -25,7 +25,15 @@ from .context import (
     Partitioner,
     ProducerContext,
 )
-from .export import ExportFormat, ExportRunner, RangeTask
+from .export import (
+    ExportFormat,
+    ExportRunner,
+    FileFormat,
+    FileShape,
+    FileWriter,
+    RangeTask,
+    TableLog,
+)
 from .export_report import Exporter, ExportProgress, ExportResult
 from .listeners import (
     ConnectionObserver,
@@ -100,6 +108,9 @@ __all__ = [
     "ExportRunner",
     "ExportStage",
     "ExportState",
+    "FileFormat",
+    "FileShape",
+    "FileWriter",
     "Exporter",
     "FetchManager",
     "Found",
@@ -130,6 +141,7 @@ __all__ = [
     "Sink",
     "SinkReport",
     "Subcommand",
+    "TableLog",
     "TableRows",
     "TakenRows",
     "TopicInfo",

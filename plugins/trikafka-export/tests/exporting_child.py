@@ -17,6 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import trio
+from lines_format import LinesFormat
 
 import trikafka
 from trikafka import ExportProgress
@@ -55,6 +56,8 @@ async def main(servers: str, topic: str, destination: str, stage: str, options: 
             if gap > 0.02:
                 longest = max(longest, gap - (waited_for_cpu() - waited))
 
+    given = json.loads(options)
+    plugins = [LinesFormat()] if given.get("format") == LinesFormat.name else []
     async with trio.open_nursery() as nursery:
         nursery.start_soon(tick)
         result = await trikafka.export(
@@ -64,7 +67,8 @@ async def main(servers: str, topic: str, destination: str, stage: str, options: 
             group_id=f"group-{topic}",
             max_records_per_file=500,
             on_progress=tell,
-            sink_options={"master": "local[2]", **(json.loads(options) or {"spark_above": 0})},
+            sink_options={"master": "local[2]", **(given or {"spark_above": 0})},
+            plugins=plugins,
         )
         nursery.cancel_scope.cancel()
     print("rows", result.rows)

@@ -15,7 +15,7 @@ from known_topics import add_records
 from s3_server import s3_server
 from test_lake_setup import begun
 from trikafka_export.destination import store_of
-from trikafka_export.sink import ParquetSink
+from trikafka_export.sink import FileSink
 
 import trikafka
 from trikafka import ConfigurationError, ExportError
@@ -53,7 +53,7 @@ async def test_folder_in_a_table_is_refused(iceberg: Path, tmp_path: Path) -> No
         before = sorted(table.rglob("*"))
         for place, lies in ((table, "is"), (table / "data" / "new", f"lies in {table}, which is")):
             with pytest.raises(ConfigurationError) as caught:
-                async with ParquetSink(place):
+                async with FileSink(place):
                     pass
             assert str(caught.value).startswith(f"{place} {lies} {says}")
         assert [
@@ -62,13 +62,13 @@ async def test_folder_in_a_table_is_refused(iceberg: Path, tmp_path: Path) -> No
             if path.suffix == ".parquet" or path.name == "_trikafka"
         ] == []
         assert set(before) <= set(table.rglob("*"))
-    async with ParquetSink(iceberg.parent / "beside"):  # a folder that is no table's is accepted
+    async with FileSink(iceberg.parent / "beside"):  # a folder that is no table's is accepted
         pass
 
 
 async def refused(place: Path | str) -> bool:
     try:
-        async with ParquetSink.from_options({"destination": str(place)}):
+        async with FileSink.from_options({"destination": str(place)}):
             return False
     except ConfigurationError:
         return True
@@ -82,7 +82,7 @@ async def test_table_is_found_behind_links_and_dots(
     assert not await refused("../beside")
     (tmp_path / "link").symlink_to(iceberg / "metadata")
     with pytest.raises(ConfigurationError) as caught:
-        async with ParquetSink(tmp_path / "link"):
+        async with FileSink(tmp_path / "link"):
             pass
     assert str(caught.value).startswith(
         f"{tmp_path / 'link'} lies in {iceberg}, which is {ICEBERG}"
@@ -118,7 +118,7 @@ async def test_begun_export_survives_a_table_around_it(tmp_path: Path) -> None:
     """An export continues when a table is made around its folder; new ones there are refused."""
     place = tmp_path / "lake" / "flights"
     assert not await refused(place)
-    async with ParquetSink(place) as sink:
+    async with FileSink(place) as sink:
         await sink.load()
         await sink.note_visit()
     (tmp_path / "lake" / "_delta_log").mkdir()
@@ -146,7 +146,7 @@ async def test_path_object_is_a_folder(tmp_path: Path, monkeypatch: pytest.Monke
 async def test_check_without_records_accepts_any_topic(
     tmp_path: Path,
 ) -> None:
-    async with ParquetSink(tmp_path) as sink:
+    async with FileSink(tmp_path) as sink:
         await sink.load()
         await sink.note_visit()
     assert (await trikafka.check_export(tmp_path, topics=["flights"])).files == 0
@@ -194,7 +194,7 @@ async def test_iceberg_plan_in_a_folder_asks_for_a_name(tmp_path: Path) -> None:
         ConfigurationError,
         match=r"give that \(--format iceberg\), with the table's name, such as lake\.flights",
     ):
-        async with ParquetSink(tmp_path) as sink:
+        async with FileSink(tmp_path) as sink:
             await sink.load()
 
 
@@ -208,7 +208,7 @@ async def test_possible_table_name_makes_no_folder(
     monkeypatch.delenv("PYICEBERG_HOME", raising=False)
     for name in [name for name in os.environ if name.startswith("PYICEBERG_CATALOG__")]:
         monkeypatch.delenv(name)
-    async with ParquetSink.from_options({"destination": "shop.before"}):
+    async with FileSink.from_options({"destination": "shop.before"}):
         pass  # no catalog is configured here
     if by == "file":
         (tmp_path / "home").mkdir()
@@ -216,7 +216,7 @@ async def test_possible_table_name_makes_no_folder(
     else:
         monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite://")
     with pytest.raises(ConfigurationError) as caught:
-        async with ParquetSink.from_options({"destination": "shop.flights"}):
+        async with FileSink.from_options({"destination": "shop.flights"}):
             pass
     assert str(caught.value) == (
         "'shop.flights' may be the name of an Iceberg table (pyiceberg knows catalogs here) or a "
@@ -226,7 +226,7 @@ async def test_possible_table_name_makes_no_folder(
     assert not (tmp_path / "shop.flights").exists()
     (tmp_path / "shop.there").mkdir()
     for meant in ("./shop.flights", "shop.there", "flights"):
-        async with ParquetSink.from_options({"destination": meant}):
+        async with FileSink.from_options({"destination": meant}):
             pass
 
 
@@ -234,7 +234,7 @@ async def test_possible_table_name_makes_no_folder(
 def test_iceberg_option_names_its_format(name: str) -> None:
     """An option of format=iceberg that is given without the format names the format."""
     with pytest.raises(ConfigurationError) as caught:
-        ParquetSink.from_options({"destination": "shop.flights", name: "lake"})
+        FileSink.from_options({"destination": "shop.flights", name: "lake"})
     assert str(caught.value) == (
         f"unknown option {name!r} of an export to Parquet: it is one of format=iceberg, so give "
         "that, too (--format iceberg)"

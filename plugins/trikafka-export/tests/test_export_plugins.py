@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from pathlib import Path
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
 import pytest
 import trio
+from lines_format import LinesFiles, LinesFormat
+from made_batches import batch
+from test_stores import finish, planned
+from trikafka_export.checking import check
+from trikafka_export.directory_store import DirectoryStore
+from trikafka_export.pieces import PieceWriter, Shape
 from trikafka_export.plugin import trikafka_sink
 from trikafka_export.runners import Runners, ThreadRunner
-from trikafka_export.sink import ParquetSink
 from trikafka_export.sink_options import sink_options
 
 from trikafka import ConfigurationError, ExportError, PluginError, hookimpl
-
-
-class Lines:
-    """A format of lines, whose sink is one of Parquet for want of a better."""
-
-    def sink(self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]) -> Any:
-        assert options["format"] == "lines"
-        assert self in plugins
-        return ParquetSink(Path(options["destination"]))
-
-    @hookimpl
-    def trikafka_export_format(self, name: str) -> Lines | None:
-        return self if name == "lines" else None
+from trikafka.interfaces import ExportCheck, ExportState
 
 
 class Missing(ThreadRunner):
@@ -47,10 +41,67 @@ class Machines:
         return self.runner if name == "spark" else None
 
 
-def test_plugin_format_makes_the_sink(tmp_path: Path) -> None:
-    options = {"format": "lines", "destination": str(tmp_path / "x")}
-    found = trikafka_sink("file", options, (Lines(),))
-    assert isinstance(found, ParquetSink)
+async def test_format_of_a_plugin_is_kept_by_the_plan(tmp_path: Path) -> None:
+    """The plan has the format's name and the suffix of its files."""
+    options = {"format": "lines", "destination": str(tmp_path / "x"), "indent": 2}
+    sink = trikafka_sink("file", options, (LinesFormat(),))
+    assert sink is not None
+    async with sink:
+        pinned = await sink.pin(ExportState(), [], {})
+    assert (pinned["name"], pinned["suffix"]) == ("lines", ".jsonl")
+
+
+def test_option_of_another_format_is_refused() -> None:
+    options = {"format": "lines", "destination": "x", "indents": 2}
+    said = "unknown option 'indents' of an export with format=lines; did you mean 'indent'?"
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        trikafka_sink("file", options, (LinesFormat(),))
+
+
+@pytest.mark.parametrize("suffix", ["csv", ".c-v", "../x", "."])
+def test_impossible_suffix_is_refused(suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LinesFiles, "suffix", suffix)
+    options = {"format": "lines", "destination": "x"}
+    with pytest.raises(PluginError, match="the files of format=lines have the suffix"):
+        trikafka_sink("file", options, (LinesFormat(),))
+
+
+def test_pieces_of_a_plugin_format_are_checked(tmp_path: Path) -> None:
+    """Files of a format are counted by the format, and foreign ones are found by their suffix."""
+    files = LinesFiles()
+    store = DirectoryStore(tmp_path)
+    store.suffix = files.suffix
+    store.open()
+    format = {"name": "lines", "suffix": files.suffix}
+    plan = planned(store, 30, most=10, format=format)
+    assert plan is not None
+    assert {PurePath(each.name).suffix for each in plan.ranges} == {".jsonl"}
+    store.store_plan(plan)
+    for each in plan.ranges:
+        for start, end in ((each.start, each.start + 4), (each.start + 4, each.end)):
+            writer = PieceWriter(
+                store.pieces(plan, each), each, start, Shape(), format, files=files
+            )
+            writer.add(batch(start, [b"%d" % offset for offset in range(start, end)]))
+            writer.finish(end)
+    finish(store, plan)
+    store.close()
+    assert len(list(tmp_path.glob("*.jsonl"))) == 6
+    assert check(store, files=files) == ExportCheck(6, 30, size_of(tmp_path), ())
+    assert check(store, deep=True, files=files).problems == ()
+    first, second, *_ = sorted(tmp_path.glob("*.jsonl"))
+    first.write_bytes(first.read_bytes().removesuffix(b"end\n"))
+    second.unlink()
+    (tmp_path / "foreign.jsonl").touch()
+    assert check(store, files=files).problems == (
+        f"{first.name} is not a whole lines file: it has no end",
+        f"{second.name} is lost, with 6 rows",
+        "foreign.jsonl is in no manifest, but readers of the directory see it",
+    )
+
+
+def size_of(root: Path) -> int:
+    return sum(path.stat().st_size for path in root.glob("*.jsonl"))
 
 
 @pytest.mark.parametrize("name", ["orc", "lines", "org.example.Orcs"])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.formats.dead_letters import FileLetters, room_for
-from trikafka_export.sink import ParquetSink
+from trikafka_export.sink import FileSink
 from trikafka_export.sink_options import sink_options
 
 from trikafka import ConfigurationError, OffsetRange
@@ -81,7 +81,7 @@ async def test_exported_topic_gets_no_letters(
     options = sink_options(
         {"value_format": "json", "value_schema": {"n": "int64"}, "dead_letter_topic": "dead"}
     )
-    sink = ParquetSink(tmp_path, options)
+    sink = FileSink(tmp_path, options)
     with pytest.raises(ConfigurationError, match="'dead' is itself exported"):
         await sink.pin(ExportState(), [OffsetRange("dead", 0, 0, 1)], {})
     with pytest.raises(ConfigurationError, match="'dead' is itself exported"):

@@ -16,7 +16,7 @@ from trikafka_export.formats.framing import by_head
 from trikafka_export.formats.json_format import JsonDecoder
 from trikafka_export.formats.parsing import Parser
 from trikafka_export.formats.rows import decode_rows
-from trikafka_export.sink import ParquetSink, pinned
+from trikafka_export.sink import FileSink, pinned
 from trikafka_export.sink_options import sink_options
 
 import trikafka
@@ -151,9 +151,9 @@ async def test_schema_without_a_column_frees_the_lock(
     schema = record(field("u", ["null", "a.R"]))
     options = {"destination": str(tmp_path / "out"), "value_format": "avro", "value_schema": schema}
     with pytest.raises(ConfigurationError, match=r"field u is the record a\.R again, in itself"):
-        async with ParquetSink.from_options(options):
+        async with FileSink.from_options(options):
             pass
-    async with ParquetSink.from_options(
+    async with FileSink.from_options(
         {"destination": str(tmp_path / "out")}
     ):  # and the lock is released
         pass
@@ -225,9 +225,7 @@ async def test_wrong_option_hides_the_others_secrets(tmp_path: Path) -> None:
         {"schema_registry": "http://a:MARK-1@b", "threads": 0},
     ):
         with pytest.raises(ConfigurationError) as caught:
-            ParquetSink.from_options(
-                {"destination": str(tmp_path), "value_format": "json", **wrong}
-            )
+            FileSink.from_options({"destination": str(tmp_path), "value_format": "json", **wrong})
         search.text("error", f"{caught.value!r}")
     search.verify()
 

@@ -23,7 +23,7 @@ from trikafka_export.local import LocalJob
 from trikafka_export.piece_log import ExportPiece, StagedFile
 from trikafka_export.pieces import PieceWriter, Shape
 from trikafka_export.plan import ExportWork, SourceView, new_plan
-from trikafka_export.sink import ParquetSink
+from trikafka_export.sink import FileSink
 from trikafka_export.task import WriteTask
 
 from trikafka import ExportError, TopicPartition
@@ -140,7 +140,7 @@ async def test_vanished_destination_keeps_first_error(
     """The error that ended the export is raised, and not that of the failed clean-up."""
 
     async def leave(root: Path, error: type[Exception] | None) -> None:
-        async with ParquetSink(root):
+        async with FileSink(root):
             shutil.rmtree(root)
             if error is not None:
                 raise error

@@ -13,7 +13,7 @@ import trio
 from trikafka_export import hdfs_objects
 from trikafka_export.destination import find_sink, store_of
 from trikafka_export.object_address import ObjectAddress
-from trikafka_export.sink import ParquetSink
+from trikafka_export.sink import FileSink
 
 from trikafka import ConfigurationError, ExportError, open_exporter
 
@@ -94,7 +94,7 @@ def test_settings_keep_case_and_reach_workers(
 
 
 def test_large_files_are_accepted() -> None:
-    ParquetSink.from_options({"destination": "hdfs://name:8020/x", "max_bytes_per_file": 8 << 30})
+    FileSink.from_options({"destination": "hdfs://name:8020/x", "max_bytes_per_file": 8 << 30})
 
 
 def test_unreachable_name_node_is_an_error() -> None:

@@ -20,12 +20,12 @@ from lakes import IcebergLake, Lake, StoredDelta, make_lake
 from s3_server import s3_server
 from trikafka_export.lake.columns import TableColumns, table_schema
 from trikafka_export.lake.footers import DataFile, read_footers
+from trikafka_export.lake.formats import open_table
 from trikafka_export.lake.options import lake_options
-from trikafka_export.lake.sink import LakeSink, _log_of
-from trikafka_export.lake.table_log import TableLog
+from trikafka_export.plugin import trikafka_sink
 
 from trikafka import ConfigurationError, ExportError
-from trikafka.interfaces import ExportPlan, PlannedRange, WrittenFile
+from trikafka.interfaces import ExportPlan, PlannedRange, TableLog, WrittenFile
 
 TIME = 1_700_000_000_000_000
 
@@ -38,7 +38,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
 
 
 def log_of(lake: Lake, **options: str) -> TableLog:
-    return _log_of(lake_options({**lake.options, **options, "destination": lake.destination}))
+    return open_table(lake_options({**lake.options, **options, "destination": lake.destination}))
 
 
 def pinned(log: TableLog, lake: Lake) -> Mapping[str, Any]:
@@ -235,7 +235,10 @@ async def test_silent_catalog_is_an_error(
             "catalog.type": "rest",
             "catalog.uri": f"http://127.0.0.1:{silent.getsockname()[1]}",
         }
-        sink = LakeSink.from_options({"format": "iceberg", "destination": "shop.flights", **where})
+        sink = trikafka_sink(
+            "file", {"format": "iceberg", "destination": "shop.flights", **where}, ()
+        )
+        assert sink is not None
         with (
             trio.fail_after(90),
             pytest.raises(ExportError, match=r"catalog or store has not responded for 1 s"),

@@ -44,16 +44,15 @@ MARK = "MARK-88-secret"
 )
 def test_impossible_options_are_refused_by_name(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        lake_options({"destination": "a.b", **given})
+        trikafka_sink("file", {"destination": "a.b", **given}, ())
 
 
 def test_options_are_sorted_by_their_owner() -> None:
-    """Options of files, stores and catalogs reach their owners; secrets are hidden."""
+    """Options of stores and catalogs reach their owners; secrets are hidden."""
     given = {
         "catalog": "c",
         "catalog.uri": MARK,
         "store.region": "r",
-        "compression": "snappy",
         "location": "s3://b/x",
     }
     found = lake_options({"destination": "a.b", "format": "Iceberg", **given})
@@ -63,11 +62,7 @@ def test_options_are_sorted_by_their_owner() -> None:
         "c",
         "s3://b/x",
     )
-    assert (found.properties["uri"], dict(found.store), found.files.compression) == (
-        MARK,
-        {"store.region": "r"},
-        "snappy",
-    )
+    assert (found.properties["uri"], dict(found.store)) == (MARK, {"store.region": "r"})
     assert MARK not in repr(found) + repr(found.properties)
 
 

@@ -19,8 +19,8 @@ import trio
 from rest_door import door
 from trikafka_export.lake.iceberg import IcebergLog
 from trikafka_export.lake.options import lake_options
-from trikafka_export.lake.sink import LakeSink
 from trikafka_export.lake.vended_keys import VendedKeys, are_vended
+from trikafka_export.plugin import trikafka_sink
 
 from trikafka import ConfigurationError, ExportError
 
@@ -37,7 +37,8 @@ QUICK = {"catalog.rest.client.socket-timeout-ms": "300"}
 async def test_silent_catalog_keeps_no_thread() -> None:
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        sink = LakeSink.from_options({**options(url), **QUICK})
+        sink = trikafka_sink("file", {**options(url), **QUICK}, ())
+        assert sink is not None
         with trio.fail_after(90):
             for _ in range(6):  # one more than there are threads for such calls
                 with pytest.raises(

@@ -19,7 +19,7 @@ from trikafka_export.lake.library_errors import advised
 from trikafka_export.lake.options import lake_options
 from trikafka_export.lake.table_store import TableStore
 from trikafka_export.plugin import trikafka_sink
-from trikafka_export.sink import ParquetSink
+from trikafka_export.sink import FileSink
 
 import trikafka
 from trikafka import ConfigurationError
@@ -85,7 +85,7 @@ async def test_unpublished_export_may_change_its_format(tmp_path: Path) -> None:
         ConfigurationError,
         match=r"and published nothing: remove .*/pk/_trikafka to begin again",
     ) as told:
-        async with ParquetSink(root) as sink:
+        async with FileSink(root) as sink:
             await sink.load()
     remedy = re.search(r"remove (\S+)", str(told.value))
     assert remedy is not None
@@ -95,7 +95,7 @@ async def test_unpublished_export_may_change_its_format(tmp_path: Path) -> None:
         ConfigurationError,
         match=r"was exported with format=parket and keeps it: give that \(--format parket\)",
     ):
-        async with ParquetSink(root) as sink:
+        async with FileSink(root) as sink:
             await sink.load()
 
 

@@ -27,7 +27,7 @@ from trikafka_export.object_address import ObjectAddress
 from trikafka_export.object_store import ObjectStore
 from trikafka_export.piece_log import ExportPiece, StagedFile
 from trikafka_export.plan import complete
-from trikafka_export.sink import ParquetSink
+from trikafka_export.sink import FileSink
 
 from trikafka import ConfigurationError, ExportError, open_exporter
 
@@ -129,7 +129,7 @@ def test_directories_need_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 )
 def test_invalid_address_hides_the_secrets(destination: str, options: Any, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said) as caught:
-        ParquetSink.from_options({"destination": destination, **options})
+        FileSink.from_options({"destination": destination, **options})
     assert SECRET not in str(caught.value)
 
 
@@ -206,7 +206,7 @@ def test_other_stores_have_their_own_variables(
 def test_secrets_reach_workers_and_no_log(place: Bucket, caplog: pytest.LogCaptureFixture) -> None:
     """Secrets are sent to workers with their tasks, and are never shown or stored."""
     caplog.set_level(logging.DEBUG)
-    sink = ParquetSink.from_options(
+    sink = FileSink.from_options(
         {"destination": f"s3://{place.bucket}/lake/t", **place.server.options}
     )
     store = sink._store

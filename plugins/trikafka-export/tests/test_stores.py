@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -213,13 +213,20 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
     return Bucket(server, server.bucket())
 
 
-def planned(store: ExportStore, end: int, most: int = 6) -> ExportPlan | None:
+def planned(
+    store: ExportStore, end: int, most: int = 6, format: Mapping[str, Any] | None = None
+) -> ExportPlan | None:
     state = store.load()
     assert state.unfinished is None
     view = SourceView("c", {"t": "id"}, {TP: 0}, {TP: end})
     work = ExportWork({TP: state.positions.get(TP, 0)}, state.carried)
     return new_plan(
-        state, view, work, max_records_per_file=most, isolation_level="read_committed", format={}
+        state,
+        view,
+        work,
+        max_records_per_file=most,
+        isolation_level="read_committed",
+        format=format or {},
     )
 
 

@@ -6,28 +6,37 @@ Every file must exist, be whole, have its rows, and occur once. No other file ma
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from threading import Event
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from trikafka import ExportError, TopicPartition
-from trikafka.interfaces import ExportCheck, WrittenFile
+from trikafka.interfaces import ExportCheck, FileFormat, WrittenFile
 
 from .object_address import ObjectStoreError
+from .parquet_files import ParquetFiles
 from .store import ExportStore
 from .summed_file import checksum_of
 
+_PARQUET = ParquetFiles()
 
-def check(store: ExportStore, given_up: Event | None = None, *, deep: bool = False) -> ExportCheck:
+
+def check(
+    store: ExportStore,
+    given_up: Event | None = None,
+    *,
+    deep: bool = False,
+    files: FileFormat = _PARQUET,
+) -> ExportCheck:
     """Check the files, and count their rows and bytes. Blocks.
 
     Args:
         store: The destination.
         given_up: Set by another thread to end the check, which then raises.
         deep: Whether to read all bytes, and compare them with the checksums of the manifests.
+        files: The kind of the files.
 
     Raises:
         ExportError: The manifests are damaged, the store fails, or ``given_up`` is set.
@@ -36,7 +45,7 @@ def check(store: ExportStore, given_up: Event | None = None, *, deep: bool = Fal
     problems = [*_doubles(listed)]
     rows = size = 0
     with store.explained(f"cannot check {store.title}"):
-        looks = store.each(partial(_look, store, given_up, deep), listed)
+        looks = store.each(partial(_look, store, given_up, deep, files), listed)
     for file, (found, problem) in zip(listed, looks, strict=True):
         rows += found
         size += file.bytes if problem is None else 0
@@ -86,7 +95,7 @@ def _compare_letters(store: ExportStore, given_up: Event | None, file: WrittenFi
 
 
 def _look(
-    store: ExportStore, given_up: Event | None, deep: bool, file: WrittenFile
+    store: ExportStore, given_up: Event | None, deep: bool, files: FileFormat, file: WrittenFile
 ) -> tuple[int, str | None]:
     check_wanted = partial(_check_wanted, store, given_up)
     check_wanted()
@@ -94,35 +103,35 @@ def _look(
         hashed = deep and file.crc32c is not None  # before a damaged file is parsed
         if hashed and (problem := _compared(store, file, check_wanted)) is not None:
             return 0, problem
-        with store.open_data(file.name) as (opened, size):
-            rows: int = pq.read_metadata(opened).num_rows
+        with store.open_data(file.name) as (opened, size), _binary(opened) as binary:
+            rows = files.count(binary)
         if (size, rows) != (file.bytes, file.rows):
             return (
                 rows,
                 f"{file.name} has {rows:,} rows in {size:,} bytes, not {file.rows:,} in "
                 f"{file.bytes:,}",
             )
-        if deep and file.crc32c is None:
+        # Older releases wrote Parquet files without a checksum in the manifest.
+        if deep and file.crc32c is None and isinstance(files, ParquetFiles):
             with store.open_data(file.name) as (opened, _):
-                _decode(opened, check_wanted)
+                files.decode(opened, check_wanted)
     except FileNotFoundError:
         return 0, f"{file.name} is lost, with {file.rows:,} rows"
     except ObjectStoreError:
         raise  # an error of the store says nothing about the file
-    except (OSError, pa.ArrowException) as error:
-        return 0, f"{file.name} is not a whole Parquet file: {error}"
+    except (OSError, ValueError) as error:
+        return 0, f"{file.name} is not a whole {files.title} file: {error}"
     return rows, None
 
 
-def _decode(opened: Any, check_wanted: Callable[[], None]) -> None:
-    """Decode all of a file whose manifest has no checksum.
-
-    If its pages have checksums of their own, they are compared.
-    """
-    with pq.ParquetFile(opened, page_checksum_verification=True) as parquet:
-        for group in range(parquet.num_row_groups):
-            parquet.read_row_group(group, use_threads=False)
-            check_wanted()
+@contextmanager
+def _binary(opened: Any) -> Iterator[Any]:
+    """Yield a binary file for what a store has opened: a path, or such a file."""
+    if not isinstance(opened, Path):
+        yield opened
+        return
+    with opened.open("rb") as file:
+        yield file
 
 
 def _doubles(listed: list[WrittenFile]) -> Iterator[str]:

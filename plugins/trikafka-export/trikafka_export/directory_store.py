@@ -229,7 +229,8 @@ class DirectoryStore(ExportStore):
 
     def data_files(self) -> Iterator[str]:
         """Yield the names of all data files below the directory."""
-        return (str(path.relative_to(self.root)) for path in self.root.rglob("*.parquet"))
+        names = (str(path.relative_to(self.root)) for path in self.root.rglob(f"*{self.suffix}"))
+        return (name for name in names if not name.startswith(f"{self._own.name}/"))
 
     @contextmanager
     def open_data(self, name: str) -> Iterator[tuple[Path, int]]:

@@ -124,8 +124,12 @@ class ObjectStore(ExportStore):
         return self._objects.put_new(f"{OURS}/{name}", text.encode())
 
     def data_files(self) -> Iterator[str]:
-        """Return the names of all Parquet files below the prefix."""
-        return (name for name in self._objects.names() if name.endswith(".parquet"))
+        """Return the names of all data files below the prefix."""
+        return (
+            name
+            for name in self._objects.names()
+            if name.endswith(self.suffix) and not name.startswith(f"{OURS}/")
+        )
 
     def each(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
         """Call ``function`` for each item, several at a time.

@@ -16,7 +16,7 @@ from typing import Any
 from trikafka import ExportError
 from trikafka.interfaces import LostRange, PlannedRange, RangeResult, WrittenFile
 
-from .plan import file_name
+from .plan import file_name, suffix_of
 
 #: Stands for a staged file that a run of the first format has already published.
 ADOPTED = "none"
@@ -152,7 +152,9 @@ class PieceLog(ABC):
         return (
             planned.name
             if start == planned.start
-            else file_name(planned.topic, planned.partition, start, planned.end)
+            else file_name(
+                planned.topic, planned.partition, start, planned.end, suffix_of(planned.name)
+            )
         )
 
     def check_place(self, piece: ExportPiece, start: int, where: str) -> None:

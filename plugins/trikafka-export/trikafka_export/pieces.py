@@ -1,13 +1,12 @@
-"""One piece of a range as Parquet files.
+"""One piece of a range as data files.
 
-Rows are gathered into row groups, sorted into partition folders, staged, and decided. This runs
+Rows are gathered into groups, sorted into partition folders, staged, and decided. This runs
 wherever a task runs, in a thread or in a Python worker of Spark, and uses nothing of Spark.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,27 +15,21 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from trikafka import RecordBatch
-from trikafka.interfaces import PlannedRange
+from trikafka.interfaces import FileFormat, FileWriter, PlannedRange
 
 from .columns import spark_table
 from .folders import Folders
 from .formats.parsing import Parser
 from .formats.range_parsing import RangeParsing
 from .lake.columns import TableColumns
+from .parquet_files import ParquetFiles
 from .piece_log import ExportPiece, PieceLog, StagedFile
 from .summed_file import SummedFile
 
-FOOTER_KEY = "trikafka.range"
 #: The most folders of one piece. A piece with rows for more of them ends.
 _MOST_FOLDERS = 64
-#: Bytes of a page. Snappy and LZ4 look back 64 KiB, so small pages compress as well. Their bytes
-#: are still in the processor's cache when they are compressed, which saves a twentieth of a task's
-#: time. Zstandard looks back further, and compresses large pages better.
-_PAGE_BYTES = {"snappy": 131_072, "lz4": 131_072}
-_LARGE_PAGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,11 +45,6 @@ class Shape:
     max_bytes_per_file: int = 512 << 20
 
 
-def footer_of(planned: PlannedRange) -> str:
-    """Return the text by which a data file names its range."""
-    return json.dumps([planned.topic, planned.partition, planned.start, planned.end])
-
-
 @dataclass
 class _File:
     """A data file that is being written.
@@ -66,7 +54,7 @@ class _File:
 
     staged: Path
     folder: str
-    writer: Any
+    writer: FileWriter
     sink: SummedFile
     rows: int = 0
     _hurried: int = 0
@@ -93,10 +81,11 @@ class _File:
     def drop(self) -> None:
         """Remove the file, even if it cannot be closed.
 
-        On a full disk the footer cannot be written, and the file would keep the disk full.
+        On a full disk the footer cannot be written, and the file would keep the disk full. What a
+        format's writer raises then does not matter: an earlier error says why the file is dropped.
         """
         for end in (self.writer.close, self.sink.close):
-            with contextlib.suppress(OSError, pa.ArrowException):
+            with contextlib.suppress(Exception):
                 end()
         self.staged.unlink(missing_ok=True)
 
@@ -111,6 +100,7 @@ class PieceWriter:
     shape: Shape
     format: Mapping[str, Any]
     reading: RangeParsing | None = None
+    files: FileFormat = field(default_factory=ParquetFiles)
     _waiting: list[RecordBatch] = field(default_factory=list)
     _rows: int = 0
     _bytes: int = 0
@@ -195,7 +185,7 @@ class PieceWriter:
     def _write_part(self, table: pa.Table) -> None:
         for folder, part in self._folders.sort(table):
             file = self._files.get(folder) or self._open(folder, part.schema)
-            file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
+            file.writer.write(part)
             file.rows += part.num_rows
             file.hurry()
             # The piece ends here, so the file gets no more rows: not all files are open at once.
@@ -243,22 +233,9 @@ class PieceWriter:
             schema = self._columns.numbered(schema)
         try:
             sink = SummedFile(staged)
-            writer = pq.ParquetWriter(
-                sink,
-                schema,
-                compression=self.shape.compression,
-                data_page_size=_PAGE_BYTES.get(self.shape.compression, _LARGE_PAGE_BYTES),
-                use_dictionary=[
-                    name
-                    for name in ("topic", "partition", "timestampType", "key")
-                    if name in schema.names
-                ],
-                write_statistics=["partition", "offset", "timestamp"],
-                write_page_checksum=True,
-            )
+            writer = self.files.open(sink, schema, self.planned, self.shape)
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
-        writer.add_key_value_metadata({FOOTER_KEY: footer_of(self.planned)})
         file = self._files[folder] = _File(staged, folder, writer, sink)
         return file

@@ -27,6 +27,8 @@ from trikafka.interfaces import (
 #: Topic names may have 249 characters and file names 255; up to 69 follow the topic.
 _TOPIC_IN_NAME = 180
 DEFAULT_ISOLATION = "read_committed"
+#: The key of a plan's format for the suffix of its files. Plans without it have Parquet files.
+SUFFIX_KEY, DEFAULT_SUFFIX = "suffix", ".parquet"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +54,20 @@ class ExportWork:
     errors: Mapping[TopicPartition, ExportError] = field(default_factory=dict)
 
 
-def file_name(topic: str, partition: int, start: int, end: int) -> str:
-    """Return ``<topic>-<partition>-<from>-<to>.parquet``, padded so that names sort as offsets do.
+def file_name(
+    topic: str, partition: int, start: int, end: int, suffix: str = DEFAULT_SUFFIX
+) -> str:
+    """Return ``<topic>-<partition>-<from>-<to><suffix>``, padded so that names sort as offsets do.
 
     Readers skip names that begin with ``_`` or ``.``, so such a topic gets an ``@`` before it. A
     very long topic is cut.
     """
-    return f"{name_of_topic(topic)}-{partition:05d}-{start:020d}-{end:020d}.parquet"
+    return f"{name_of_topic(topic)}-{partition:05d}-{start:020d}-{end:020d}{suffix}"
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix of a data file's name, which begins with the first dot after the offsets."""
+    return "".join(name.rpartition("-")[2].partition(".")[1:])
 
 
 def name_of_topic(topic: str) -> str:
@@ -172,13 +181,14 @@ def new_plan(
 ) -> ExportPlan | None:
     """Return the plan for what is carried over and what is new; ``None`` if there is neither."""
     fresh = [OffsetRange(*tp, work.starts[tp], view.ends[tp]) for tp in sorted(work.starts)]
+    suffix = format.get(SUFFIX_KEY, DEFAULT_SUFFIX)
     ranges = tuple(
         PlannedRange(
             whole.topic,
             whole.partition,
             low,
             high,
-            checked_name(file_name(whole.topic, whole.partition, low, high)),
+            checked_name(file_name(whole.topic, whole.partition, low, high, suffix)),
         )
         for whole in (*work.carried, *fresh)
         for low, high in split(whole.start, whole.end, max_records_per_file)

@@ -48,15 +48,41 @@ def trikafka_sink(
         from .sink_options import refuse_format
 
         refuse_format(name)
-    sink: Sink = format.sink(scheme, options, plugins)
-    return sink
+    open_log = format.table(options)
+    if open_log is None:
+        from .sink import FileSink
+
+        return FileSink.from_options(options, plugins, format)
+    if scheme == HDFS:
+        raise ConfigurationError(
+            f"tables are not written to {HDFS}://, which takes exports to plain files only"
+        )
+    from .lake.sink import LakeSink
+    from .sink_options import files_of, format_options, without_secrets
+
+    return LakeSink(
+        format_options(format, without_secrets(options)),
+        str(options["destination"]),
+        plugins,
+        format,
+        files_of(format, options),
+        open_log,
+    )
 
 
 @hookimpl
 def trikafka_export_format(name: str) -> ExportFormat | None:
     """Return the format of Parquet files, or of a table of Delta or Iceberg."""
     name = name.lower()
-    return _Parquet() if name == "parquet" else _Table() if name in _TABLES else None
+    if name == "parquet":
+        from .parquet_files import ParquetFormat
+
+        return ParquetFormat()
+    if name not in _TABLES:
+        return None
+    from .lake.formats import TableFormat
+
+    return TableFormat(name)
 
 
 @hookimpl
@@ -77,26 +103,3 @@ def _command() -> Any:
     from .command import command  # imports click, which only the command line needs
 
     return command
-
-
-class _Parquet:
-    """Parquet files."""
-
-    def sink(self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]) -> Sink:
-        from .sink import ParquetSink
-
-        return ParquetSink.from_options(options, plugins)
-
-
-class _Table:
-    """A table whose files trikafka writes."""
-
-    def sink(self, scheme: str, options: Mapping[str, Any], plugins: Collection[object]) -> Sink:
-        if scheme == HDFS:
-            raise ConfigurationError(
-                f"tables are not written to {HDFS}://, which takes exports to plain Parquet files "
-                "only"
-            )
-        from .lake.sink import LakeSink
-
-        return LakeSink.from_options(options, plugins)

@@ -1,4 +1,4 @@
-"""The Parquet sink of ``trikafka.export``, for a directory or an object store.
+"""The sink of ``trikafka.export`` that writes files, to a directory or an object store.
 
 A runner writes the ranges: threads of this process, or the runner of a plugin (``runners.py``). All
 blocking work runs in threads of the sink's own limiters. The layout of the
@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import trio
 
 from trikafka import ConfigurationError, ExportError, OffsetRange, TrikafkaError
-from trikafka.config.secrets import secret
 from trikafka.interfaces import (
     ExportCheck,
+    ExportFormat,
     ExportManifest,
     ExportPlan,
     ExportState,
+    FileFormat,
     PlannedRange,
     RangeResult,
     SinkReport,
@@ -33,7 +34,7 @@ from trikafka.interfaces import (
 from .destination import store_of
 from .directory_store import DirectoryStore
 from .formats.missing_schemas import MissingSchemas
-from .formats.options import SECRET_OPTIONS, check_schemas
+from .formats.options import check_schemas
 from .formats.schema_pinning import (
     check,
     check_letters,
@@ -43,8 +44,16 @@ from .formats.schema_pinning import (
     unpinned,
     with_schemas,
 )
+from .parquet_files import ParquetFiles, ParquetFormat
+from .plan import DEFAULT_SUFFIX, SUFFIX_KEY
 from .runners import CANCELLED_LIMIT, STOP_LIMIT, Runners
-from .sink_options import SinkOptions, refuse_other_format, sink_options
+from .sink_options import (
+    SinkOptions,
+    files_of,
+    format_options,
+    refuse_other_format,
+    without_secrets,
+)
 from .store import ExportStore
 from .table_places import refuse_name, refuse_tables
 
@@ -58,10 +67,8 @@ _log = logging.getLogger("trikafka.export")
 _RELEASE_LIMIT = 0.8
 
 
-class ParquetSink:
-    """The sink that writes an export as Parquet; :class:`SinkOptions` lists its options."""
-
-    format = "parquet"
+class FileSink:
+    """The sink that writes an export as files; :class:`SinkOptions` lists its options."""
 
     def __init__(
         self,
@@ -69,7 +76,12 @@ class ParquetSink:
         options: SinkOptions | None = None,
         given: str = "",
         plugins: Collection[object] = (),
+        format: ExportFormat | None = None,
+        files: FileFormat | None = None,
     ) -> None:
+        #: The name of the format.
+        self.format = (format or ParquetFormat()).name
+        self._files = files or ParquetFiles()
         self._place: ExportStore | None = DirectoryStore(root) if isinstance(root, Path) else root
         self._options = options or SinkOptions()
         self._given = given  # the destination, as the caller wrote it
@@ -82,24 +94,28 @@ class ParquetSink:
         self._runners = Runners(self._options, plugins, self._limiter)
 
     @classmethod
-    def from_options(cls, options: Mapping[str, Any], plugins: Collection[object] = ()) -> Self:
+    def from_options(
+        cls,
+        options: Mapping[str, Any],
+        plugins: Collection[object] = (),
+        format: ExportFormat | None = None,
+    ) -> Self:
         """Return a sink for the ``sink_options`` of ``trikafka.export()``.
 
         Args:
             options: The options of the sink, and the destination as ``destination``. Passwords and
                 tokens are wrapped, so that no text shows them.
             plugins: The objects of the setting ``plugins``, which may bring a runner.
+            format: The format; Parquet files without it.
 
         Raises:
             ConfigurationError: An option is unknown or its value is not valid.
         """
-        rest = {
-            name: secret(value) if name in SECRET_OPTIONS else value
-            for name, value in options.items()
-        }
-        given = str(rest.pop("destination"))
-        store, rest = store_of(given, rest)
-        return cls(store, sink_options(rest), given, plugins)
+        given = str(options["destination"])
+        store, rest = store_of(given, without_secrets(options))
+        format = format or ParquetFormat()
+        files = files_of(format, options)
+        return cls(store, format_options(format, rest), given, plugins, format, files)
 
     @property
     def title(self) -> str:
@@ -147,6 +163,7 @@ class ParquetSink:
             )  # what has ended the export says why
 
     async def _enter_store(self) -> None:
+        self._store.suffix = self._files.suffix
         try:
             await self._stored(self._open)
         except trio.Cancelled:
@@ -217,7 +234,7 @@ class ParquetSink:
 
     async def _checked(self, *, deep: bool) -> ExportCheck:
         given_up = Event()
-        work = partial(_checked, self._store, given_up, deep)
+        work = partial(_checked, self._store, given_up, deep, self._files)
         try:
             return await trio.to_thread.run_sync(
                 work, abandon_on_cancel=True, limiter=self._limiter
@@ -240,7 +257,9 @@ class ParquetSink:
         """
         parsing, topics = self._options.parsing, list(dict.fromkeys(each.topic for each in wanted))
         check_letters(parsing, [*topics, *state.topic_ids])
-        format = with_schemas(pinned(state, self._options, self.title))
+        format = with_schemas(
+            pinned(state, self._options, self.title, self.format, self._files.suffix)
+        )
         self._missing.clear()
         for column, topic in unpinned(format, parsing, topics):
             if self._missing.skips(topic, f"{column}_framing" in format):
@@ -352,6 +371,7 @@ class ParquetSink:
                 shape,
                 place,
                 reading,
+                self._files,
             )
             for each in ranges
         ]
@@ -370,8 +390,21 @@ class ParquetSink:
         return await trio.to_thread.run_sync(function, limiter=self._limiter)
 
 
-def pinned(state: ExportState, options: SinkOptions, destination: str) -> dict[str, Any]:
+def pinned(
+    state: ExportState,
+    options: SinkOptions,
+    destination: str,
+    name: str = ParquetFormat.name,
+    suffix: str = DEFAULT_SUFFIX,
+) -> dict[str, Any]:
     """Return the format that the destination has, or gets from the options.
+
+    Args:
+        state: The state of the destination.
+        options: The options of this export.
+        destination: The destination's name in messages.
+        name: The name of the format.
+        suffix: The suffix of its files.
 
     Raises:
         ConfigurationError: An option contradicts the destination's format.
@@ -384,7 +417,9 @@ def pinned(state: ExportState, options: SinkOptions, destination: str) -> dict[s
             raise ConfigurationError(
                 f"{destination} holds files of another format; choose another destination"
             )
-        format = {"name": "parquet", "partition_by": list(options.partition_by or ()), **read}
+        format = {"name": name, "partition_by": list(options.partition_by or ()), **read}
+        if suffix != DEFAULT_SUFFIX:
+            format[SUFFIX_KEY] = suffix
         check(format, options.parsing, destination)
         return format
     format = dict(state.format)
@@ -424,7 +459,7 @@ def _stopper() -> Stopper:
     return Stopper()
 
 
-def _checked(store: ExportStore, given_up: Event, deep: bool) -> ExportCheck:
+def _checked(store: ExportStore, given_up: Event, deep: bool, files: FileFormat) -> ExportCheck:
     from .checking import check
 
-    return check(store, given_up, deep=deep)
+    return check(store, given_up, deep=deep, files=files)

@@ -1,18 +1,22 @@
-"""The options of the Parquet sink, checked."""
+"""The options of the sinks of files and tables, checked."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from trikafka import ConfigurationError
-from trikafka.interfaces import ExportState
+from trikafka import ConfigurationError, PluginError
+from trikafka.config.secrets import secret
+from trikafka.interfaces import ExportFormat, ExportState, FileFormat
 
-from .formats.options import OPTIONS, ParseOptions, parse_options
+from .formats.options import OPTIONS, SECRET_OPTIONS, ParseOptions, parse_options
+from .object_address import PREFIX
+from .parquet_files import ParquetFormat
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 _PARTITIONS = ("date", "topic")
@@ -21,6 +25,8 @@ _FORMATS = ("parquet", "delta", "iceberg")
 #: Names that a destination without any published row may hold: an export's own folder, and the
 #: folder that Spark leaves after a write.
 _NOTHING = ("_trikafka", "_temporary")
+#: Topic names leave room for so much in a file's name.
+_SUFFIX = re.compile(r"\.[A-Za-z0-9.]{1,12}")
 _NAMES = (
     "format",
     "master",
@@ -97,6 +103,54 @@ def sink_options(
         rest["partition_by"] = partition_by(rest["partition_by"])
     parsing = parse_options(rest)  # takes its own out of the rest
     return SinkOptions(conf=conf, parsing=parsing, **rest)
+
+
+def format_options(format: ExportFormat, given: Mapping[str, Any]) -> SinkOptions:
+    """Return the options of a format's files, without the format's own and the store's.
+
+    Raises:
+        ConfigurationError: An option is unknown or not valid.
+    """
+    own = format.option_names
+    others = ("destination", "format")
+    rest = {
+        name: value
+        for name, value in given.items()
+        if name not in others and not name.startswith(PREFIX) and not _is_among(name, own)
+    }
+    sink = (
+        "an export to Parquet"
+        if format.name == ParquetFormat.name
+        else f"an export with format={format.name}"
+    )
+    return sink_options(rest, [name for name in own if not name.endswith(".")], sink)
+
+
+def _is_among(name: str, names: Collection[str]) -> bool:
+    return name in names or any(each.endswith(".") and name.startswith(each) for each in names)
+
+
+def files_of(format: ExportFormat, options: Mapping[str, Any]) -> FileFormat:
+    """Return the kind of the files of a format.
+
+    Raises:
+        ConfigurationError: An option is not valid.
+        PluginError: The suffix cannot be one of data files.
+    """
+    files = format.files(options)
+    if not _SUFFIX.fullmatch(files.suffix):
+        raise PluginError(
+            f"the files of format={format.name} have the suffix {files.suffix!r}; it must be a dot "
+            "and up to 12 letters, digits or dots, such as '.csv'"
+        )
+    return files
+
+
+def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options, with passwords and tokens wrapped so that no text shows them."""
+    return {
+        name: secret(value) if name in SECRET_OPTIONS else value for name, value in options.items()
+    }
 
 
 def text_of(value: Any) -> str:

@@ -24,6 +24,7 @@ from trikafka.interfaces import (
 )
 
 from .piece_log import PieceLog
+from .plan import DEFAULT_SUFFIX
 from .plan_json import (
     files_from_json,
     letters_from_json,
@@ -53,6 +54,8 @@ class ExportStore(ABC):
     #: True if each call goes over a network, and so may take long. A cancelled export does not wait
     #: for such a store.
     remote = False
+    #: The suffix of the data files.
+    suffix = DEFAULT_SUFFIX
     #: The numbers of the last plan and the last manifest, if known. Listing the own files takes
     #: longer with each export, which adds two. Only :meth:`load` lists them again.
     _known: tuple[int, int] | None = None
@@ -254,7 +257,7 @@ class ExportStore(ABC):
         stranger = next(self.data_files(), None)
         if stranger is not None:
             raise ExportError(
-                f"{self.title} holds Parquet files that no export's manifest lists (such as "
+                f"{self.title} holds {self.suffix} files that no export's manifest lists (such as "
                 f"{stranger}); "
                 "readers would mix them with the export: choose an empty directory"
             )

@@ -1,4 +1,4 @@
-"""One task of an export: read an offset range, and write it piece by piece as Parquet files.
+"""One task of an export: read an offset range, and write it piece by piece as data files.
 
 A task runs in a thread of the exporting process or in a Python worker of Spark, and uses nothing of
 Spark. A file is whole or absent. Two attempts at one range, at the same time or in sequence, write
@@ -32,12 +32,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trikafka import ConfigurationError, ExportError, OffsetRange, TrikafkaError
-from trikafka.interfaces import PlannedRange
+from trikafka.interfaces import FileFormat, PlannedRange
 
 from .directory_pieces import RangeWork
 from .formats.range_parsing import ParsingOptions, RangeParsing
+from .parquet_files import FOOTER_KEY, ParquetFiles, footer_of
 from .piece_log import ExportPiece, PieceLog, StagedFile
-from .pieces import FOOTER_KEY, PieceWriter, Shape, footer_of
+from .pieces import PieceWriter, Shape
 from .reader import Reader
 from .reading import NothingYet, read_range
 
@@ -67,6 +68,7 @@ class WriteTask:
     shape: Shape
     place: Workplace | None = None
     reading: ParsingOptions = field(default_factory=ParsingOptions)
+    files: FileFormat = field(default_factory=ParquetFiles)
 
 
 class Stopped(Exception):
@@ -200,7 +202,7 @@ def _write_on(
         wait=stopper.wait,
         on_start=stopper.add,
     )
-    writer = PieceWriter(work, planned, at, task.shape, task.format, reading)
+    writer = PieceWriter(work, planned, at, task.shape, task.format, reading, task.files)
     try:
         with closing(batches):
             for batch in batches:
@@ -213,7 +215,9 @@ def _write_on(
                         return piece.end
                     for gap in _within(lost, piece.end):  # the reading thread appends meanwhile
                         lost.remove(gap)
-                    writer = PieceWriter(work, planned, piece.end, task.shape, task.format, reading)
+                    writer = PieceWriter(
+                        work, planned, piece.end, task.shape, task.format, reading, task.files
+                    )
         stopper.check()
         piece, rows = writer.finish(planned.end, tuple(lost))
         tell(rows)

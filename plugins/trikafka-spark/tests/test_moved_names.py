@@ -10,7 +10,7 @@ import pytest
 @pytest.mark.parametrize(
     ("module", "name", "now"),
     [
-        ("sink", "SparkSink", "ParquetSink"),
+        ("sink", "SparkSink", "FileSink"),
         ("sink_options", "SinkOptions", "SinkOptions"),
         ("columns", "SCHEMA", "SCHEMA"),
         ("reading", "read_range", "read_range"),

@@ -23,7 +23,7 @@ from trikafka_export.formats.json_format import JsonDecoder, infer
 from trikafka_export.formats.parsing import Parser
 from trikafka_export.local import LocalJob
 from trikafka_export.pieces import PieceWriter, Shape
-from trikafka_export.sink import ParquetSink
+from trikafka_export.sink import FileSink
 from trikafka_export.task import WriteTask
 from trikafka_spark import snapshots
 from trikafka_spark.range_planning import Planned
@@ -169,7 +169,7 @@ async def test_tls_context_for_workers_is_refused(
 ) -> None:
     """A TLS context, which cannot be sent to workers, is refused before Spark starts."""
     settings = {"bootstrap_servers": "localhost:1", "ssl_context": ssl.create_default_context()}
-    async with ParquetSink.from_options(
+    async with FileSink.from_options(
         {"destination": str(tmp_path / "d"), "spark_above": 0}
     ) as sink:
         plan = ExportPlan(1, "p", "now", None, {"t": None}, "read_committed", (PLANNED,), {})
@@ -189,7 +189,7 @@ async def test_cancelled_inference_of_a_schema_ends(tmp_path: Path) -> None:
             "bootstrap_servers": f"127.0.0.1:{silent.getsockname()[1]}",
             "isolation_level": "read_committed",
         }
-        async with ParquetSink.from_options(
+        async with FileSink.from_options(
             {"destination": str(tmp_path / "d"), "value_format": "json"}
         ) as sink:
             began = time.monotonic()

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 import trio
-from trikafka_export.sink import ParquetSink
+from trikafka_export.sink import FileSink
 from trikafka_export.sink_options import SinkOptions
 from trikafka_spark import shared_context
 
 BY_SPARK = SinkOptions(spark_above=0)
 
 
-async def start_spark(sink: ParquetSink) -> None:
+async def start_spark(sink: FileSink) -> None:
     """Start Spark as a write does."""
     runner = await sink._runners.fitting(1)
     await runner.start({})
@@ -56,7 +56,7 @@ async def test_late_context_is_released(tmp_path: Path, monkeypatch: pytest.Monk
     async with trio.open_nursery() as nursery:
 
         async def start() -> None:
-            async with ParquetSink(tmp_path, BY_SPARK) as sink:
+            async with FileSink(tmp_path, BY_SPARK) as sink:
                 await start_spark(sink)
 
         nursery.start_soon(start)
@@ -75,7 +75,7 @@ async def test_cancelled_handover_leaves_no_context(
         scope = trio.CancelScope()
         counted = Counted(lambda scope=scope: token.run_sync_soon(scope.cancel), monkeypatch)
         with scope:
-            async with ParquetSink(tmp_path, BY_SPARK) as sink:
+            async with FileSink(tmp_path, BY_SPARK) as sink:
                 await start_spark(sink)
         await counted.check()
 
@@ -90,7 +90,7 @@ async def test_cancelled_start_does_not_spoil_the_next(
         left.wait(60)
 
     counted = Counted(between, monkeypatch)
-    async with ParquetSink(tmp_path, BY_SPARK) as sink:
+    async with FileSink(tmp_path, BY_SPARK) as sink:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(start_spark, sink)
             await trio.to_thread.run_sync(entered.wait)

@@ -28,6 +28,7 @@ from trikafka import (
 from trikafka.errors import from_code
 
 from ..piece_log import PieceLog, StagedFile
+from ..plan import suffix_of
 from ..summed_file import SummedFile
 from .errors import UnreadableError
 
@@ -98,7 +99,8 @@ class FileLetters:
         path = self._path
         self._path = None
         self._file.close()
-        name = self._log.name_of(start).removesuffix(".parquet") + ".jsonl"
+        name = self._log.name_of(start)
+        name = name.removesuffix(suffix_of(name)) + ".jsonl"
         return StagedFile(
             path.name,
             self._folder + name,

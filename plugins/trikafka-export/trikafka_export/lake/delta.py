@@ -20,13 +20,13 @@ from deltalake.transaction import AddAction, CommitProperties, Transaction
 from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import plain
 from trikafka.errors.peer_text import peer_text
-from trikafka.interfaces import ExportPlan
+from trikafka.interfaces import ExportPlan, WrittenFile
 
 from ..object_address import ObjectAddress
 from ..store import ExportStore
 from .abandoned_plans import refuse_abandoned
 from .columns import table_schema
-from .footers import Bounds, DataFile
+from .footers import Bounds, DataFile, read_footers
 from .library_errors import explained
 from .options import LakeOptions
 from .stores import folder_of, lake_store
@@ -202,6 +202,10 @@ class DeltaLog:
     def _has(self, table: deltalake.DeltaTable, plan: ExportPlan) -> bool:
         with self._said(f"cannot read the Delta table {self.title}"):
             return (table.transaction_version(plan.format["app_id"]) or 0) >= plan.number
+
+    def read_files(self, store: ExportStore, files: Sequence[WrittenFile]) -> Sequence[DataFile]:
+        """Return the entries of the files, by their footers."""
+        return read_footers(store, files)
 
     def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
         """Commit the files as one append."""

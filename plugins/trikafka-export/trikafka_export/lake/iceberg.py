@@ -30,12 +30,12 @@ from pyiceberg.utils.config import merge_config
 from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import holds_secret, plain, secret
 from trikafka.errors.peer_text import peer_text
-from trikafka.interfaces import ExportPlan
+from trikafka.interfaces import ExportPlan, WrittenFile
 
 from ..object_address import SCHEMES
 from ..store import ExportStore
 from .abandoned_plans import refuse_abandoned
-from .footers import DataFile
+from .footers import DataFile, read_footers
 from .iceberg_files import data_file
 from .library_errors import advised, explained
 from .options import LakeOptions
@@ -252,6 +252,10 @@ class IcebergLog:
     def given_up(self, format: Mapping[str, Any], number: int) -> bool:
         """Return whether a table property marks the plan as abandoned."""
         return _given_up(format, number) in self._known(format).metadata.properties
+
+    def read_files(self, store: ExportStore, files: Sequence[WrittenFile]) -> Sequence[DataFile]:
+        """Return the entries of the files, by their footers."""
+        return read_footers(store, files)
 
     def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
         """Commit the files as one append."""

@@ -1,4 +1,4 @@
-"""The options of an export into a table, in addition to those of Parquet exports. Pure."""
+"""The options of a table, in addition to those of its files. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from trikafka import ConfigurationError
 from trikafka.config.secrets import secret
 
 from ..object_address import PREFIX
-from ..sink_options import SinkOptions, sink_options
 
 #: The formats, with the Python package that each needs.
 FORMATS = {"delta": "deltalake", "iceberg": "pyiceberg"}
@@ -19,7 +18,7 @@ _CATALOG = "catalog"
 
 @dataclass(frozen=True)
 class LakeOptions:
-    """The options of an export into a table.
+    """The options of a table.
 
     ``catalog`` and ``location`` are for Iceberg. The catalog's ``properties`` and the options of
     the ``store`` are never shown.
@@ -27,7 +26,6 @@ class LakeOptions:
 
     format: str
     destination: str
-    files: SinkOptions = field(default_factory=SinkOptions)
     catalog: str | None = None
     location: str | None = None
     properties: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -35,7 +33,7 @@ class LakeOptions:
 
 
 def lake_options(given: Mapping[str, Any]) -> LakeOptions:
-    """Return the checked options of ``export(..., sink_options=)``.
+    """Return the checked options of a table; the options of its files are left to the sink.
 
     Raises:
         ConfigurationError: An option is wrong.
@@ -60,12 +58,6 @@ def lake_options(given: Mapping[str, Any]) -> LakeOptions:
                 f"{name} is for a writer of Spark's: the files of {format} are written here, as "
                 "Parquet's"
             )
-    more = (
-        (_CATALOG, "location", "catalog.type", "catalog.uri", "catalog.warehouse")
-        if format == "iceberg"
-        else ()
-    )
-    files = sink_options(rest, more, f"an export with format={format}")
     return LakeOptions(
-        format, destination, files, own.get(_CATALOG), own.get("location"), properties, store
+        format, destination, own.get(_CATALOG), own.get("location"), properties, store
     )

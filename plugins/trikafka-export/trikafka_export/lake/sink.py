@@ -1,4 +1,4 @@
-"""The sink of exports into tables: the Parquet sink with one commit per plan."""
+"""The sink of exports into tables: the sink of files with one commit per plan."""
 
 from __future__ import annotations
 
@@ -6,23 +6,26 @@ import math
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from trikafka import ConfigurationError, ExportError, OffsetRange
-from trikafka.config.secrets import secret
-from trikafka.interfaces import ExportCheck, ExportPlan, ExportState, PlannedRange, RangeResult
+from trikafka.interfaces import (
+    ExportCheck,
+    ExportFormat,
+    ExportPlan,
+    ExportState,
+    FileFormat,
+    PlannedRange,
+    RangeResult,
+    TableLog,
+)
 
 from ..folders import AGAIN
-from ..formats.options import SECRET_OPTIONS
-from ..sink import ParquetSink
+from ..sink import FileSink
+from ..sink_options import SinkOptions
 from .abandoned_plans import FilesGoneError
-from .library_errors import check_library
-from .options import LakeOptions, lake_options
-
-if TYPE_CHECKING:
-    from .table_log import TableLog
 
 T = TypeVar("T")
 #: Seconds that a catalog or a table's store may take for one request, such as the commit of a plan
@@ -49,44 +52,29 @@ _OURS = "files"
 # A closed plan whose files have disappeared can never be committed. It is abandoned by a commit
 # without files under the same number. From then on no late commit can bring the remaining files,
 # and the next plan reads the records again.
-class LakeSink(ParquetSink):
-    """Writes an export into a table of Delta Lake or Iceberg.
+class LakeSink(FileSink):
+    """Writes an export into a table, such as one of Delta Lake or Iceberg."""
 
-    :class:`LakeOptions` has the options.
-    """
-
-    def __init__(self, options: LakeOptions, plugins: Collection[object] = ()) -> None:
-        super().__init__(None, options.files, plugins=plugins)
-        self.format = options.format
-        self._lake = options
+    def __init__(
+        self,
+        options: SinkOptions,
+        given: str,
+        plugins: Collection[object],
+        format: ExportFormat,
+        files: FileFormat,
+        open_log: Callable[[], TableLog],
+    ) -> None:
+        super().__init__(None, options, given, plugins, format, files)
+        self._open_log = open_log
         self._known: TableLog | None = None
         #: Abandoned calls keep their threads. They have a limiter of their own, so that a silent
         #: catalog delays nothing else.
         self._log_limiter = trio.CapacityLimiter(4)
 
-    @classmethod
-    def from_options(cls, options: Mapping[str, Any], plugins: Collection[object] = ()) -> Self:
-        """Return a sink for the options of ``export(..., sink_options=)``.
-
-        Raises:
-            ConfigurationError: An option is wrong, or the library is missing.
-        """
-        made = cls(
-            lake_options(
-                {
-                    name: secret(value) if name in SECRET_OPTIONS else value
-                    for name, value in options.items()
-                }
-            ),
-            plugins,
-        )
-        check_library(made.format)
-        return made
-
     @property
     def title(self) -> str:
         """The destination as messages name it."""
-        return self._lake.destination
+        return self._given
 
     @property
     def _log(self) -> TableLog:
@@ -98,7 +86,7 @@ class LakeSink(ParquetSink):
 
         A new table without a known location cannot be locked yet.
         """
-        self._known = await self._asked(lambda: _log_of(self._lake))
+        self._known = await self._asked(self._open_log)
         self._place = await self._asked(self._log.place)
         if self._place is not None:
             await super()._enter_store()
@@ -125,7 +113,7 @@ class LakeSink(ParquetSink):
 
         The table is created with the first plan.
         """
-        format = {**await super().pin(state, wanted, settings), "name": self.format}
+        format = dict(await super().pin(state, wanted, settings))
         if state.format is not None and not wanted:
             return format
         columns = await self._thread(lambda: _columns(format, wanted))
@@ -183,11 +171,9 @@ class LakeSink(ParquetSink):
         self, plan: ExportPlan, results: Sequence[RangeResult], give_up: bool
     ) -> tuple[bool, int | None]:
         """Commit the plan; return whether it was abandoned, and the table version that it made."""
-        from .footers import read_footers  # imports pyarrow, which is slow
-
         if not self._log.found(plan):
             try:
-                files = read_footers(
+                files = self._log.read_files(
                     self._store, [file for result in results for file in result.files]
                 )
             except FilesGoneError:
@@ -235,17 +221,6 @@ class LakeSink(ParquetSink):
             f"{self.title}: the table's catalog or store has not responded for {limit:g} s; the "
             "next export continues from there"
         )
-
-
-def _log_of(options: LakeOptions) -> TableLog:
-    """Return the log of the table. Imports slow libraries."""
-    if options.format == "delta":
-        from .delta import DeltaLog
-
-        return DeltaLog(options)
-    from .iceberg import IcebergLog
-
-    return IcebergLog(options)
 
 
 def _columns(format: Mapping[str, Any], wanted: Sequence[OffsetRange]) -> Any:

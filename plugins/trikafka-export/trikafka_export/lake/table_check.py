@@ -9,10 +9,9 @@ from typing import NamedTuple
 import numpy as np
 
 from trikafka import TopicPartition
-from trikafka.interfaces import ExportCheck, WrittenFile
+from trikafka.interfaces import ExportCheck, TableLog, WrittenFile
 
 from ..store import ExportStore
-from .table_log import TableLog
 
 #: Offsets that are counted at once, with one byte each.
 _AT_ONCE = 16 << 20
