@@ -120,7 +120,7 @@ async def test_check_names_the_missing_format(tmp_path: Path) -> None:
 def test_misspelt_option_gets_a_hint(given: str, meant: str) -> None:
     message = f"unknown option '{given}' of an export with format=iceberg; did you mean '{meant}'"
     with pytest.raises(ConfigurationError, match=message):
-        lake_options({"destination": "a.b", "format": "iceberg", given: "x"})
+        trikafka_sink("file", {"destination": "a.b", "format": "iceberg", given: "x"}, ())
 
 
 @pytest.mark.parametrize(

@@ -58,10 +58,16 @@ def trikafka_sink(
             f"tables are not written to {HDFS}://, which takes exports to plain files only"
         )
     from .lake.sink import LakeSink
+    from .object_address import PREFIX
     from .sink_options import files_of, format_options, without_secrets
 
+    rest = {
+        name: value
+        for name, value in without_secrets(options).items()
+        if not name.startswith(PREFIX)  # of the table's log
+    }
     return LakeSink(
-        format_options(format, without_secrets(options)),
+        format_options(format, rest),
         str(options["destination"]),
         plugins,
         format,

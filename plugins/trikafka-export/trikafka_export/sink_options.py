@@ -15,7 +15,6 @@ from trikafka.config.secrets import secret
 from trikafka.interfaces import ExportFormat, ExportState, FileFormat
 
 from .formats.options import OPTIONS, SECRET_OPTIONS, ParseOptions, parse_options
-from .object_address import PREFIX
 from .parquet_files import ParquetFormat
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
@@ -106,7 +105,7 @@ def sink_options(
 
 
 def format_options(format: ExportFormat, given: Mapping[str, Any]) -> SinkOptions:
-    """Return the options of a format's files, without the format's own and the store's.
+    """Return the options of a format's files, without the format's own.
 
     Raises:
         ConfigurationError: An option is unknown or not valid.
@@ -116,7 +115,7 @@ def format_options(format: ExportFormat, given: Mapping[str, Any]) -> SinkOption
     rest = {
         name: value
         for name, value in given.items()
-        if name not in others and not name.startswith(PREFIX) and not _is_among(name, own)
+        if name not in others and not _is_among(name, own)
     }
     sink = (
         "an export to Parquet"
