@@ -141,16 +141,18 @@ class HookSpecs:
 
     @hookspec
     def trikafka_sink_options(self, scheme: str) -> Collection[str] | None:
-        """Name the options that sinks for ``scheme`` accept.
+        """Name the options that sinks for ``scheme``, or their runners, accept.
 
-        Called only when an export is given a setting that no client has. If the setting is one of
-        these options, the error explains where it belongs. The names of all plugins count.
+        A sink checks its options by these names, the command line shows them in its help, and an
+        export that gets one of them as a setting explains where it belongs. The names of all
+        plugins count.
 
         Args:
             scheme: The scheme of the destination's URL.
 
         Returns:
-            The names of the options, or ``None``.
+            The names of the options, or ``None``. A name that ends with a dot stands for all names
+            that begin with it.
         """
 
     @hookspec(firstresult=True)
@@ -168,14 +170,18 @@ class HookSpecs:
     def trikafka_export_runner(self, name: str, options: Mapping[str, Any]) -> ExportRunner | None:
         """Create the runner with this name, which runs the ranges of an export.
 
-        The first result counts. A sink chooses the name by its options and by the size of a plan.
+        The first result counts.
 
         Args:
-            name: The name of the runner.
-            options: Those of the sink's options that are for runners.
+            name: ``"threads"``, or ``"large"`` for the runner of large plans.
+            options: The options that plugins declare by ``trikafka_sink_options``, as the user gave
+                them, and ``threads``.
 
         Returns:
             The runner, or ``None``.
+
+        Raises:
+            ConfigurationError: An option is not valid.
         """
 
     @hookspec

@@ -327,6 +327,8 @@ async def test_replaced_listener_skips_no_plugin(autojump_clock: MockClock) -> N
 class HalfARunner:
     """A runner whose ``run`` is plain."""
 
+    above = 0
+
     def check(self) -> None: ...
 
     async def start(self, settings: object) -> None: ...
@@ -340,7 +342,12 @@ class HalfARunner:
     ("hook", "shape", "made", "said"),
     [
         ("trikafka_export_runner", ExportRunner, HalfARunner(), "run must be `async def`"),
-        ("trikafka_export_runner", ExportRunner, object(), "it has no check, close, run, start"),
+        (
+            "trikafka_export_runner",
+            ExportRunner,
+            object(),
+            "it has no above, check, close, run, start",
+        ),
         (
             "trikafka_export_format",
             ExportFormat,

@@ -27,8 +27,17 @@ class RangeTask(Protocol):
 class ExportRunner(Protocol):
     """Runs the ranges of an export (hook ``trikafka_export_runner``).
 
-    A sink keeps its runner for all plans of an exporter. The methods are called in sequence.
+    A sink makes its runners when it is made, and keeps them for all plans of an exporter. The
+    methods are called in sequence.
     """
+
+    @property
+    def above(self) -> int | None:
+        """The number of offsets that a plan of this runner exceeds.
+
+        ``0`` stands for all plans: an export fails then if :meth:`check` does. ``None`` stands for
+        no plan. Smaller plans are run by threads of the process.
+        """
 
     def check(self) -> None:
         """Check what the runner needs, and start nothing. Called in a thread.

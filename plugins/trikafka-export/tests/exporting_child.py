@@ -67,7 +67,7 @@ async def main(servers: str, topic: str, destination: str, stage: str, options: 
             group_id=f"group-{topic}",
             max_records_per_file=500,
             on_progress=tell,
-            sink_options={"master": "local[2]", **(given or {"spark_above": 0})},
+            sink_options=given or {"master": "local[2]", "spark_above": 0},
             plugins=plugins,
         )
         nursery.cancel_scope.cancel()

@@ -18,7 +18,7 @@ async def test_dead_address_is_logged_once(
     topic = await new_topic(400, partitions=4)
     with socket.create_server(("127.0.0.1", 0)) as unused:
         dead = f"127.0.0.1:{unused.getsockname()[1]}"
-    options = {"threads": 4, "spark_above": "never"}
+    options = {"threads": 4}
     found = await trikafka.export(
         topic,
         tmp_path,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -13,11 +13,12 @@ from lines_format import LinesFiles, LinesFormat
 from made_batches import batch
 from test_stores import finish, planned
 from trikafka_export.checking import check
+from trikafka_export.destination import find_sink
 from trikafka_export.directory_store import DirectoryStore
 from trikafka_export.pieces import PieceWriter, Shape
 from trikafka_export.plugin import trikafka_sink
 from trikafka_export.runners import Runners, ThreadRunner
-from trikafka_export.sink_options import sink_options
+from trikafka_export.sink_options import SinkOptions
 
 from trikafka import ConfigurationError, ExportError, PluginError, hookimpl
 from trikafka.interfaces import ExportCheck, ExportState
@@ -26,19 +27,33 @@ from trikafka.interfaces import ExportCheck, ExportState
 class Missing(ThreadRunner):
     """A runner for large plans that is not ready."""
 
+    above = 2
+
     def check(self) -> None:
         raise ExportError("the machines are off")
 
 
 class Machines:
-    def __init__(self, runner: object) -> None:
+    """A plugin with a runner for large plans, and the option ``machines``."""
+
+    def __init__(self, runner: object, above: int | None = 2) -> None:
         self.runner = runner
+        if isinstance(runner, ThreadRunner):
+            vars(runner)["above"] = above
         self.options: list[Mapping[str, Any]] = []
 
     @hookimpl
+    def trikafka_sink_options(self, scheme: str) -> Collection[str]:
+        return ("machines", "machine.")
+
+    @hookimpl
     def trikafka_export_runner(self, name: str, options: Mapping[str, Any]) -> object | None:
+        if name != "large":
+            return None
         self.options.append(options)
-        return self.runner if name == "spark" else None
+        if options.get("machines") == "none":
+            raise ConfigurationError("machines must not be 'none'")
+        return self.runner
 
 
 async def test_format_of_a_plugin_is_kept_by_the_plan(tmp_path: Path) -> None:
@@ -114,27 +129,50 @@ def test_other_format_is_refused_with_the_way(name: str) -> None:
 
 async def test_plugin_runner_gets_large_plans() -> None:
     machines = Machines(ThreadRunner(1))
-    options = sink_options({"spark_above": 2, "master": "there", "spark.x": 1})
-    runners = Runners(options, (machines,), trio.CapacityLimiter(1))
+    runners = Runners(SinkOptions(), (machines,), trio.CapacityLimiter(1))
     assert await runners.fitting(3) is machines.runner
     assert await runners.fitting(2) is not machines.runner
-    assert machines.options[0]["master"] == "there"
-    assert machines.options[0]["spark.x"] == "1"
+
+
+@pytest.mark.parametrize(("above", "all_plans"), [(0, True), (None, False)])
+async def test_runner_takes_all_plans_or_none(above: int | None, all_plans: bool) -> None:
+    machines = Machines(ThreadRunner(1), above)
+    runners = Runners(SinkOptions(), (machines,), trio.CapacityLimiter(1))
+    for width in (1, 10**12):
+        assert (await runners.fitting(width) is machines.runner) is all_plans
+
+
+def test_options_of_a_runner_reach_it() -> None:
+    """A plugin declares its options, and gets them as the user gave them."""
+    machines = Machines(ThreadRunner(1))
+    options = {"destination": "x", "machines": 7, "machine.size": "l", "threads": "3"}
+    trikafka_sink("file", options, (machines,))
+    assert machines.options == [{"machines": 7, "machine.size": "l", "threads": 3}]
+
+
+def test_wrong_option_of_a_runner_is_refused() -> None:
+    options = {"machines": "none"}
+    with pytest.raises(ConfigurationError, match="machines must not be 'none'"):
+        find_sink("x", options, (Machines(ThreadRunner(1)),))
+    with pytest.raises(ConfigurationError, match="did you mean 'machines'"):
+        find_sink("x", {"machinse": 1}, (Machines(ThreadRunner(1)),))
 
 
 async def test_unready_runner_leaves_plans_to_threads(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    runners = Runners(
-        sink_options({"spark_above": 2}), (Machines(Missing(1)),), trio.CapacityLimiter(1)
-    )
+    runners = Runners(SinkOptions(), (Machines(Missing(1)),), trio.CapacityLimiter(1))
     assert not isinstance(await runners.fitting(3), Missing)
     assert "the machines are off; until then all 3 records" in caplog.text
 
 
-async def test_wrong_runner_is_refused_by_name() -> None:
-    runners = Runners(
-        sink_options({"spark_above": 2}), (Machines(object()),), trio.CapacityLimiter(1)
-    )
-    with pytest.raises(PluginError, match="it has no check, close, run, start"):
-        await runners.fitting(3)
+async def test_unready_runner_of_all_plans_is_an_error() -> None:
+    runners = Runners(SinkOptions(), (Machines(Missing(1), 0),), trio.CapacityLimiter(1))
+    for asked in (runners.check, lambda: runners.fitting(1)):
+        with pytest.raises(ExportError, match="the machines are off"):
+            await asked()
+
+
+def test_wrong_runner_is_refused_by_name() -> None:
+    with pytest.raises(PluginError, match="it has no above, check, close, run, start"):
+        Runners(SinkOptions(), (Machines(object()),), trio.CapacityLimiter(1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import pkgutil
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,10 +12,11 @@ from pathlib import Path
 import pytest
 import trikafka_export
 import trio
+from trikafka_export.plugin import trikafka_sink
 from trikafka_export.runners import Runners
 from trikafka_export.sink_options import sink_options
 
-from trikafka import ExportError, hooks
+from trikafka import ConfigurationError, hooks
 
 SPARKS = ("pyspark", "py4j", "trikafka_spark", "pyspark_trikafka")
 MODULES = sorted(
@@ -62,15 +64,24 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_spark")
-async def test_threads_run_large_exports_without_spark(caplog: pytest.LogCaptureFixture) -> None:
-    runners = Runners(sink_options({"spark_above": 2}), (), trio.CapacityLimiter(1))
-    await runners.fitting(3)
+async def test_threads_run_all_exports_without_spark() -> None:
+    runners = Runners(sink_options({}), (), trio.CapacityLimiter(1))
+    await runners.check()
+    await runners.fitting(10**12)
     assert runners.name == "threads"
-    assert "exports by Spark need the package trikafka-spark" in caplog.text
 
 
 @pytest.mark.usefixtures("without_spark")
-async def test_export_by_spark_is_refused_without_spark() -> None:
-    runners = Runners(sink_options({"spark_above": 0}), (), trio.CapacityLimiter(1))
-    with pytest.raises(ExportError, match="exports by Spark need the package trikafka-spark"):
-        await runners.check()
+@pytest.mark.parametrize("option", ["spark_above", "master", "spark.x"])
+def test_option_of_another_package_is_refused(option: str) -> None:
+    """The options of the runner by Spark are those of its package."""
+    said = f"unknown option {option!r} of an export to Parquet. An option of another package needs"
+    with pytest.raises(ConfigurationError, match=re.escape(said)):
+        trikafka_sink("file", {"destination": "x", option: 0}, ())
+
+
+def test_no_option_of_spark_is_named() -> None:
+    """What Spark has is known by its own package."""
+    names = re.compile(r"spark_above|\bmaster\b|app_name|[\"']spark\.[\"']")
+    for path in Path(trikafka_export.__path__[0]).rglob("*.py"):
+        assert not names.search(path.read_text()), path.name

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -39,7 +40,20 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
     return float(match[1]) * _UNITS[match[2]]
 
 
-@click.command()
+class _ExportCommand(click.Command):
+    """The command with the options of the installed plugins in its help."""
+
+    def format_epilog(self, context: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the options that plugins declare for files and tables."""
+        from trikafka.hooks import answers, load_plugins
+
+        found = answers(load_plugins(()), "trikafka_sink_options", Collection, scheme="file")
+        names = sorted({name + "*" * name.endswith(".") for _, own in found for name in own})
+        with formatter.section("Names of --option"):
+            formatter.write_text(", ".join(names))
+
+
+@click.command(cls=_ExportCommand)
 @click.argument("names", nargs=-1, metavar="TOPIC...")
 @click.argument("destination")
 @click.option(

@@ -19,12 +19,15 @@ _TABLES = ("delta", "iceberg")
 
 @hookimpl
 def trikafka_sink_options(scheme: str) -> Collection[str] | None:
-    """Return the names of the options of exports to files and tables."""
+    """Return the names of the options of exports to files and tables.
+
+    A dot at the end stands for all names that begin so.
+    """
     if scheme != "file" and scheme not in STORES:
         return None
-    from .sink_options import sink_option_names
+    from .sink_options import OWN_OPTIONS
 
-    return {*sink_option_names(), "catalog", "location"}
+    return OWN_OPTIONS
 
 
 @hookimpl
@@ -48,18 +51,20 @@ def trikafka_sink(
         from .sink_options import refuse_format
 
         refuse_format(name)
+    from .sink_options import files_of, format_options, options_of_others, without_secrets
+
+    others = options_of_others(plugins, scheme)
     open_log = format.table(options)
     if open_log is None:
         from .sink import FileSink
 
-        return FileSink.from_options(options, plugins, format)
+        return FileSink.from_options(options, plugins, format, others)
     if scheme == HDFS:
         raise ConfigurationError(
             f"tables are not written to {HDFS}://, which takes exports to plain files only"
         )
     from .lake.sink import LakeSink
     from .object_address import PREFIX
-    from .sink_options import files_of, format_options, without_secrets
 
     rest = {
         name: value
@@ -67,7 +72,7 @@ def trikafka_sink(
         if not name.startswith(PREFIX)  # of the table's log
     }
     return LakeSink(
-        format_options(format, rest),
+        format_options(format, rest, others),
         str(options["destination"]),
         plugins,
         format,

@@ -1,7 +1,8 @@
-"""The runners of a sink's ranges: threads of this process, and Spark for large plans.
+"""The runners of a sink's ranges: threads of this process, and a plugin's for large plans.
 
 Runners come from plugins, by the hook ``trikafka_export_runner``. This module owns the choice
-between them.
+between them. A runner for large plans has options of its own, which its plugin declares by the hook
+``trikafka_sink_options``, and says itself which plans are large.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, TypeVar
 
 import trio
 
-from trikafka import ExportError
+from trikafka import ConfigurationError, ExportError, PluginError
 from trikafka.hooks import call_first, load_plugins
 from trikafka.interfaces import ExportRunner
 
@@ -23,11 +24,13 @@ _log = logging.getLogger("trikafka.export")
 #: How long a runner may take to stop (seconds): at the end, and when the export was cancelled.
 STOP_LIMIT, CANCELLED_LIMIT = 15.0, 2.0
 #: The names of the runners that a sink asks for.
-THREADS, SPARK = "threads", "spark"
+THREADS, LARGE = "threads", "large"
 
 
 class ThreadRunner:
     """Runs the ranges in threads of this process."""
+
+    above = 0
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
@@ -52,83 +55,78 @@ class ThreadRunner:
 
 
 class Runners:
-    """The runners of one sink, each made at its first use and kept."""
+    """The runners of one sink, made with it and kept.
+
+    Raises :exc:`ConfigurationError` for a wrong option of a runner.
+    """
 
     def __init__(
         self, options: SinkOptions, plugins: Collection[object], limiter: trio.CapacityLimiter
     ) -> None:
-        self._options = options
+        self._options = {**options.runner, "threads": options.threads}
         self._plugins = plugins
         self._limiter = limiter
-        self._known: dict[str, ExportRunner] = {}
+        threads = self._made(THREADS)
+        assert threads is not None, "this package's plugin has it"
+        self._threads = threads
+        self._large = self._made(LARGE)
         #: The name of the runner that was chosen last.
         self.name = THREADS
 
     async def check(self) -> None:
-        """Check the requirements of Spark if all plans are for Spark.
+        """Check the requirements of the runner that takes all plans, if there is one.
 
         Raises:
             ExportError: Something is missing.
         """
-        if self._options.spark_above == 0:
-            await self._spark()
+        if self._large is not None and self._large.above == 0:
+            await self._checked(self._large)
 
     async def fitting(self, width: int) -> ExportRunner:
         """Return the runner for a plan of so many offsets.
 
-        Without Spark or Java all records are written by threads, with a warning. With
-        ``spark_above=0`` their absence is an error.
+        If the runner for large plans lacks something, threads write all records, with a warning.
+        If it takes all plans, that is an error.
         """
-        above = self._options.spark_above
+        large = self._large
         self.name = THREADS
-        if above is None or (above and width <= above):
-            return self._made(THREADS)
+        if large is None or large.above is None or 0 < width <= large.above:
+            return self._threads
         try:
-            runner = await self._spark()
+            await self._checked(large)
         except ExportError as error:
-            if above == 0:
+            if large.above == 0:
                 raise
             _log.warning(
                 "%s; until then all %s records are exported by threads of this process",
                 error,
                 f"{width:,}",
             )
-            return self._made(THREADS)
-        self.name = SPARK
-        return runner
+            return self._threads
+        self.name = LARGE
+        return large
 
     async def close(self, limit: float) -> None:
         """Close all runners."""
-        for runner in self._known.values():
-            await runner.close(limit)
+        for runner in (self._threads, self._large):
+            if runner is not None:
+                await runner.close(limit)
 
-    async def _spark(self) -> ExportRunner:
-        runner = self._made(SPARK)
+    async def _checked(self, runner: ExportRunner) -> None:
         await trio.to_thread.run_sync(runner.check, limiter=self._limiter)
-        return runner
 
-    def _made(self, name: str) -> ExportRunner:
-        if name not in self._known:
-            own = self._options
-            options = {
-                "threads": own.threads,
-                "master": own.master,
-                "app_name": own.app_name,
-                **own.conf,
-            }
-            runner = call_first(
+    def _made(self, name: str) -> ExportRunner | None:
+        try:
+            runner: ExportRunner | None = call_first(
                 load_plugins(self._plugins),
                 "trikafka_export_runner",
                 ExportRunner,
                 name=name,
-                options=options,
+                options=self._options,
             )
-            if runner is None:
-                raise ExportError(
-                    "exports by Spark need the package trikafka-spark: install it (from a clone: "
-                    "pip install ./plugins/trikafka-spark), or give the option spark_above=never"
-                    if name == SPARK
-                    else f"no plugin runs exports by {name!r}"
-                )
-            self._known[name] = runner
-        return self._known[name]
+        except PluginError as error:
+            # A wrong option is not the plugin's fault.
+            if isinstance(error.__cause__, ConfigurationError):
+                raise error.__cause__ from None
+            raise
+        return runner

@@ -99,6 +99,7 @@ class FileSink:
         options: Mapping[str, Any],
         plugins: Collection[object] = (),
         format: ExportFormat | None = None,
+        others: Collection[str] = (),
     ) -> Self:
         """Return a sink for the ``sink_options`` of ``trikafka.export()``.
 
@@ -107,6 +108,7 @@ class FileSink:
                 tokens are wrapped, so that no text shows them.
             plugins: The objects of the setting ``plugins``, which may bring a runner.
             format: The format; Parquet files without it.
+            others: The names of other plugins' options, which their runner gets.
 
         Raises:
             ConfigurationError: An option is unknown or its value is not valid.
@@ -115,7 +117,7 @@ class FileSink:
         store, rest = store_of(given, without_secrets(options))
         format = format or ParquetFormat()
         files = files_of(format, options)
-        return cls(store, format_options(format, rest), given, plugins, format, files)
+        return cls(store, format_options(format, rest, others), given, plugins, format, files)
 
     @property
     def title(self) -> str:
@@ -130,7 +132,7 @@ class FileSink:
     async def __aenter__(self) -> Self:
         """Open and lock the destination, and check what the runner needs.
 
-        No runner is started yet. With ``spark_above=0`` Spark and Java must be installed.
+        No runner is started yet.
         """
         await self._enter_store()
         try:

@@ -12,9 +12,11 @@ from typing import Any, NoReturn
 
 from trikafka import ConfigurationError, PluginError
 from trikafka.config.secrets import secret
+from trikafka.hooks import answers, load_plugins
 from trikafka.interfaces import ExportFormat, ExportState, FileFormat
 
 from .formats.options import OPTIONS, SECRET_OPTIONS, ParseOptions, parse_options
+from .object_address import PREFIX
 from .parquet_files import ParquetFormat
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
@@ -28,10 +30,7 @@ _NOTHING = ("_trikafka", "_temporary")
 _SUFFIX = re.compile(r"\.[A-Za-z0-9.]{1,12}")
 _NAMES = (
     "format",
-    "master",
-    "app_name",
     "compression",
-    "spark_above",
     "threads",
     "max_bytes_per_file",
     "row_group_rows",
@@ -39,61 +38,66 @@ _NAMES = (
     "partition_by",
     *OPTIONS,
 )
-#: Plans with up to so many offsets are written by threads of this process.
-SPARK_ABOVE = 5_000_000
+
+
+#: All options of this package's sinks. A dot at the end stands for all names that begin so.
+OWN_OPTIONS = (*_NAMES, PREFIX, "catalog", "catalog.", "location")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The options of an export to Parquet; docs/export.md describes them.
+    """The options of an export to files; docs/export.md describes them.
 
-    ``spark_above`` is ``None`` if Spark is never used.
+    ``runner`` has the options of other plugins, which are for the runner of large plans.
     """
 
-    master: str | None = None
-    app_name: str = "trikafka export"
     compression: str = "zstd"
-    spark_above: int | None = SPARK_ABOVE
     threads: int = field(default_factory=lambda: max(4, min(32, os.cpu_count() or 1)))
     max_bytes_per_file: int = 512 << 20
     row_group_rows: int = 262_144
     row_group_bytes: int = 32 << 20
     partition_by: tuple[str, ...] | None = None
     parsing: ParseOptions = field(default_factory=ParseOptions)
-    conf: Mapping[str, str] = field(default_factory=dict)
-
-
-def sink_option_names() -> tuple[str, ...]:
-    """Return the names of the options of exports to Parquet."""
-    return _NAMES
+    runner: Mapping[str, Any] = field(default_factory=dict)
 
 
 def sink_options(
-    given: Mapping[str, Any], more: Iterable[str] = (), sink: str = "an export to Parquet"
+    given: Mapping[str, Any],
+    more: Iterable[str] = (),
+    sink: str = "an export to Parquet",
+    others: Collection[str] = (),
 ) -> SinkOptions:
     """Check the ``sink_options`` of ``trikafka.export()``.
 
-    ``more`` are other names that the caller knows; an error may suggest them.
+    Args:
+        given: The options.
+        more: Other names that the caller knows; an error may suggest them.
+        sink: What has the options, for errors.
+        others: The names of other plugins' options, which are left to their runner. A name that
+            ends with a dot stands for all options that begin with it.
 
     Raises:
         ConfigurationError: An option is unknown or not valid.
     """
-    conf = {name: text_of(value) for name, value in given.items() if name.startswith("spark.")}
-    rest = {name: value for name, value in given.items() if name not in conf and name != "format"}
+    runner = {
+        name: value
+        for name, value in given.items()
+        if name not in _NAMES and _is_among(name, others)
+    }
+    rest = {name: value for name, value in given.items() if name not in (*runner, "format")}
     if (format := str(given.get("format", "parquet")).strip()).lower() != "parquet":
         refuse_format(format)
     for name in rest:
         if name not in _NAMES:
-            near = difflib.get_close_matches(name, [*_NAMES, *more], n=1)
+            near = difflib.get_close_matches(name, [*_NAMES, *more, *others], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = hint or ". An option of another package needs that package to be installed"
             if not more and (name in ("catalog", "location") or name.startswith("catalog.")):
                 hint = ": it is one of format=iceberg, so give that, too (--format iceberg)"
             raise ConfigurationError(f"unknown option {name!r} of {sink}{hint}")
     for name in ("threads", "max_bytes_per_file", "row_group_rows", "row_group_bytes"):
         if name in rest:
-            rest[name] = _whole(name, rest[name], 1)
-    if "spark_above" in rest and (above := rest["spark_above"]) is not None:
-        rest["spark_above"] = None if above == "never" else _whole("spark_above", above, 0)
+            rest[name] = whole(name, rest[name], 1)
     if rest.get("compression", "zstd") not in _COMPRESSIONS:
         raise ConfigurationError(
             f"compression must be one of {', '.join(_COMPRESSIONS)}, not {rest['compression']!r}"
@@ -101,28 +105,45 @@ def sink_options(
     if "partition_by" in rest:
         rest["partition_by"] = partition_by(rest["partition_by"])
     parsing = parse_options(rest)  # takes its own out of the rest
-    return SinkOptions(conf=conf, parsing=parsing, **rest)
+    return SinkOptions(runner=runner, parsing=parsing, **rest)
 
 
-def format_options(format: ExportFormat, given: Mapping[str, Any]) -> SinkOptions:
+def options_of_others(plugins: Collection[object], scheme: str) -> Collection[str]:
+    """Return the options that plugins declare for a scheme, without those of this package.
+
+    Args:
+        plugins: The objects of the setting ``plugins``.
+        scheme: The scheme of the destination.
+    """
+    found = answers(load_plugins(plugins), "trikafka_sink_options", Collection, scheme=scheme)
+    return frozenset(name for _, names in found for name in names).difference(OWN_OPTIONS)
+
+
+def format_options(
+    format: ExportFormat, given: Mapping[str, Any], others: Collection[str] = ()
+) -> SinkOptions:
     """Return the options of a format's files, without the format's own.
+
+    Args:
+        format: The format.
+        given: All options of the sink.
+        others: The names of other plugins' options (:func:`options_of_others`).
 
     Raises:
         ConfigurationError: An option is unknown or not valid.
     """
     own = format.option_names
-    others = ("destination", "format")
     rest = {
         name: value
         for name, value in given.items()
-        if name not in others and not _is_among(name, own)
+        if name not in ("destination", "format") and not _is_among(name, own)
     }
     sink = (
         "an export to Parquet"
         if format.name == ParquetFormat.name
         else f"an export with format={format.name}"
     )
-    return sink_options(rest, [name for name in own if not name.endswith(".")], sink)
+    return sink_options(rest, [name for name in own if not name.endswith(".")], sink, others)
 
 
 def _is_among(name: str, names: Collection[str]) -> bool:
@@ -152,16 +173,21 @@ def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def text_of(value: Any) -> str:
-    """Return the text of an option's value; a secret stays hidden."""
-    return value if isinstance(value, str) else str(value)
+def whole(name: str, value: Any, least: int, also: str = "") -> int:
+    """Return an option that is a whole number.
 
+    Args:
+        name: The option's name.
+        value: Its value, a number or text.
+        least: The smallest value that is allowed.
+        also: What else the option may be, for the error.
 
-def _whole(name: str, value: Any, least: int) -> int:
+    Raises:
+        ConfigurationError: The value is another one.
+    """
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        also = " or 'never'" if name == "spark_above" else ""
         raise ConfigurationError(
             f"{name} must be a whole number of at least {least}{also}, not {value!r}"
         )

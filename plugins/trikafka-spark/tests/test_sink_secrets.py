@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from trikafka_export.destination import find_sink, hidden_options
 from trikafka_export.sink_options import sink_options
+from trikafka_spark.plugin import trikafka_sink_options
 
 from trikafka import ConfigurationError
 
@@ -20,9 +21,10 @@ SPARK = {"spark.hadoop.fs.s3a.secret.key": MARK, "spark.ssl.keyPassword": MARK}
 
 
 def test_secret_options_are_hidden_and_unchanged() -> None:
-    found = sink_options(hidden_options(SPARK))
+    options = hidden_options(SPARK)
+    found = sink_options(options, others=trikafka_sink_options("file") or ())
     assert MARK not in repr(found)
-    assert found.conf["spark.ssl.keyPassword"] == MARK
+    assert found.runner["spark.ssl.keyPassword"] == MARK
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ import pytest
 import trio
 from trikafka_export import scratch
 from trikafka_export.columns import _cast
+from trikafka_export.destination import find_sink
 from trikafka_export.directory_pieces import RangeWork
 from trikafka_export.formats.json_format import JsonDecoder, infer
 from trikafka_export.formats.parsing import Parser
@@ -169,9 +170,7 @@ async def test_tls_context_for_workers_is_refused(
 ) -> None:
     """A TLS context, which cannot be sent to workers, is refused before Spark starts."""
     settings = {"bootstrap_servers": "localhost:1", "ssl_context": ssl.create_default_context()}
-    async with FileSink.from_options(
-        {"destination": str(tmp_path / "d"), "spark_above": 0}
-    ) as sink:
+    async with find_sink(str(tmp_path / "d"), {"spark_above": 0}) as sink:
         plan = ExportPlan(1, "p", "now", None, {"t": None}, "read_committed", (PLANNED,), {})
         with pytest.raises(
             ConfigurationError, match="ssl_context= cannot be sent to Spark's workers"

@@ -12,7 +12,7 @@ from trikafka_export.sink import FileSink
 from trikafka_export.sink_options import SinkOptions
 from trikafka_spark import shared_context
 
-BY_SPARK = SinkOptions(spark_above=0)
+BY_SPARK = SinkOptions(runner={"spark_above": 0})
 
 
 async def start_spark(sink: FileSink) -> None:

@@ -1,8 +1,8 @@
-"""The hook of the entry point: the runner of large exports."""
+"""The hooks of the entry point: the runner of large exports, and its options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trikafka.hooks import hookimpl
@@ -12,9 +12,19 @@ if TYPE_CHECKING:
 
 
 @hookimpl
+def trikafka_sink_options(scheme: str) -> Collection[str] | None:
+    """Return the options of the runner by Spark, which exports to files and tables have."""
+    from trikafka_export.object_address import STORES
+
+    if scheme != "file" and scheme not in STORES:
+        return None
+    return ("spark_above", "master", "app_name", "spark.")
+
+
+@hookimpl
 def trikafka_export_runner(name: str, options: Mapping[str, Any]) -> ExportRunner | None:
-    """Return the runner by Spark."""
-    if name != "spark":
+    """Return the runner of large plans, by Spark."""
+    if name != "large":
         return None
     from .spark_runner import SparkRunner
 

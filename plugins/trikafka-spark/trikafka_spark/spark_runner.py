@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 from trikafka_export.runners import STOP_LIMIT
+from trikafka_export.sink_options import whole
 
 from trikafka import ConfigurationError
 
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
 #: How long Spark may take to stop (seconds) if the JVM did not respond before. After that, as after
 #: the limits of ``trikafka_export.runners``, the JVM is killed.
 _SILENT_LIMIT = 0.2
+#: Plans with up to so many offsets are written by threads, unless ``spark_above`` says otherwise.
+ABOVE = 5_000_000
+_NAME = "trikafka export"
 
 
 class SparkRunner:
@@ -28,16 +32,32 @@ class SparkRunner:
     ``spark.*`` have no effect then.
     """
 
-    def __init__(self, master: str | None, app_name: str, conf: Mapping[str, str]) -> None:
+    def __init__(
+        self, master: str | None, app_name: str, conf: Mapping[str, str], above: int | None = ABOVE
+    ) -> None:
+        #: Plans of more offsets run in Spark; ``None`` if none does.
+        self.above = above
         self._limiter = trio.CapacityLimiter(4)
         self._spark = KeptSpark(master, app_name, conf, self._limiter)
         self._context: SparkContext | None = None
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
-        """Return a runner for the options of a sink: ``master``, ``app_name`` and ``spark.*``."""
-        conf = {name: value for name, value in options.items() if name.startswith("spark.")}
-        return cls(options["master"], options["app_name"], conf)
+        """Return a runner for ``spark_above``, ``master``, ``app_name`` and ``spark.*``.
+
+        Raises:
+            ConfigurationError: ``spark_above`` is not valid.
+        """
+        # A value that is text may be a secret, which stays hidden.
+        conf = {
+            name: value if isinstance(value, str) else str(value)
+            for name, value in options.items()
+            if name.startswith("spark.")
+        }
+        above = options.get("spark_above", ABOVE)
+        if above is not None:
+            above = None if above == "never" else whole("spark_above", above, 0, " or 'never'")
+        return cls(options.get("master"), options.get("app_name", _NAME), conf, above)
 
     def check(self) -> None:
         """Check that Spark and Java are installed.
