@@ -21,7 +21,7 @@ from trikafka_export.runners import Runners, ThreadRunner
 from trikafka_export.sink_options import SinkOptions
 
 from trikafka import ConfigurationError, ExportError, PluginError, hookimpl
-from trikafka.interfaces import ExportCheck, ExportState
+from trikafka.interfaces import ExportCheck, ExportState, FileFormat
 
 
 class Missing(ThreadRunner):
@@ -81,16 +81,15 @@ def test_impossible_suffix_is_refused(suffix: str, monkeypatch: pytest.MonkeyPat
         trikafka_sink("file", options, (LinesFormat(),))
 
 
-def test_pieces_of_a_plugin_format_are_checked(tmp_path: Path) -> None:
-    """Files of a format are counted by the format, and foreign ones are found by their suffix."""
-    files = LinesFiles()
-    store = DirectoryStore(tmp_path)
+def exported(root: Path, files: FileFormat) -> DirectoryStore:
+    """Export 30 records as six files of a format; return the store, closed."""
+    store = DirectoryStore(root)
     store.suffix = files.suffix
     store.open()
-    format = {"name": "lines", "suffix": files.suffix}
+    format = {"name": "x", "suffix": files.suffix}
     plan = planned(store, 30, most=10, format=format)
     assert plan is not None
-    assert {PurePath(each.name).suffix for each in plan.ranges} == {".jsonl"}
+    assert {PurePath(each.name).suffix for each in plan.ranges} == {files.suffix}
     store.store_plan(plan)
     for each in plan.ranges:
         for start, end in ((each.start, each.start + 4), (each.start + 4, each.end)):
@@ -101,6 +100,13 @@ def test_pieces_of_a_plugin_format_are_checked(tmp_path: Path) -> None:
             writer.finish(end)
     finish(store, plan)
     store.close()
+    return store
+
+
+def test_files_of_a_plugin_format_are_checked(tmp_path: Path) -> None:
+    """Files of a format are counted by the format, and foreign ones are found by their suffix."""
+    files = LinesFiles()
+    store = exported(tmp_path, files)
     assert len(list(tmp_path.glob("*.jsonl"))) == 6
     assert check(store, files=files) == ExportCheck(6, 30, size_of(tmp_path), ())
     assert check(store, deep=True, files=files).problems == ()
@@ -113,6 +119,22 @@ def test_pieces_of_a_plugin_format_are_checked(tmp_path: Path) -> None:
         f"{second.name} is lost, with 6 rows",
         "foreign.jsonl is in no manifest, but readers of the directory see it",
     )
+
+
+def test_format_of_the_documentation_works(tmp_path: Path) -> None:
+    """The plugin of docs/plugins.md writes comma-separated files."""
+    text = (Path(__file__).parents[3] / "docs" / "plugins.md").read_text()
+    (code,) = [
+        each for each in re.findall(r"```python\n(.*?)```", text, re.S) if "class Csv" in each
+    ]
+    names: dict[str, Any] = {"__name__": "csv_plugin"}
+    exec(compile(code, "csv", "exec"), names)
+    files = names["Csv"]().files({})
+    store = exported(tmp_path, files)
+    found = check(store, deep=True, files=files)
+    assert (found.files, found.rows, found.problems) == (6, 30, ())
+    lines = "".join(path.read_text() for path in sorted(tmp_path.glob("*.csv"))).splitlines()
+    assert lines == [f'0,{offset},"{offset}"' for offset in range(30)]
 
 
 def size_of(root: Path) -> int:
