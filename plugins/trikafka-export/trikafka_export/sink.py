@@ -338,7 +338,7 @@ class FileSink:
         errors = await runner.run(tasks, told)
         if len(errors) != len(ranges):
             raise ExportError(
-                f"{self._runners.name} returned {len(errors)} results for {len(ranges)} ranges"
+                f"the runner {self._runners.name!r} returned {len(errors)} results for {len(ranges)} ranges"
             )
         return unread | {
             planned: error
