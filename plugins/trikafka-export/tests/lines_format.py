@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any
 
 from trikafka import hookimpl
 from trikafka.interfaces import FileShape, PlannedRange, TableLog
+
+if TYPE_CHECKING:
+    # Not at run time: children block a signal before the threads of pyarrow begin.
+    import pyarrow as pa
 
 
 class LinesWriter:
