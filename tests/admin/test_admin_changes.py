@@ -147,3 +147,36 @@ def test_values_check_themselves(make: Any, text: str) -> None:
 
 def test_value_of_a_change_is_hidden() -> None:
     assert "s3cret" not in repr(ConfigChange("set", "s3cret"))
+
+
+@pytest.mark.parametrize("given", [[{"p": "s3cret"}], {T: [("p", "s3cret")]}, {T: "p=s3cret"}])
+async def test_wrong_changes_are_not_shown(
+    given: Any, autojump_clock: trio.testing.MockClock
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        with pytest.raises(ConfigurationError, match="mapping") as raised:
+            await admin.alter_configs(given)
+        assert "s3cret" not in str(raised.value)
+
+
+async def test_final_errors_stand_beside_another(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        cluster.fail("IncrementalAlterConfigs", REFUSED, topic="t")
+        with pytest.raises(ConfigurationError, match="no broker 7") as raised:
+            await admin.alter_configs({T: {"a": 1}, ConfigResource("broker", "7"): {"a": 1}})
+        [note] = raised.value.__notes__
+        assert "topic 't'" in note
+
+
+async def test_partition_left_out_is_asked_for_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster, opened(cluster) as admin:
+        cluster.append("t", 0, [b"1"])
+        cluster.append("t", 1, [b"1", b"2"])
+        cluster.leave_out("DeleteRecords", "t", 1)
+        limits = {T0: OffsetSpec.LATEST, T1: OffsetSpec.LATEST}
+        assert await admin.delete_records(limits) == {T0: 1, T1: 2}
+        cluster.leave_out("DeleteRecords", "t", 1, times=None)
+        with pytest.raises(trikafka.KafkaTimeoutError, match="leaves out t-1"):
+            await admin.delete_records(limits, timeout=1)

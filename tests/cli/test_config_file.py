@@ -48,3 +48,18 @@ def test_java_serializers_are_ignored() -> None:
         ("key.serializer", "x.Own"),
     )
     assert Common("a:1", (), False, file).settings(ConsumerConfig) == {"bootstrap_servers": "a:1"}
+
+
+def test_file_keeps_its_partitioner_beside_an_option() -> None:
+    """What librdkafka's defaults add must not override a choice of the file."""
+    file = (("partitioner", "murmur2_random"), ("queue.buffering.max.ms", "5"))
+    option = (("message.timeout.ms", "60000"),)
+    assert Common("a:1", option, False, file).settings(ProducerConfig) == {
+        "bootstrap_servers": "a:1",
+        "partitioner": "murmur2_random",
+        "linger_ms": 5,
+        "delivery_timeout_ms": 60_000,
+    }
+    found = Common("a:1", option, False, file[1:]).settings(ProducerConfig)
+    assert found["partitioner"] == "consistent_random"
+    assert "partitioner" not in Common("a:1", option, False, file[1:]).settings(AdminConfig)

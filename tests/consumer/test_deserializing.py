@@ -82,6 +82,23 @@ async def test_object_sees_topic_and_headers(autojump_clock: Clock) -> None:
             assert (caught.value.part, caught.value.value) == ("value", b"bad")
 
 
+class Number:
+    """A class whose instances are values; its methods have nothing to do with trikafka."""
+
+    def __init__(self, data: bytes) -> None:
+        self.number = int(data)
+
+    @classmethod
+    def deserialize(cls, text: str) -> Number:
+        return cls(text.encode())
+
+
+async def test_callable_with_such_a_method_is_called(autojump_clock: Clock) -> None:
+    async with numbers([b"7"], value_deserializer=Number) as (_, consumer):
+        value: Any = (await consumer.receive()).value
+        assert value.number == 7
+
+
 def test_async_deserializers_are_refused() -> None:
     class Slow:
         async def deserialize(self, topic: str, headers: Headers, data: bytes) -> bytes:

@@ -140,6 +140,20 @@ async def test_another_consumer_may_be_closed_in_a_handler(autojump_clock: Clock
         assert other.is_closed
 
 
+@pytest.mark.parametrize("same", [True, False], ids=["same consumer", "another consumer"])
+async def test_blocks_of_handlers_nest(autojump_clock: Clock, same: bool) -> None:
+    """A worker may open a block in a handler of ``run_tasks``, which has one already."""
+    async with cluster_of() as cluster, member_of(cluster) as one, consumer_of(cluster) as other:
+        with one.handling():
+            with (one if same else other).handling(), pytest.raises(trikafka.IllegalStateError):
+                await one.aclose()
+            with pytest.raises(trikafka.IllegalStateError):
+                await one.aclose()
+            if not same:
+                await other.aclose()
+        await one.aclose()
+
+
 # Streams.
 
 

@@ -11,7 +11,7 @@ from trikafka import KafkaTimeoutError, ProtocolError, RequestTimedOutError, Tri
 from trikafka._net.gather import all_of, with_background
 from trikafka._net.interrupts import interrupts_unwrapped
 from trikafka.cli.running import sentence
-from trikafka.errors.groups import every, members, outlined, unwrapped
+from trikafka.errors.groups import every, members, outlined, unwrapped, with_others
 from trikafka.tasks.timer import timeout_in
 
 LOST, BAD = ConnectionError("lost"), ValueError("bad")
@@ -99,3 +99,15 @@ async def test_failure_of_the_background_is_noted() -> None:
     with pytest.raises(ValueError, match="worse") as raised:
         await with_background([partial(fail, LOST)], main)
     assert raised.value.__notes__ == ["also failed: ConnectionError: lost"]
+
+
+def test_each_other_failure_is_noted_once() -> None:
+    """Errors with the same text, or with none, are told apart by their class."""
+    error = with_others(
+        trio.ClosedResourceError(),
+        [trio.BrokenResourceError(), trio.ClosedResourceError(), ValueError("x"), ValueError("x")],
+    )
+    assert error.__notes__ == [
+        "also failed: BrokenResourceError: ",
+        "also failed: ValueError: x",
+    ]

@@ -92,3 +92,35 @@ def test_name_near_an_ignored_one_is_unknown() -> None:
         from_properties({"metric.reporter": "x"})
     with pytest.raises(ConfigurationError, match="unknown setting 'statistics_interval'"):
         from_properties({"statistics_interval": "x"})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ACKS", "Enable.Idempotence", "SSL.CA.LOCATION", "Sasl_User", "producer.sasl.jaas.config"],
+)
+def test_name_in_another_case_is_an_error(name: str) -> None:
+    """Behind a prefix, too, a name about security is an error: the program would run without it."""
+    with pytest.raises(ConfigurationError, match=f"unknown setting '{name}'"):
+        from_properties({name: SECRET}, ProducerConfig)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("queue.buffering.max.kbytes", "buffer_memory"),
+        ("max.in.flight", "max_in_flight_requests_per_connection"),
+        ("queue.buffering.max.ms", "linger_ms"),
+        ("socket.timeout.ms", "request_timeout_ms"),
+        ("message.timeout.ms", "delivery_timeout_ms"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, [1], True])
+def test_value_that_is_no_number_is_kept(name: str, setting: str, value: Any) -> None:
+    """Opening the client raises the error that names the setting."""
+    given = {"debug": "all", "delivery.timeout.ms": 1_000, name: value}
+    if setting == "delivery_timeout_ms":
+        del given["delivery.timeout.ms"]
+    found = from_properties(given, ProducerConfig)
+    assert found[setting] == value
+    with pytest.raises(ConfigurationError, match=setting):
+        ProducerConfig.take(found)

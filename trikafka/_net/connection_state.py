@@ -34,10 +34,10 @@ class ConnectionState(Enum):
 # Why a table. A connection has one state at a time, and each change goes through
 # `ConnectionStateMachine.enter`, which asserts that the table has it. With booleans (negotiated,
 # authenticated, closed, ...) impossible combinations could be written, and each reader would have
-# to know which of them counts first. `Connection._enqueue` asserts that the state allows a request. That finds
-# requests in an order that a broker would punish by closing the connection: one before the
-# negotiation, or one between the steps of SASL. CLOSED may be entered again, because the reader,
-# the writer and the watch may each find the end.
+# to know which of them counts first. `Connection._enqueue` asserts that the state allows a request.
+# That finds requests in an order that a broker would punish by closing the connection: one before
+# the negotiation, or one between the steps of SASL. CLOSED may be entered again, because the
+# reader, the writer and the watch may each find the end.
 _S = ConnectionState
 _NEXT = {
     _S.NEW: {_S.NEGOTIATING, _S.CLOSED},

@@ -15,9 +15,8 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
     """Run all works at the same time and wait for all; raise an error if there is one.
 
     The first error that is not retriable is raised, or else the first, with notes about the others.
-    An error that is not
-    trikafka's (the client was closed meanwhile, a bug) cancels the others. On cancellation all are
-    cancelled.
+    An error that is not trikafka's (the client was closed meanwhile, a bug) cancels the others. On
+    cancellation all are cancelled.
     """
     errors: list[Exception] = []
 

@@ -42,6 +42,7 @@ class Common:
             ConfigurationError: A setting is wrong.
         """
         from ..config import settings_of
+        from ..config.properties import behave_as_librdkafka
 
         protocol = tuple(
             pair for pair in self.properties if pair[0].replace("_", ".") == "security.protocol"
@@ -52,6 +53,8 @@ class Common:
             if name in settings_of(client)
         }
         found = {**shared, **_read(self.properties, strict=True)}
+        # Once for both: what an option of -X adds must not override a choice of the file.
+        behave_as_librdkafka(found, dict(self.from_file + self.properties), client)
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
         elif "bootstrap_servers" not in found:
@@ -71,7 +74,7 @@ def _read(pairs: tuple[tuple[str, str], ...], *, strict: bool) -> dict[str, Any]
     for name in _NOT_TEXT:
         if name in given:
             raise ConfigurationError(f"the setting {name!r} cannot be given as text")
-    return read_settings(given, None, strict=strict)
+    return read_settings(given, None, strict=strict, complete=False)
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from ..errors import ConfigurationError
 from . import java_properties
@@ -28,6 +28,9 @@ _BYTES = ("ByteArray", "ByteBuffer", "Bytes")
 _SETTINGS_NAME = re.compile(r"[a-z]+[0-9]*(?:[._-][a-z0-9]+)+")
 _ENCODE = "keys and values are bytes: encode before the call"
 _LEVEL = "compression.level"
+#: A name with one of these words, in any case and behind any prefix, is about security.
+_ABOUT_SECURITY = frozenset(("ssl", "sasl", "security"))
+_WORD = re.compile(r"[a-z0-9]+")
 _AS_WRITTEN = ("password", "passphrase", "secret")
 _log = logging.getLogger("trikafka.config")
 _ASSIGNORS_OF_JAVA = "org.apache.kafka.clients.consumer."
@@ -88,8 +91,13 @@ def read_settings(
     client: type[ClientConfig] | None,
     *,
     strict: bool,
+    complete: bool = True,
 ) -> dict[str, Any]:
-    """Do what :func:`from_properties` does; ``strict`` makes each unknown name an error."""
+    """Do what :func:`from_properties` does; ``strict`` makes each unknown name an error.
+
+    With ``complete=False`` nothing is added for properties of librdkafka. The caller, which has
+    properties in several places, calls :func:`behave_as_librdkafka` with all of them.
+    """
     properties = _hidden(properties)
     known = {
         name: found
@@ -132,7 +140,7 @@ def read_settings(
     beside += [f"{name} (no Kafka client's)" for name in strange]
     if beside:
         _log.warning("these properties were given but are not used: %s", "; ".join(beside))
-    if is_for_librdkafka(properties):
+    if complete:
         behave_as_librdkafka(settings, properties, client)
     return {
         name: value if known[name].secret or holds_secret(value) else plain(value)
@@ -145,7 +153,8 @@ def _name_the_level(rest: MutableMapping[str, Any]) -> list[str]:
 
     Returns the property, with the reason, if it has no effect.
     """
-    codec = plain(str(rest.get("compression.type", rest.get("compression.codec", "none"))))
+    names = ("compression.type", "compression_type", "compression.codec", "compression_codec")
+    codec = plain(str(next((rest[name] for name in names if name in rest), "none")))
     level = plain(str(rest.pop(_LEVEL, "-1")))
     if level == "-1":
         return []
@@ -176,7 +185,7 @@ def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> An
         return rule.values[text]
     if isinstance(value, str):
         value = _from_text(name, value, found)
-    return value * rule.scale if rule.scale != 1 else value
+    return value * rule.scale if _is_number(value) else value
 
 
 def _is_misspelt(name: str, known: Iterable[str]) -> bool:
@@ -184,8 +193,14 @@ def _is_misspelt(name: str, known: Iterable[str]) -> bool:
 
     Names about security always are: a program must not run with less of it than its author wrote.
     """
-    dotted = name.replace("_", ".")
-    return dotted.startswith(("ssl.", "sasl.", "security.")) or bool(nearest(dotted, known, 0.8))
+    dotted = name.replace("_", ".").lower()
+    return not _ABOUT_SECURITY.isdisjoint(_WORD.findall(dotted)) or bool(
+        nearest(dotted, known, 0.8)
+    )
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 # The defaults of librdkafka that matter for data, and what it accepts and trikafka refuses:
@@ -201,10 +216,12 @@ def behave_as_librdkafka(
     properties: Mapping[str, Any],
     client: type[ClientConfig] | None,
 ) -> None:
-    """Complete a producer's settings from librdkafka's properties; log what was added.
+    """Complete a producer's settings if the properties are librdkafka's; log what was added.
 
     Without ``client`` they are a producer's if one of them is a producer's only.
     """
+    if not is_for_librdkafka(properties):
+        return
     if client is None:
         others = {*settings_of(AdminConfig), *settings_of(ConsumerConfig)}
         if not any(name in settings_of(ProducerConfig) for name in {*settings} - others):
@@ -215,14 +232,16 @@ def behave_as_librdkafka(
     if "partitioner" not in settings and not settings.get("partitioner_ignore_keys"):
         added["partitioner"] = "consistent_random"
     most = 100 if settings.get("enable_idempotence") is False else 5
-    if settings.get("max_in_flight_requests_per_connection", 0) > most:
+    in_flight = settings.get("max_in_flight_requests_per_connection")
+    if _is_number(in_flight) and in_flight > most:
         added["max_in_flight_requests_per_connection"] = most
     delivery, defaults = settings.get("delivery_timeout_ms"), settings_of(ProducerConfig)
-    if isinstance(delivery, int | float):
-        linger = settings.get("linger_ms", defaults["linger_ms"].default)
-        request = settings.get("request_timeout_ms", defaults["request_timeout_ms"].default)
-        if linger + request > delivery > linger:
-            added["request_timeout_ms"] = max(1, delivery - linger)
+    linger = settings.get("linger_ms", defaults["linger_ms"].default)
+    request = settings.get("request_timeout_ms", defaults["request_timeout_ms"].default)
+    # A value that is not a number is an error when the client opens, and not here.
+    numbers = _is_number(delivery) and _is_number(linger) and _is_number(request)
+    if numbers and linger + request > delivery > linger:
+        added["request_timeout_ms"] = max(1, delivery - linger)
     if added:
         settings.update(added)
         _log.warning(

@@ -42,14 +42,20 @@ def decisive(errors: Sequence[Error]) -> Error:
 def with_others(error: Error, errors: Iterable[BaseException]) -> Error:
     """Return ``error`` with a note about each of the other ``errors``.
 
-    For several failures at once of which one can be raised: the note keeps the others.
+    For several failures at once of which one can be raised: the note keeps the others. One note
+    stands for all that have the same class and text.
     """
-    said = getattr(error, "__notes__", [])
+    said = {_noted(error), *getattr(error, "__notes__", ())}
     for other in errors:
-        note = f"also failed: {type(other).__name__}: {outlined(other)}"
-        if other is not error and str(other) != str(error) and note not in said:
+        note = _noted(other)
+        if note not in said:
+            said.add(note)
             error.add_note(note)
     return error
+
+
+def _noted(error: BaseException) -> str:
+    return f"also failed: {type(error).__name__}: {outlined(error)}"
 
 
 def outlined(error: BaseException, text: Callable[[BaseException], str] = str) -> str:

@@ -42,6 +42,7 @@ from ...errors import (
     combined,
     from_code,
 )
+from ...errors.groups import with_others
 from ...interfaces import CoordinatorKind
 from ...types import (
     DetachedTransaction,
@@ -398,7 +399,11 @@ class Admin:
         async def attempt(call: RunningCall) -> None:
             await self._configs.alter(call, left, failed, validate_only=validate_only)
 
-        await self._call("alter_configs", attempt, timeout)
+        try:
+            await self._call("alter_configs", attempt, timeout)
+        except TrikafkaError as error:
+            with_others(error, failed.values())
+            raise
         if failed:
             raise messages.first_of(failed, "the settings of")
 
@@ -488,6 +493,10 @@ class Admin:
             await at_leaders(call, self._metadata, todo, partial(ask, call))
             if failed:
                 raise combined(failed)
+            if missing := [tp for tp in limits if tp not in found]:
+                raise DamagedResponseError(
+                    f"the response to DeleteRecords leaves out {missing[0]}, which was asked for"
+                )
 
         await self._call("delete_records", attempt, timeout)
         return {tp: found[tp] for tp in limits}

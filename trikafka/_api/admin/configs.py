@@ -178,8 +178,8 @@ def checked_changes(changes: Mapping[ConfigResource, Mapping[str, ConfigValue]])
     """Return the changes in full. Raises :exc:`ConfigurationError`."""
     if not isinstance(changes, Mapping):
         raise ConfigurationError(
-            "changes must be a mapping of ConfigResource to a mapping of names and values, not "
-            f"{changes!r}"
+            "changes must be a mapping of ConfigResource to a mapping of names and values, not a "
+            f"{type(changes).__name__}"  # a value may be a password
         )
     checked_resources(changes)
     found: Changes = {}
@@ -187,7 +187,7 @@ def checked_changes(changes: Mapping[ConfigResource, Mapping[str, ConfigValue]])
         if not isinstance(entries, Mapping) or not entries:
             raise ConfigurationError(
                 f"the changes of {resource} must be a mapping of names and values that is not "
-                f"empty, not {entries!r}"
+                f"empty, not {entries if entries == {} else type(entries).__name__}"
             )
         found[resource] = {name: _change(name, value) for name, value in entries.items()}
     return found

@@ -64,7 +64,8 @@ def _of_record(given: Given) -> tuple[Callable[..., Any], bool] | None:
     """Return the function to call, and whether it takes topic and headers, too."""
     if given is None:
         return None
-    return (given.deserialize, True) if isinstance(given, Deserializer) else (given, False)
+    # A function, or a class, may have a member of that name by chance.
+    return (given, False) if callable(given) else (given.deserialize, True)
 
 
 class DeserializedBatch(RecordBatch):

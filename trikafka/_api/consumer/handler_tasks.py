@@ -13,11 +13,12 @@ import trio
 from ..._net.run_local import RunLocal
 
 
-def _no_tasks() -> dict[trio.lowlevel.Task, object]:
+def _no_tasks() -> dict[trio.lowlevel.Task, list[object]]:
     return {}
 
 
-#: The tasks that run handlers, and the consumer whose records these handle.
+#: The tasks that run handlers, and the consumers whose records these handle: one for each block
+#: that is open.
 _handlers = RunLocal("trikafka_handlers", _no_tasks)
 
 
@@ -29,18 +30,21 @@ def running_handlers(consumer: object) -> Iterator[None]:
     """
     task = trio.lowlevel.current_task()
     handlers = _handlers.get()
-    handlers[task] = consumer
+    mine = handlers.setdefault(task, [])
+    mine.append(consumer)
     try:
         yield
     finally:
-        del handlers[task]
+        mine.remove(consumer)
+        if not mine:
+            del handlers[task]
 
 
 def inside_handler(consumer: object) -> bool:
     """Return whether this task runs such a handler, or was started inside one to end with it."""
     handlers = _handlers.get()
     task: trio.lowlevel.Task | None = trio.lowlevel.current_task() if handlers else None
-    while task is not None and handlers.get(task) is not consumer:
+    while task is not None and consumer not in handlers.get(task, ()):
         nursery = task.parent_nursery
         task = None if nursery is None else nursery.parent_task
     return task is not None
