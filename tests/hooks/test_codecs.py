@@ -300,3 +300,59 @@ async def test_bytes_like_results_are_accepted(made: Any, autojump_clock: MockCl
         ) as producer:
             await producer.send("t", b"1")
         assert await read(cluster, 1, Offers(gzip=same)) == [b"1"]
+
+
+async def _receive_nowait(consumer: trikafka.Consumer[Any, Any]) -> list[Any]:
+    return [consumer.receive_nowait().value]
+
+
+async def _receive_batch_nowait(consumer: trikafka.Consumer[Any, Any]) -> list[Any]:
+    return [record.value for record in consumer.receive_batch_nowait()]
+
+
+async def _gather_nowait(consumer: trikafka.Consumer[Any, Any]) -> list[Any]:
+    batches = consumer.batches().gather_nowait(100, 1_000_000)
+    return [record.value for batch in batches for record in batch]
+
+
+async def _gather(consumer: trikafka.Consumer[Any, Any]) -> list[Any]:
+    batches = await consumer.batches().gather(100, 1_000_000)
+    return [record.value for batch in batches for record in batch]
+
+
+async def _gather_in_a_stream(consumer: trikafka.Consumer[Any, Any]) -> list[Any]:
+    async with await anext(consumer.partitions()) as stream:
+        batches = await stream.batches().gather(100, 1_000_000)
+        return [record.value for batch in batches for record in batch]
+
+
+WAYS = [_receive_nowait, _receive_batch_nowait, _gather_nowait, _gather, _gather_in_a_stream]
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_failing_decompress_loses_no_record(way: Any, autojump_clock: MockClock) -> None:
+    """What the codec failed for stays in the buffer, before all that was fetched after it."""
+    codec = Zlib()
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        for compression_type in ("none", "gzip", "none"):
+            data = [b"1", b"2"]
+            cluster.append_batch(
+                "t", 0, encode_batch(data, timestamp=1, compression=compression_type)
+            )
+        given = settings(cluster, Offers(gzip=codec), auto_offset_reset="earliest")
+        async with trikafka.open_consumer(**given) as consumer:
+            codec.broken = KeyError("oops")
+            consumer.assign([T0])
+            await trio.sleep(5)
+            found, failures = [], 0
+            with trio.move_on_after(60):
+                while len(found) < 6:
+                    try:
+                        found += await way(consumer)
+                    except PluginError:
+                        failures += 1
+                        if failures == 3:
+                            codec.broken = None
+                    except trio.WouldBlock:
+                        await trio.sleep(1)
+            assert (found, failures) == ([b"1", b"2"] * 3, 3)

@@ -30,6 +30,7 @@ from ..._net.reminders import REMINDER, Reminder
 from ..._state.consumer.assignment import AssignedPartition
 from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
+from ...errors import CorruptRecordError, PluginError
 from ...types import AnyRecord, Key, OffsetAndMetadata, Record, TopicPartition, Value
 from .batches import ArrowBatches
 from .reader import PartitionReader
@@ -236,7 +237,10 @@ class PartitionStream(Generic[Key, Value]):
                 while (
                     rows < max_rows and size < max_bytes and self._core.buffer.has(self._assigned)
                 ):
-                    further = await self._reader.further_batch()
+                    try:
+                        further = await self._reader.further_batch()
+                    except (CorruptRecordError, PluginError):  # the next receive raises it
+                        break
                     # Another task left the stream: the partition's next reader gets all of this.
                     if self._left:
                         return []

@@ -22,7 +22,6 @@ decide which task reads when.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from functools import partial
 
 import trio
@@ -34,7 +33,7 @@ from ..._wire.columns import RecordBatch
 from ..._wire.compression import Codecs
 from ..._wire.records import IMPLEMENTATION, decode_some, first_batch
 from ...config import ConsumerConfig
-from ...errors import CorruptRecordError, PluginError
+from ...errors import CorruptRecordError
 from .deserializing import DeserializedBatch, Deserializers
 
 #: The bytes that are decoded in about 5 ms, and so in the event loop.
@@ -180,16 +179,26 @@ class PartitionReader:
     def next_batch_nowait(self) -> RecordBatch | None:
         """Return the next batch as :meth:`next_batch`, in this step."""
         fetch = self._buffer.pop(self.partition)
-        return None if fetch is None else self._accept(fetch, self._decoder.decode_now(fetch))
+        if fetch is None:
+            return None
+        try:
+            batch = self._decoder.decode_now(fetch)
+        except BaseException:  # a plugin's codec failed, or Ctrl-C came
+            self._buffer.put_first(fetch)
+            raise
+        return self._accept(fetch, batch)
 
     async def further_batch(self) -> RecordBatch | None:
         """Return another batch for the ones just delivered, or ``None``.
 
-        The wait cannot be cancelled, since there is something to deliver. So corrupt records, the
-        failure of a plugin's codec, and batches that take long to decode are left to the next
-        receive.
+        The wait cannot be cancelled, since there is something to deliver. So it is short.
+
+        Raises:
+            CorruptRecordError: The next batch is corrupt. The next receive raises it again, so the
+                caller delivers what it has.
+            PluginError: A plugin's codec failed, likewise.
         """
-        with trio.move_on_after(_MORE), suppress(CorruptRecordError, PluginError):
+        with trio.move_on_after(_MORE):
             return await self.next_batch()
         return None
 

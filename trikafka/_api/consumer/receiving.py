@@ -8,7 +8,6 @@ loses a record (see :mod:`trikafka._api.consumer.reader`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import Any
 
 import trio
@@ -249,7 +248,11 @@ class Receiver:
         ):
             reader = self._readers.of(partition)
             before = partition.ticket
-            if (batch := await reader.further_batch()) is not None:
+            try:
+                batch = await reader.further_batch()
+            except (CorruptRecordError, PluginError):  # the next receive raises it
+                return None
+            if batch is not None:
                 return self._deliver(reader, batch)
             if partition.ticket != before:  # something corrupt, which the next receive raises
                 return None
@@ -268,12 +271,14 @@ class Receiver:
             and (partition := self._buffer.next_partition()) is not None
         ):
             reader, before = self._readers.of(partition), partition.ticket
-            with suppress(CorruptRecordError, PluginError):
-                if (batch := reader.next_batch_nowait()) is not None:
-                    batches.append(self._deliver(reader, batch))
-                    rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
-                    continue
-            if partition.ticket != before:  # something corrupt, which the next receive raises
+            try:
+                batch = reader.next_batch_nowait()
+            except (CorruptRecordError, PluginError):  # the next receive raises it
+                break
+            if batch is not None:
+                batches.append(self._deliver(reader, batch))
+                rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
+            elif partition.ticket != before:  # something corrupt, which the next receive raises
                 break
         return batches
 
