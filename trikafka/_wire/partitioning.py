@@ -56,7 +56,7 @@ def murmur2(data: Buffer) -> int:
 
 
 def hash_key(kind: int, key: Buffer) -> int:
-    """Return the hash of a key, from 0: its remainder by the number of partitions is the one."""
+    """Return the hash of a key, at least 0; modulo the number of partitions, it is the partition."""
     return _implementation.current.hash_key(kind, key)
 
 

@@ -351,7 +351,8 @@ class Admin:
             For each resource its settings by name.
 
         Raises:
-            ConfigurationError: A resource is none, or the cluster has no such broker.
+            ConfigurationError: A resource is not a ConfigResource, or the cluster has no such
+                broker.
             UnknownTopicOrPartitionError: A topic does not exist.
             AuthorizationError: The right to ``DescribeConfigs`` is missing.
             KafkaTimeoutError: No answer in time.
@@ -469,7 +470,7 @@ class Admin:
 
         Raises:
             ConfigurationError: An offset is not a whole number from 0.
-            BrokerResponseError: An offset lies behind the end of the log, or the topic's
+            BrokerResponseError: An offset is after the end of the log, or the topic's
                 ``cleanup.policy`` does not allow it. ``failures`` has the error of each partition
                 that failed; the others are done.
             KafkaTimeoutError: No answer in time.

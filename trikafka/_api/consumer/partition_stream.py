@@ -309,7 +309,7 @@ class PartitionStream(Generic[Key, Value]):
 
     @property
     def owned(self) -> bool:
-        """True while the consumer owns the partition and does not give it up.
+        """True while the consumer owns the partition and is not releasing it.
 
         Also after the stream was left, and while another stream reads the partition: then this
         handler may still seek and commit.

@@ -299,7 +299,7 @@ class Streams:
                 self.came_back(stream)
             return not self._stuck or self._back.is_set()
 
-        await _once(is_back, self._back.wait)
+        await _once(is_back, lambda: self._back.wait())  # the event of this moment
 
     def held(self, now: float) -> dict[TopicPartition, str]:
         """Return the partitions whose handlers hold a record for too long, with a sentence each."""
@@ -368,11 +368,12 @@ class Streams:
 
 
 async def _once(is_so: Callable[[], bool], changed: Callable[[], Awaitable[object]]) -> None:
-    """Wait until ``is_so()``: look after each ``changed()``, and from time to time.
+    """Wait until ``is_so()`` is true; check it after each ``changed()``, and from time to time.
 
     A handler may end without asking for more: it is cancelled, or raises. Trio has no event for the
     end of a task that someone else started, and an instrument would be called for every task of the
-    whole run. So the wait looks again after 1 ms, then after twice as long each time, up to 50 ms.
+    whole run. So the check is repeated after 1 ms, and then after twice as long each time, up to
+    50 ms.
     """
     pause = _FIRST_LOOK
     while not is_so():

@@ -1,4 +1,4 @@
-"""Those who learn the outcome of a producer's batches: waiting tasks, observers, and the log.
+"""The reports of batches' outcomes: to waiting tasks, to observers, and to the log.
 
 Nothing here runs once a record.
 """
