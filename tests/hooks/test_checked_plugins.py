@@ -230,6 +230,15 @@ async def test_partitioner_is_checked_at_opening(
         assert not cluster.log
 
 
+async def test_plugins_partitioner_keeps_its_name(autojump_clock: MockClock) -> None:
+    """A plugin's own partitioner counts, though a built-in one has the same name."""
+    last = plugin(trikafka_partitioner=lambda name: lambda topic, key, numbers: numbers[-1])
+    async with ScriptedCluster(topics={"t": 3}) as cluster:
+        given = settings(cluster, last, partitioner="random")
+        async with trikafka.open_producer(**given) as producer:
+            assert (await producer.send("t", b"1", key=b"k")).partition == 2
+
+
 @pytest.mark.parametrize("choose", [lambda *args: 0, lambda topic, key, numbers, more=None: 0])
 async def test_partitioner_may_take_more_arguments(choose: Any, autojump_clock: MockClock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:

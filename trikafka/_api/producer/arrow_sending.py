@@ -20,7 +20,6 @@ from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._wire import _implementation
 from ..._wire.columns import Columns, arrow_is_loaded
-from ..._wire.partitioning import KEY_RULES
 from ...config import ProducerConfig
 from ...errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ...interfaces import ProduceManager, RowsBatch, TableRows, TakenRows
@@ -111,6 +110,7 @@ class ArrowSending:
         *,
         call: str,
         awaited: bool,
+        asks: bool,
     ) -> None:
         self._manager = manager
         self._accumulator = manager.accumulator
@@ -122,8 +122,7 @@ class ArrowSending:
         self._count = len(rows)
         self._tally = _Tally(claimed=awaited)
         self._used = self._accumulator.used  # when the senders last ran
-        # A function that chooses partitions is called for each row.
-        asks = callable(config.partitioner) or config.partitioner not in KEY_RULES
+        # ``asks``: a function chooses partitions, and is called for each row.
         slowly = _implementation.name_in_use != "native" or asks
         self._piece_rows = _PIECE_ROWS_PURE if slowly else _PIECE_ROWS
         self._looked_at = _PIECE_BYTES if slowly or not rows.shared else _MOST_BYTES

@@ -500,8 +500,9 @@ class Producer:
         topic = check_target(topic, None if isinstance(partition, str) else partition)
         rows = await open_rows(data, self._converting, **names)
         self._check_open()
+        asks = self._context.partitioner is not None
         return ArrowSending(
-            self._manager, self._config, topic, rows, joins, call=call, awaited=awaited
+            self._manager, self._config, topic, rows, joins, call=call, awaited=awaited, asks=asks
         )
 
     @contextmanager
@@ -759,9 +760,11 @@ class ProducerParts(Context[ProducerConfig]):
                 name, _PARTITIONER_TAKES, ConfigurationError, f"partitioner: {name_of(name)}"
             )
             return guarded_partitioner(name, "the partitioner")
-        if name in KEY_RULES:
+        # A plugin may have had a partitioner of this name before there was a built-in one.
+        own = name == ProducerConfig.partitioner
+        offered = None if own else first_answer(self.plugins, "trikafka_partitioner", name=name)
+        if offered is None and name in KEY_RULES:
             return None
-        offered = first_answer(self.plugins, "trikafka_partitioner", name=name)
         if offered is None:
             raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
         plugin, made = offered
