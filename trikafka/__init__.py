@@ -200,15 +200,24 @@ def __getattr__(name: str) -> Any:
 def _moved(name: str) -> Any:
     """Return a name of another package, with a warning.
 
-    Raises ModuleNotFoundError if the package is not installed.
+    Raises ModuleNotFoundError, which says what to install, if the package is missing.
     """
+    try:
+        value = getattr(import_module(_MOVED[name]), name)
+    except ModuleNotFoundError as error:
+        if error.name != "trikafka_export":
+            raise
+        raise ModuleNotFoundError(
+            f"trikafka.{name} is now in the package trikafka-export: pip install trikafka-export",
+            name=error.name,
+        ) from error
     warn(
         f"trikafka.{name} is now {_MOVED[name]}.{name}, of the package trikafka-export; the old "
         "name goes with the next release",
         DeprecationWarning,
         stacklevel=3,
     )
-    return getattr(import_module(_MOVED[name]), name)
+    return value
 
 
 def __dir__() -> list[str]:

@@ -32,10 +32,17 @@ for call in (lambda: export("flights", "/nowhere"), lambda: check_export("/nowhe
         trio.run(call)
     except PluginError as error:
         print(error)
+try:
+    from trikafka import DirectoryStore
+except ModuleNotFoundError as error:
+    print(error)
 """
 INSTALL = (
     "exports need the package trikafka-export: pip install trikafka-export (from a clone: pip "
     "install ./plugins/trikafka-export)\n"
+)
+MOVED = (
+    "trikafka.DirectoryStore is now in the package trikafka-export: pip install trikafka-export\n"
 )
 
 
@@ -43,7 +50,7 @@ def test_entries_say_what_to_install() -> None:
     done = subprocess.run(
         [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60
     )
-    assert (done.stdout, done.stderr) == (3 * INSTALL, "")
+    assert (done.stdout, done.stderr) == (3 * INSTALL + MOVED, "")
 
 
 @pytest.mark.parametrize("name", sorted(trikafka._MOVED))
