@@ -39,14 +39,18 @@ def write(folder: Path, topic_id: uuid.UUID, batch: trikafka.RecordBatch) -> Non
         path = folder / f"{prefix}{first:020}.parquet"
         files = sorted(folder.glob(f"{prefix}*.parquet"))
         before = bisect_right(files, path)
-        last = pq.read_table(files[before - 1])["offset"][-1].as_py() if before else -1
+        last = last_offset(files[before - 1]) if before else -1
         if last >= first:
             rows = rows.filter(pc.field("offset") > last)
             continue
         end = int(files[before].stem[-20:]) if before < len(files) else sys.maxsize
-        publish(
-            rows.filter(pc.field("offset") < end), path
-        )  # the next round looks at what is there
+        publish(rows.filter(pc.field("offset") < end), path)  # the next round skips them
+
+
+def last_offset(path: Path) -> int:
+    """Return the offset of a file's last row."""
+    offset: int = pq.read_table(path, columns=["offset"])["offset"][-1].as_py()
+    return offset
 
 
 def publish(rows: pa.Table, path: Path) -> None:
@@ -63,7 +67,16 @@ def publish(rows: pa.Table, path: Path) -> None:
     sync(path.parent)
 
 
+def make(folder: Path) -> None:
+    """Make a folder and its missing parents; their names are durable on return."""
+    if not folder.exists():
+        make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        sync(folder.parent)
+
+
 def sync(path: Path) -> None:
+    """Make a file's content, or a folder's names, survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -73,7 +86,7 @@ def sync(path: Path) -> None:
 
 async def copy(consumer: trikafka.Consumer, topic: str, folder: Path) -> None:
     """Write all records of the topic, until a signal comes."""
-    await trio.Path(folder).mkdir(parents=True, exist_ok=True)
+    await trio.to_thread.run_sync(make, folder)
     # A topic that is deleted and created again has other records at the same offsets, and another
     # id. The id is looked up before the first fetch and after each one: what is fetched in between
     # is of that topic.

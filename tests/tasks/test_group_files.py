@@ -94,6 +94,16 @@ def test_member_with_older_offsets_fills_the_gap(batch: RecordBatch, tmp_path: P
     assert rows(tmp_path) == expected(batch)
 
 
+def test_names_of_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[Path] = []
+    monkeypatch.setattr(group_files, "sync", synced.append)
+    group_files.make(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()
+    assert synced == [tmp_path, tmp_path / "a"]
+    group_files.make(tmp_path / "a" / "b")
+    assert len(synced) == 2
+
+
 def test_kill_before_the_link_leaves_no_row(
     batch: RecordBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
