@@ -84,7 +84,7 @@ ROOMS: dict[str, list[str]] = {
     "_api": [*TASKS, "tasks"],  # exports and sinks
     "cli": [*TASKS, "_api", "tasks", ""],
     # asyncio's face stands on the public one: what a user of Trio has.
-    "aio": ["", "config", "errors", "interfaces", "types"],
+    "aio": ["", "config", "errors", "interfaces", "toolkit", "types"],
     "testing": BASE,
     "": [*TASKS, "_api", "tasks"],  # trikafka itself
     "__main__": ["cli"],

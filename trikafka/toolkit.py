@@ -7,14 +7,17 @@ public methods and these tools, and nothing else of trikafka.
 from ._api.client.opens import opens
 from ._api.client.option_parsing import check_client, shown
 from ._checksum import crc32c
+from ._net.callers import Caller, calling_for
 from ._net.deadlines import check_timeout
 from ._net.gather import with_background
 from ._net.interrupts import interrupts_unwrapped
 from ._net.retry import Retry, backoff
 
 __all__ = [
+    "Caller",
     "Retry",
     "backoff",
+    "calling_for",
     "check_client",
     "check_timeout",
     "crc32c",

@@ -61,6 +61,9 @@ class Cluster:
         self._guest.wake()
         return getattr(self._cluster, name)
 
+    def _failed(self, error: BaseException | None) -> None:
+        """As of :class:`trikafka.aio.crossing.Client`: the cluster has ended before its block."""
+
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of a client of the cluster."""

@@ -253,3 +253,38 @@ def test_trikafka_alone_does_not_import_asyncio() -> None:
     code = "import sys, trikafka; print(sorted({'asyncio', 'trio'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("driver", ["epoll", "threads"])
+def test_handler_of_a_closed_loop_is_left(driver: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No turn comes in which the handler could end: the next client must not wait for it."""
+    if driver == "threads":
+        monkeypatch.setattr(guests, "can_poll", lambda loop: False)
+    loop = new_loop()
+    kept: list[Any] = []
+
+    async def leave_open() -> None:
+        cluster = cluster_of(1, records=1)
+        opening = member_of(await cluster.__aenter__(), enable_auto_commit=False)
+        consumer = await opening.__aenter__()
+        begun = asyncio.Event()
+
+        async def handler(record: trikafka.Record) -> None:
+            begun.set()
+            await asyncio.sleep(3600)
+
+        kept.extend([cluster, opening])
+        kept.append(asyncio.create_task(trikafka.aio.run_tasks(consumer, handler)))
+        await begun.wait()
+
+    loop.run_until_complete(leave_open())
+    loop.close()
+
+    async def main() -> None:
+        hooks = sys.get_asyncgen_hooks()
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"x")
+        assert sys.get_asyncgen_hooks() == hooks
+
+    run(main)
+    assert guests._here.guest is None

@@ -9,7 +9,19 @@ import signal
 from typing import Any
 
 import pytest
-from hosting import LOOPS, T0, T1, cluster_of, member_of, nothing_left, producer_of, run, until
+import sniffio
+from hosting import (
+    LOOPS,
+    T0,
+    T1,
+    cluster_of,
+    consumer_of,
+    member_of,
+    nothing_left,
+    producer_of,
+    run,
+    until,
+)
 
 import trikafka
 import trikafka.aio
@@ -214,5 +226,83 @@ def test_handler_that_is_not_async_ends_the_run() -> None:
             with pytest.raises(trikafka.ConfigurationError, match="async def"):
                 await trikafka.aio.run_tasks(consumer, lambda record: None)  # type: ignore[arg-type, return-value]
             assert cluster.committed("g", T0) is None
+
+    run(main)
+
+
+def test_handler_leaves_a_task_running() -> None:
+    """The call of a task that a handler started does not keep the handler from returning."""
+
+    async def main() -> None:
+        seen: list[int] = []
+        left: list[asyncio.Task[object]] = []
+
+        async with (
+            cluster_of(1, records=3) as cluster,
+            member_of(cluster, **SETTINGS) as consumer,
+            consumer_of(cluster) as other,
+        ):
+            other.assign([T0])
+            other.seek(T0, 3)
+
+            async def handler(record: trikafka.Record) -> None:
+                if not left:
+                    left.append(asyncio.create_task(other.receive()))
+                    await asyncio.sleep(0.01)
+                seen.append(record.offset)
+
+            task = asyncio.create_task(trikafka.aio.run_tasks(consumer, handler))
+            await until(lambda: len(seen) == 3)
+            task.cancel()
+            await asyncio.wait([task])
+            assert not left[0].done()
+            cluster.append("t", 0, [b"more"])
+            assert (await left[0]) is not None
+
+    with nothing_left():
+        run(main)
+
+
+@pytest.mark.parametrize("knows_context", [True, False])
+def test_task_factories_run_outside_of_trio(knows_context: bool) -> None:
+    """A factory may run the first step at once: sniffio must not answer "trio" there."""
+
+    async def main() -> None:
+        found: list[object] = []
+
+        def make(
+            loop: asyncio.AbstractEventLoop, coroutine: Any, **settings: Any
+        ) -> asyncio.Task[Any]:
+            found.append(sniffio.thread_local.name)
+            return asyncio.Task(coroutine, loop=loop, **settings)
+
+        async def handler(record: trikafka.Record) -> None:
+            if record.offset == 2:
+                raise LookupError
+
+        async with cluster_of(1, records=3) as cluster, member_of(cluster, **SETTINGS) as consumer:
+            old = lambda loop, coroutine: make(loop, coroutine)  # noqa: E731
+            asyncio.get_running_loop().set_task_factory(make if knows_context else old)
+            with pytest.raises(LookupError):
+                await trikafka.aio.run_tasks(consumer, handler)
+        assert found == [None] * 3
+
+    with nothing_left():
+        run(main)
+
+
+def test_error_of_a_task_factory_ends_the_run() -> None:
+    async def main() -> None:
+        def make(loop: asyncio.AbstractEventLoop, coroutine: object) -> asyncio.Task[object]:
+            raise LookupError("no more tasks")
+
+        async def handler(record: trikafka.Record) -> None:
+            raise AssertionError
+
+        async with cluster_of(1, records=3) as cluster, member_of(cluster, **SETTINGS) as consumer:
+            asyncio.get_running_loop().set_task_factory(make)
+            with pytest.raises(LookupError, match="no more tasks"):
+                await trikafka.aio.run_tasks(consumer, handler)
+            asyncio.get_running_loop().set_task_factory(None)
 
     run(main)

@@ -9,19 +9,21 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import Any, Generic, TypeVar
 
 import trio
 
 from ..errors import ClientFailedError, ConfigurationError, IllegalStateError
+from ..toolkit import Caller, calling_for
 from .guest import Guest, resolve
 
 T = TypeVar("T")
 
-#: The nursery of the Trio task that waits for the running listener or handler. Calls that the
-#: listener makes are its children there, so that trikafka recognizes them as calls of a listener.
-_around: contextvars.ContextVar[trio.Nursery | None] = contextvars.ContextVar(
-    "trikafka.aio around", default=None
+#: The Trio task that waits for the running listener or handler: trikafka recognizes the calls of a
+#: listener by it. Tasks that the listener starts inherit it.
+_caller: contextvars.ContextVar[Caller | None] = contextvars.ContextVar(
+    "trikafka.aio caller", default=None
 )
 
 
@@ -65,9 +67,10 @@ class Wait:
 class Call(Generic[T]):
     """One call of an async function on Trio's side."""
 
-    __slots__ = ("_error", "_function", "_scope", "_value", "_wait")
+    __slots__ = ("_caller", "_error", "_function", "_scope", "_value", "_wait")
 
     def __init__(self, guest: Guest, function: Callable[[], Awaitable[T]]) -> None:
+        self._caller = _caller.get()
         self._function = function
         self._scope = trio.CancelScope()
         self._wait = Wait(guest)
@@ -77,7 +80,7 @@ class Call(Generic[T]):
     async def run(self) -> None:
         """Make the call. In a Trio task."""
         try:
-            with self._scope:
+            with self._scope, nullcontext() if self._caller is None else calling_for(self._caller):
                 self._value.append(await self._function())
         except trio.Cancelled:  # of the guest, which ends
             raise
@@ -108,22 +111,12 @@ async def cross(guest: Guest, function: Callable[[], Awaitable[T]]) -> T:
 
     When cancelled, cancels the function and waits for its end.
     """
+    if guest.ending:
+        raise trio.ClosedResourceError("this client is closed")
     call = Call(guest, function)
-    spawn(guest, call.run)
-    return await call.outcome()
-
-
-def spawn(guest: Guest, function: Callable[[], Awaitable[object]]) -> None:
-    """Start a Trio task, as a child of the listener or handler that the caller runs in, if any."""
-    nursery = _around.get()
-    try:
-        if nursery is None or nursery.cancel_scope.cancel_called:
-            guest.nursery.start_soon(function)
-        else:
-            nursery.start_soon(function)
-    except RuntimeError:  # the caller has outlived the listener or handler that started it
-        guest.nursery.start_soon(function)
+    guest.nursery.start_soon(call.run)
     guest.wake()
+    return await call.outcome()
 
 
 async def on_host(
@@ -134,31 +127,66 @@ async def on_host(
     In a Trio task. ``what`` names the function in errors. When cancelled, cancels that task and
     waits for its end.
     """
-    # The nursery holds the calls that the function makes on Trio's side. They end before it does,
-    # since they belong to its task. The exception is kept, because a nursery would raise it in a
-    # group.
+    # The function runs in a turn of the loop, never in Trio's tick. There sniffio would answer "trio"
+    # to libraries that ask. A task factory may run a task's first step at once (eager tasks), so
+    # with one the task is made in the next turn.
     await trio.lowlevel.checkpoint_if_cancelled()
+    loop = guest.loop
+    if loop.is_closed():
+        raise IllegalStateError(f"the event loop of {what} was closed")
     task: asyncio.Task[Any] | None = None
-    async with trio.open_nursery() as nursery:
-        context = contextvars.copy_context()
-        context.run(_around.set, nursery)
-        sleeping = trio.lowlevel.current_task()
-        asked = False
+    starting: asyncio.Handle | None = None
+    failed: Exception | None = None  # of a task factory
+    asked = False
+    abandoned = False
+    sleeping = trio.lowlevel.current_task()
+    caller = Caller()
+    context = contextvars.copy_context()
+    context.run(_caller.set, caller)
 
-        def ended(_: object) -> None:
+    def start() -> None:
+        nonlocal task, failed
+        called = _called(what, function, arguments)
+        try:
+            # Not by the argument ``context``: a task factory need not know it.
+            task = context.run(loop.create_task, called)
+        except Exception as error:
+            called.close()
+            failed = error
+            loop.call_soon(ended, None)
+        else:
+            task.add_done_callback(ended)
+
+    def ended(_: object) -> None:
+        if not abandoned:
             trio.lowlevel.reschedule(sleeping)
             guest.wake()
 
-        def abort(_: object) -> trio.lowlevel.Abort:
-            nonlocal asked
-            asked = True
-            assert task is not None
+    def abort(_: object) -> trio.lowlevel.Abort:
+        nonlocal asked, abandoned
+        asked = True
+        if loop.is_closed():  # no turn comes in which the task could end
+            abandoned = True
+            return trio.lowlevel.Abort.SUCCEEDED
+        if task is not None:
             task.cancel()
-            return trio.lowlevel.Abort.FAILED
+        elif failed is None:
+            assert starting is not None
+            starting.cancel()
+            return trio.lowlevel.Abort.SUCCEEDED
+        return trio.lowlevel.Abort.FAILED
 
-        task = guest.loop.create_task(_called(what, function, arguments), context=context)
-        task.add_done_callback(ended)
+    if loop.get_task_factory() is None:
+        start()
+    else:
+        starting = loop.call_soon(start)
+    try:
         await trio.lowlevel.wait_task_rescheduled(abort)
+    finally:
+        caller.end()
+    if failed is not None:
+        raise failed
+    assert task is not None
     if not task.cancelled():
         return task.result()
     if asked:

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import select
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -165,7 +166,11 @@ class Guest:
         for client in list(self.clients):
             client.abandon()
         self._closing.set()
+        # At its end Trio restores the hooks for asynchronous generators that it has found: those of
+        # the closed loop. The loop that runs now has its own.
+        hooks = sys.get_asyncgen_hooks()
         self._driver.run_alone(lambda: self.ended, time.perf_counter() + _ALONE_LIMIT)
+        sys.set_asyncgen_hooks(*hooks)
         if not self.ended:
             raise IllegalStateError(
                 "an event loop of this thread was closed while trikafka clients were open in it, "

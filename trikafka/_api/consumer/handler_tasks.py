@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import trio
 
+from ..._net.callers import caller_of
 from ..._net.run_local import RunLocal
 
 
@@ -46,5 +47,5 @@ def inside_handler(consumer: object) -> bool:
     task: trio.lowlevel.Task | None = trio.lowlevel.current_task() if handlers else None
     while task is not None and consumer not in handlers.get(task, ()):
         nursery = task.parent_nursery
-        task = None if nursery is None else nursery.parent_task
+        task = caller_of(task) or (None if nursery is None else nursery.parent_task)
     return task is not None

@@ -23,6 +23,7 @@ from typing import NamedTuple, Protocol
 
 import trio
 
+from ..._net.callers import caller_of
 from ..._net.deadlines import GRACE
 from ..._net.singleflight import StartSoon
 from ...errors import ConfigurationError, KafkaTimeoutError
@@ -295,6 +296,9 @@ class RebalanceListenerInvoker:
         """Return whether this task runs a listener, or was started inside one and ends with it."""
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
         while task is not None and task is not self._invoking_task:
+            if (caller := caller_of(task)) is not None:
+                task = caller
+                continue
             nursery = task.parent_nursery
             if nursery is None or nursery in self._around:
                 return False
