@@ -328,3 +328,101 @@ def test_failure_and_a_cancel_are_a_cancel() -> None:
 
     with nothing_left():
         run(main)
+
+
+def test_cut_transactions_are_not_left_open() -> None:
+    """A cancellation meets the answer of the coordinator at the beginning of the block."""
+
+    async def main() -> None:
+        async with (
+            cluster_of(1) as cluster,
+            producer_of(cluster, transactional_id="x") as producer,
+        ):
+
+            async def begin() -> None:
+                await producer.transaction().__aenter__()
+
+            for turns in range(100):
+                _, error = await cut_off(begin(), turns)
+                if error is None:
+                    break
+                assert isinstance(error, asyncio.CancelledError)
+                async with producer.transaction():
+                    await producer.send("t", b"x")
+            assert error is None
+            assert turns > 1
+
+    run(main)
+
+
+@pytest.mark.parametrize("outcome", ["commit", "abort"])
+def test_cut_detach_leaves_the_end_to_the_block(outcome: str) -> None:
+    async def once(producer: trikafka.aio.Producer, turns: int) -> BaseException | None:
+        found: BaseException | None = None
+        try:
+            async with producer.transaction() as txn:
+                await producer.send("t", b"x")
+                _, found = await cut_off(txn.detach(), turns)
+                if found is not None and outcome == "abort":
+                    raise KeyError
+        except KeyError:
+            pass
+        return found
+
+    async def main() -> None:
+        cut = 0
+        for turns in range(100):
+            async with (
+                cluster_of(1) as cluster,
+                producer_of(cluster, transactional_id="x") as producer,
+            ):
+                if (error := await once(producer, turns)) is None:
+                    break
+                assert isinstance(error, asyncio.CancelledError)
+                cut += 1
+                async with consumer_of(cluster, isolation_level="read_committed") as reader:
+                    reader.assign([T0])
+                    ends = await reader.end_offsets([T0])
+                    assert ends[T0] == 2  # the record and the marker
+                    read = [one.value async for batch in reader.batches(ends) for one in batch]
+                assert read == ([b"x"] if outcome == "commit" else [])
+        assert error is None
+        assert cut > 1
+
+    run(main)
+
+
+def test_failed_client_ends_its_transaction() -> None:
+    """The guest has ended with its last client when the block of the transaction is left."""
+
+    async def main() -> None:
+        class Broken(Exception):
+            pass
+
+        async def use() -> None:
+            cluster = cluster_of(1)
+            inside = await cluster.__aenter__()
+            async with producer_of(inside, transactional_id="x") as producer:
+                async with producer.transaction():
+                    await producer.send("t", b"x")
+                    await asyncio.create_task(cluster.__aexit__(None, None, None))
+                    fail(producer, Broken())
+                    await asyncio.sleep(3600)
+
+        with pytest.raises(trikafka.ClientFailedError) as caught:
+            await asyncio.create_task(use())
+        assert isinstance(caught.value.__cause__, Broken)
+
+    with nothing_left():
+        run(main)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), True, "1"])
+def test_wrong_timeouts_of_a_receive_are_refused(timeout: Any) -> None:
+    async def main() -> None:
+        async with cluster_of(1) as cluster, consumer_of(cluster) as consumer:
+            consumer.assign([T0])
+            with pytest.raises(trikafka.ConfigurationError, match="timeout"):
+                await consumer.receive_batch(timeout)
+
+    run(main)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import time
 from collections.abc import (
@@ -22,6 +23,7 @@ import trio
 from .. import Consumer as _Consumer
 from .. import Record, RecordBatch, SubscriptionPattern, TopicPartition
 from ..interfaces import RebalanceListener
+from ..toolkit import check_timeout
 from .crossing import Client, cross, on_host
 from .guest import Guest
 from .methods import crossing, direct
@@ -110,16 +112,17 @@ class Consumer(Client):
         When cancelled, no record is lost.
         """
         self._check()
-        deadline = None if timeout is None else time.perf_counter() + timeout
-        while True:
-            left = None if deadline is None else max(0.0, deadline - time.perf_counter())
-            try:
-                return await self._taken(
-                    self._client.receive_batch_nowait,
-                    partial(self._client.wait_receivable, left),
-                )
-            except StopAsyncIteration:
-                return RecordBatch.empty()
+        limit = None if timeout is None else check_timeout(timeout, 0.0)
+        deadline = math.inf if limit is None else time.perf_counter() + limit
+
+        async def wait() -> bool:
+            left = None if limit is None else max(0.0, deadline - time.perf_counter())
+            return await self._client.wait_receivable(left)
+
+        try:
+            return await self._taken(self._client.receive_batch_nowait, wait)
+        except StopAsyncIteration:
+            return RecordBatch.empty()
 
     async def _taken(self, take: Callable[[], T], wait: Callable[[], Awaitable[bool]]) -> T:
         """Take what is buffered; wait until something is.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 
@@ -30,6 +30,7 @@ from .methods import crossing, direct
 #: A loop over calls that have nothing to wait for lets other tasks run this often (seconds).
 TURN = 0.001
 Headers = Sequence[tuple[str, bytes | None]]
+T = TypeVar("T")
 
 
 class Ack:
@@ -95,13 +96,27 @@ class Transaction:
         self._producer = producer
         self._client = transaction
         self._guest = producer._guest
+        self._taken_back = False  # a cancellation met the answer of prepare() or detach()
 
     def _check(self) -> None:
         self._producer._check()
 
     async def __aenter__(self) -> Transaction:
         self._check()
-        await cross(self._guest, self._client.__aenter__)
+        begun = False
+
+        async def begin() -> None:
+            nonlocal begun
+            await self._client.__aenter__()
+            begun = True
+
+        try:
+            await cross(self._guest, begin)
+        except asyncio.CancelledError as error:
+            # It may have begun before the cancellation arrived. No block follows that would end it.
+            if begun:
+                await self.__aexit__(type(error), error, error.__traceback__)
+            raise
         return self
 
     async def __aexit__(
@@ -110,7 +125,12 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        await cross(self._guest, partial(self._client.__aexit__, kind, error, traceback))
+        leave: Callable[[], Awaitable[object]]
+        if self._taken_back:
+            leave = self._client.commit if error is None else self._client.abort
+        else:
+            leave = partial(self._client.__aexit__, kind, error, traceback)
+        await cross(self._guest, leave)
 
     async def send_offsets(
         self,
@@ -136,22 +156,44 @@ class Transaction:
     async def commit(self, *, timeout: float | None = None) -> None:
         """Deliver what was sent, and commit, as :meth:`trikafka.Transaction.commit`."""
         self._check()
+        self._taken_back = False
         await cross(self._guest, partial(self._client.commit, timeout=timeout))
 
     async def abort(self, *, timeout: float | None = None) -> None:
         """Abort, as :meth:`trikafka.Transaction.abort`."""
         self._check()
+        self._taken_back = False
         await cross(self._guest, partial(self._client.abort, timeout=timeout))
 
     async def prepare(self, *, timeout: float | None = None) -> PreparedTransaction:
         """Leave only the outcome open, as :meth:`trikafka.Transaction.prepare`."""
         self._check()
-        return await cross(self._guest, partial(self._client.prepare, timeout=timeout))
+        return await self._hand_over(partial(self._client.prepare, timeout=timeout))
 
     async def detach(self, *, timeout: float | None = None) -> DetachedTransaction:
         """Leave the end to another program, as :meth:`trikafka.Transaction.detach`."""
         self._check()
-        return await cross(self._guest, partial(self._client.detach, timeout=timeout))
+        return await self._hand_over(partial(self._client.detach, timeout=timeout))
+
+    async def _hand_over(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call ``prepare`` or ``detach``, after which the block no longer ends the transaction.
+
+        If a cancellation meets the answer, the program never gets it, so the block ends the
+        transaction after all.
+        """
+        done = False
+
+        async def made() -> T:
+            nonlocal done
+            value = await call()
+            done = True
+            return value
+
+        try:
+            return await cross(self._guest, made)
+        except asyncio.CancelledError:
+            self._taken_back = done
+            raise
 
 
 def _of_trio(thing: object) -> object:
