@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import inspect
 from collections.abc import Sequence
+from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -24,6 +26,8 @@ from hosting import (
 import trikafka
 import trikafka.aio
 from trikafka.aio import guest as guests
+from trikafka.aio.crossing import cross
+from trikafka.aio.opening import _bridged
 
 where: contextvars.ContextVar[str] = contextvars.ContextVar("where", default="nowhere")
 
@@ -390,5 +394,32 @@ def test_contexts_of_callers_stay_apart() -> None:
 
             await asyncio.gather(*(call(f"task {number}") for number in range(5)))
             assert sorted(seen) == [f"task {number}" for number in range(5)]
+
+    run(main)
+
+
+def test_async_credentials_are_asked_in_asyncio() -> None:
+    """Functions, partials and objects with an async ``__call__``; plain ones, too."""
+
+    class Provider:
+        async def __call__(self) -> str:
+            return await token()
+
+    async def token() -> str:
+        await asyncio.sleep(0)
+        return "token"
+
+    providers: list[Any] = [token, Provider(), partial(token), lambda: token()]
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster:
+            guest = cluster._guest
+            for name in ("sasl_oauth_token_provider", "sasl_credentials"):
+                for provider in providers:
+                    given = _bridged(guest, {name: provider, "client_id": "c"})
+                    assert await cross(guest, given[name]) == "token"
+                    assert given["client_id"] == "c"
+                assert _bridged(guest, {name: lambda: "plain"})[name]() == "plain"
+                assert _bridged(guest, {name: "wrong"}) == {name: "wrong"}
 
     run(main)

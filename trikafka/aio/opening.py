@@ -7,7 +7,7 @@ import inspect
 import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
-from functools import partial
+from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
 
@@ -206,7 +206,7 @@ def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> Opening
     Args:
         topics: Names of topics; they need a ``group_id``.
         settings: Those of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
-            runs in asyncio.
+            or ``sasl_credentials`` runs in asyncio.
 
     Raises:
         IllegalStateError: No asyncio runs, or Trio runs in this thread.
@@ -229,7 +229,7 @@ def open_producer(**settings: Unpack[ProducerSettings]) -> Opening[Producer]:
 
     Args:
         settings: Those of :class:`trikafka.ProducerConfig`. An async ``sasl_oauth_token_provider``
-            runs in asyncio.
+            or ``sasl_credentials`` runs in asyncio.
 
     Raises:
         IllegalStateError: No asyncio runs, or Trio runs in this thread.
@@ -250,7 +250,7 @@ def open_admin(**settings: Unpack[AdminSettings]) -> Opening[Admin]:
 
     Args:
         settings: Those of :class:`trikafka.AdminConfig`. An async ``sasl_oauth_token_provider``
-            runs in asyncio.
+            or ``sasl_credentials`` runs in asyncio.
 
     Raises:
         IllegalStateError: No asyncio runs, or Trio runs in this thread.
@@ -261,11 +261,20 @@ def open_admin(**settings: Unpack[AdminSettings]) -> Opening[Admin]:
 
 def _bridged(guest: Guest, settings: Any) -> Any:
     """Return the settings with the user's async functions called in asyncio."""
-    provider = settings.get("sasl_oauth_token_provider")
-    if provider is None or not inspect.iscoroutinefunction(provider):
-        return settings
+    functions = ("sasl_oauth_token_provider", "sasl_credentials")
+    given = {name: settings[name] for name in functions if callable(settings.get(name))}
+    return {**settings, **{name: _asked(guest, name, one) for name, one in given.items()}}
 
-    async def token() -> object:
-        return await on_host(guest, "sasl_oauth_token_provider", provider)
 
-    return {**settings, "sasl_oauth_token_provider": token}
+def _asked(guest: Guest, name: str, function: Callable[[], Any]) -> Callable[[], Any]:
+    """Return ``function``, with an awaitable that it returns awaited in asyncio."""
+
+    # A partial, or an object with an async ``__call__``, is known by what it returns.
+    @wraps(function, assigned=("__name__", "__qualname__", "__doc__"), updated=())
+    def ask() -> Any:
+        answer = function()
+        if not inspect.isawaitable(answer):
+            return answer
+        return on_host(guest, name, lambda: answer)
+
+    return ask
