@@ -33,7 +33,8 @@ own, as its guest mode does by default. That is slower: a call costs some 0.3 ms
 * Everything else is a Trio task in the guest, with a copy of the caller's context, and a future
   (:mod:`.crossing`).
 * What the user passes in (handlers, rebalance listeners) runs in a task of asyncio, in the context
-  of the caller. The Trio task that needs the result waits for it.
+  of the caller. The Trio task that needs the result waits for it. A call that the listener makes
+  counts as made by the waiting task (:func:`trikafka.toolkit.calling_for`).
 
 **What a cancellation does.**
 
