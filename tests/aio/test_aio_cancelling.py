@@ -426,3 +426,34 @@ def test_wrong_timeouts_of_a_receive_are_refused(timeout: Any) -> None:
                 await consumer.receive_batch(timeout)
 
     run(main)
+
+
+def test_close_elsewhere_keeps_the_owners_cancel() -> None:
+    """The task that opened a failed client is cancelled; another task leaves the block."""
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster:
+            opening = producer_of(cluster)
+            opened, closed = asyncio.Event(), asyncio.Event()
+
+            async def own() -> None:
+                await opening.__aenter__()
+                opened.set()
+                try:
+                    await asyncio.sleep(3600)
+                finally:
+                    await closed.wait()
+
+            owner = asyncio.create_task(own())
+            await opened.wait()
+            fail(opening._client, RuntimeError("broken"))
+            await until(owner.cancelling)
+            with pytest.raises(trikafka.ClientFailedError):
+                await opening.__aexit__(None, None, None)
+            assert owner.cancelling() == 1
+            closed.set()
+            await asyncio.wait([owner])
+            assert owner.cancelled()
+
+    with nothing_left():
+        run(main)

@@ -143,17 +143,19 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         if error is not None:
             error.__traceback__ = trace  # Trio's side has raised it, too
         failed = host.error
-        if self._interrupted and self._owner is not None:
+        # Another task than the owner may leave the block: its cancellations are not this block's.
+        owner = self._owner
+        if self._interrupted and owner is not None and owner is asyncio.current_task():
             if cancelled is None and not isinstance(error, asyncio.CancelledError):
                 try:
                     await asyncio.sleep(0)  # the body ended before the cancellation arrived
                 except asyncio.CancelledError as late:
                     cancelled = late
-            if self._owner.uncancel() <= self._cancelling:
+            if owner.uncancel() <= self._cancelling:
                 cancelled = None
                 error = None if isinstance(error, asyncio.CancelledError) else error
-            if isinstance(error, trio.ClosedResourceError):
-                error = None  # a call in the body met the end of the client
+        if self._interrupted and isinstance(error, trio.ClosedResourceError):
+            error = None  # a call in the body met the end of the client
         if cancelled is not None:
             raise cancelled
         if failed is None or failed is error:
