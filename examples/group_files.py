@@ -1,13 +1,17 @@
 """Parquet files of a group's records: each record is in one file, whatever is killed.
 
-Workers of one group may share the folder, on a file system with hard links. See docs/export.md.
+Workers of one group may share the folder, on a file system with hard links and locks (flock).
+See docs/export.md.
 """
 
+import fcntl
 import os
 import signal
 import sys
 import uuid
 from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -32,19 +36,31 @@ def write(folder: Path, topic_id: uuid.UUID, batch: trikafka.RecordBatch) -> Non
     """Write the rows of the batch that are in no file yet. They are durable on return."""
     prefix = f"{batch.topic}-{topic_id}-{batch.partition:05}-"
     rows = pa.Table.from_batches([batch.to_arrow()])
-    while rows.num_rows:
-        # A file is named by its first offset, and no file replaces another one. So a member that is
-        # late, or reads again after a kill, finds the rows that are written, however they were cut.
-        first = rows["offset"][0].as_py()
-        path = folder / f"{prefix}{first:020}.parquet"
-        files = sorted(folder.glob(f"{prefix}*.parquet"))
-        before = bisect_right(files, path)
-        last = last_offset(files[before - 1]) if before else -1
-        if last >= first:
-            rows = rows.filter(pc.field("offset") > last)
-            continue
-        end = int(files[before].stem[-20:]) if before < len(files) else sys.maxsize
-        publish(rows.filter(pc.field("offset") < end), path)  # the next round skips them
+    # Members may begin at different offsets, where the topic's beginning has moved. Two that looked
+    # at the same time could then write files that overlap, so one member at a time looks and writes.
+    with locked(folder / f".{prefix}lock"):
+        while rows.num_rows:
+            # A file is named by its first offset, and no file replaces another one. So a member
+            # that is late, or reads again after a kill, finds the rows that are written, however
+            # they were cut.
+            first = rows["offset"][0].as_py()
+            path = folder / f"{prefix}{first:020}.parquet"
+            files = sorted(folder.glob(f"{prefix}*.parquet"))
+            before = bisect_right(files, path)
+            last = last_offset(files[before - 1]) if before else -1
+            if last >= first:
+                rows = rows.filter(pc.field("offset") > last)
+                continue
+            end = int(files[before].stem[-20:]) if before < len(files) else sys.maxsize
+            publish(rows.filter(pc.field("offset") < end), path)  # the next round skips them
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which the kernel releases if this process is killed."""
+    with open(path, "ab") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def last_offset(path: Path) -> int:

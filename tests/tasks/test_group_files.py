@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import random
 import sys
+import threading
 import uuid
 from itertools import pairwise
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trio
@@ -52,7 +54,7 @@ def rows(folder: Path) -> list[tuple[int, bytes]]:
 
 
 def left_aside(folder: Path) -> list[Path]:
-    return list(folder.glob(".*"))
+    return [path for path in folder.glob(".*") if not path.name.endswith("-lock")]
 
 
 def expected(batch: RecordBatch) -> list[tuple[int, bytes]]:
@@ -92,6 +94,31 @@ def test_member_with_older_offsets_fills_the_gap(batch: RecordBatch, tmp_path: P
     write(tmp_path, ID, batch[20:60])
     write(tmp_path, ID, batch[:25])
     assert rows(tmp_path) == expected(batch)
+
+
+async def test_members_at_different_offsets_do_not_overlap(
+    batch: RecordBatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that began later writes between the look and the link of another."""
+    real, looked, wrote = group_files.publish, threading.Event(), threading.Event()
+
+    def publish(rows: pa.Table, path: Path) -> None:
+        if not looked.is_set():
+            looked.set()
+            wrote.wait(0.2)  # without the lock the other member is quicker
+        real(rows, path)
+
+    def late() -> None:
+        assert looked.wait(30)
+        write(tmp_path, ID, batch[30:40])
+        wrote.set()
+
+    monkeypatch.setattr(group_files, "publish", publish)
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.to_thread.run_sync, write, tmp_path, ID, batch[20:])
+            nursery.start_soon(trio.to_thread.run_sync, late)
+    assert rows(tmp_path) == expected(batch[20:])
 
 
 def test_names_of_new_folders_are_durable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
