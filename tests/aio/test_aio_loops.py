@@ -278,6 +278,8 @@ def test_handler_of_a_closed_loop_is_left(driver: str, monkeypatch: pytest.Monke
         await begun.wait()
 
     loop.run_until_complete(leave_open())
+    for task in asyncio.all_tasks(loop):
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
     loop.close()
 
     async def main() -> None:
