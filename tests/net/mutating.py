@@ -28,12 +28,13 @@ import trio
 from trio.testing import MockClock
 
 import trikafka
-from trikafka import NewTopic, OffsetSpec, TopicPartition, TrikafkaError
+from trikafka import ConfigResource, NewTopic, OffsetSpec, TopicPartition, TrikafkaError
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster, encode_batch
 from trikafka.testing.messages import encode_response
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPIC, OTHER = ConfigResource("topic", "t"), ConfigResource("topic", "other")
 #: Retriable codes, the unknown error, and codes that no broker has.
 _CODES = (3, 5, 6, 7, 14, 15, 16, 27, 56, 75, 78, -1, 9_999, -32_768, 100)
 _NUMBERS = (-1, -2, 0, 1, 2, 3, 1_000, 2**31 - 1, -(2**31))
@@ -346,6 +347,11 @@ async def admin(cluster: ScriptedCluster, settings: dict[str, Any], mutations: M
                 lambda: client.create_partitions({"new": 3}, timeout=5),
                 lambda: client.delete_topics(["new", "newer"], timeout=5),
                 lambda: client.topic_configs(["t"], timeout=5),
+                lambda: client.alter_configs({TOPIC: {"a": 1}, OTHER: {"a": None}}, timeout=5),
+                lambda: client.describe_configs([TOPIC, OTHER], timeout=5),
+                lambda: client.delete_records({T0: 0, T1: OffsetSpec.LATEST}, timeout=5),
+                lambda: client.alter_group_offsets("h", {T0: 1, T1: 0}, timeout=5),
+                lambda: client.delete_group_offsets("h", [T0, T1], timeout=5),
                 lambda: client.list_group_offsets("g", timeout=5),
                 lambda: client.list_group_offsets("g", [T0, T1], timeout=5),
                 lambda: client.delete_groups(["h"], timeout=5),
@@ -445,6 +451,10 @@ _ADMIN = (
     "DescribeTransactions",
     "DescribeProducers",
     "WriteTxnMarkers",
+    "IncrementalAlterConfigs",
+    "DeleteRecords",
+    "OffsetCommit",
+    "OffsetDelete",
 )
 _TRANSACTIONS = (
     "InitProducerId",

@@ -18,11 +18,16 @@ from test_authentication import Broker, connecting
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import NewTopic, OffsetSpec, TopicPartition, TrikafkaError
+from trikafka import ConfigResource, NewTopic, OffsetSpec, TopicPartition, TrikafkaError
 from trikafka.testing import ScriptedCluster, encode_batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+TOPIC, OTHER = ConfigResource("topic", "t"), ConfigResource("topic", "other")
 ADMIN = [
+    "IncrementalAlterConfigs",
+    "DeleteRecords",
+    "OffsetCommit",
+    "OffsetDelete",
     "ListOffsets",
     "ListGroups",
     "DescribeGroups",
@@ -103,6 +108,11 @@ async def admin(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
             lambda: client.create_partitions({"new": 3}, timeout=20),
             lambda: client.delete_topics(["new"], timeout=20),
             lambda: client.topic_configs(["t"], timeout=20),
+            lambda: client.alter_configs({TOPIC: {"a": 1}, OTHER: {"a": None}}, timeout=20),
+            lambda: client.describe_configs([TOPIC, OTHER], timeout=20),
+            lambda: client.delete_records({T0: 0, T1: OffsetSpec.LATEST}, timeout=20),
+            lambda: client.alter_group_offsets("h", {T0: 1, T1: 0}, timeout=20),
+            lambda: client.delete_group_offsets("h", [T0, T1], timeout=20),
             lambda: client.list_group_offsets("g", timeout=20),
             lambda: client.delete_groups(["g"], timeout=20),
             lambda: client.describe_cluster(timeout=20),

@@ -311,17 +311,31 @@ async def describe_configs(call: ScriptedCall) -> Message:
     return call.respond(results=results)
 
 
+#: The times of groups that can be configured, with their fields. Here they hold for all groups.
+_TIMES = {
+    "consumer.session.timeout.ms": "session_timeout",
+    "consumer.heartbeat.interval.ms": "heartbeat_interval",
+    "consumer.assignment.interval.ms": "assignment_interval",
+}
+
+
 async def alter_configs(call: ScriptedCall) -> Message:
-    """Change configured values of topics; other resources have none to change."""
+    """Change configured values of topics and the times of groups; brokers have none to change."""
     results = []
     for item in call.request.resources:
         topic, code = None, 42
         if item.resource_type == _TOPIC_RESOURCE:
             topic, code = call.state.find_topic(item.resource_name, None)
+        elif item.resource_type == _GROUP_RESOURCE:
+            known = all(each.name in _TIMES and not each.config_operation for each in item.configs)
+            code = 0 if known else 40
         code = call.error(item.resource_name) or code
-        if topic is not None and not code and not call.request.validate_only:
-            for change in item.configs:
+        for change in () if code or call.request.validate_only else item.configs:
+            if topic is not None:
                 _change(topic.config, change)
+            else:
+                seconds = {_TIMES[change.name]: int(change.value) / 1000}
+                call.groups.modern = call.groups.modern._replace(**seconds)
         results.append(
             {
                 "error_code": code,

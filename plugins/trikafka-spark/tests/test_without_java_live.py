@@ -38,9 +38,9 @@ async def test_threads_export_without_java(
 
     asked = await run("0")
     assert asked.returncode == 1, "Spark was asked for"
-    assert b"no java on the PATH" in asked.stderr
+    assert b"no java is on the PATH" in asked.stderr
     done = await run("999")
     assert done.returncode == 0, done.stderr
-    assert b"no java on the PATH" in done.stderr
+    assert b"no java is on the PATH" in done.stderr
     assert b"until then all 1,000 records are exported by threads of this process" in done.stderr
     check_whole(root, 1_000, 4)
