@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import json
 import os
 import random
@@ -33,21 +32,8 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/asyncio.md"
-#: Programs, and what they need beside trikafka.
-PROGRAMS = {
-    "first": (),
-    "worker": (),
-    "fastapi": ("fastapi", "uvicorn"),
-    "aiohttp": ("aiohttp",),
-    "pytest": ("pytest_asyncio",),
-    "anyio": ("anyio",),
-}
-
-
-def needs(name: str) -> pytest.MarkDecorator:
-    """Skip a program whose framework is missing; the test environment has all of them."""
-    missing = [one for one in PROGRAMS[name] if importlib.util.find_spec(one) is None]
-    return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
+#: The programs of the page, in its order.
+PROGRAMS = ["first", "worker", "fastapi", "aiohttp", "pytest", "anyio"]
 
 
 def program(name: str, servers: str, tmp_path: Path, port: int = 8000) -> Path:
@@ -120,7 +106,7 @@ def test_every_program_of_the_page_is_tested() -> None:
     text = PAGE.read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert names == list(PROGRAMS)
+    assert names == PROGRAMS
     assert len(text.split()) < 1_500
 
 
@@ -162,8 +148,8 @@ def test_worker_stops_in_order(number: int, servers: str, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("fastapi", marks=needs("fastapi")),
-        pytest.param("aiohttp", marks=needs("aiohttp")),
+        "fastapi",
+        "aiohttp",
     ],
 )
 def test_web_program_serves_and_ends(name: str, servers: str, tmp_path: Path) -> None:
@@ -202,7 +188,6 @@ def post(port: int, process: subprocess.Popen[str]) -> dict[str, Any]:
         return found
 
 
-@needs("pytest")
 def test_program_of_pytest_asyncio_runs(servers: str, tmp_path: Path) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\n")
     out = finished(
@@ -211,7 +196,6 @@ def test_program_of_pytest_asyncio_runs(servers: str, tmp_path: Path) -> None:
     assert "1 passed" in out
 
 
-@needs("anyio")
 def test_program_of_anyio_on_trio_runs(servers: str, tmp_path: Path) -> None:
     assert re.fullmatch(r"offset \d+\n", finished(program("anyio", servers, tmp_path)))
 

@@ -12,7 +12,7 @@ from trikafka._wire.columns import Buffer
 
 
 class KeyRule(NamedTuple):
-    """How a built-in partitioner uses a key.
+    """The use of a key by a built-in partitioner.
 
     A key of at least ``shortest`` bytes selects its partition by the hash ``kind``. A null key has
     length -1 here, and is hashed as an empty one. Records with shorter keys go to the sticky

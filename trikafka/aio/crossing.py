@@ -209,7 +209,7 @@ async def _called(what: str, function: Callable[..., object], arguments: tuple[o
 
 
 class Client:
-    """What all clients have: the guest, and the call of the Trio client's methods."""
+    """The part that all clients share: the guest, and calls of the Trio client's methods."""
 
     def __init__(self, guest: Guest, client: Any) -> None:
         self._guest = guest

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 
 class PropertyRule(NamedTuple):
-    """What becomes of one property.
+    """The treatment of one property.
 
     Attributes:
         setting: trikafka's setting for it.
