@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ..types import PartitionInfo, TopicPartition
 
 _SHIFT = re.compile(r"[+-]\d{1,18}")
+_DATE = re.compile(r"\d{4}-\d\d-")  # of a time, which needs no @ here
 topics_option = click.option(
     "-t",
     "--topic",
@@ -49,7 +50,7 @@ def parse_place(text: str) -> Start | Shift:
     if _SHIFT.fullmatch(text):
         return Shift(int(text))
     try:
-        start = parse(text if text[:1] != "2" or "-" not in text else f"@{text}")
+        start = parse(f"@{text}" if _DATE.match(text) else text)
     except click.BadParameter:
         start = Start(At.STORED)
     if start.at is At.STORED:

@@ -358,9 +358,9 @@ class PartitionStream(Generic[Key, Value]):
     def awaiting_predecessor(self) -> Iterator[None]:
         """Mark a wait for the handler of an earlier stream of this partition.
 
-        A partition that comes back has a new stream while the handler of the one before may still
-        have a record in hand. If all handlers are stuck and the member leaves its group, the return
-        of that earlier handler counts, and not this one.
+        A partition that is assigned again has a new stream while the handler of the one before may
+        still have a record in hand. If all handlers are stuck and the member leaves its group, the
+        return of that earlier handler counts, and not this one.
         """
         self._behind = True
         try:
