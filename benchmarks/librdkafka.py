@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import confluent_kafka
+from confluent_kafka.admin import AdminClient
 
 
 def read_topic(
@@ -57,3 +59,35 @@ def messages_of(
                     raise confluent_kafka.KafkaException(error)
     finally:
         consumer.close()
+
+
+def wait_until_in_sync(bootstrap: str, topics: Iterable[str], patience: float = 60) -> None:
+    """Wait until each partition of the topics has a leader and all its replicas are in sync.
+
+    Raises:
+        TimeoutError: A partition was not in sync after ``patience`` seconds.
+    """
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    end = time.monotonic() + patience
+    while behind := _behind(admin, topics):
+        if time.monotonic() > end:
+            raise TimeoutError(f"not in sync after {patience:g} s: {', '.join(behind)}")
+        time.sleep(0.2)
+
+
+def _behind(admin: AdminClient, topics: Iterable[str]) -> list[str]:
+    behind = []
+    for topic in topics:
+        try:
+            metadata = admin.list_topics(topic, timeout=5).topics[topic]
+        except confluent_kafka.KafkaException as error:
+            behind.append(f"{topic} ({error})")
+            continue
+        if metadata.error is not None or not metadata.partitions:
+            behind.append(f"{topic} ({metadata.error})")
+        behind += [
+            f"{topic}-{number}"
+            for number, partition in metadata.partitions.items()
+            if partition.leader < 0 or set(partition.isrs) != set(partition.replicas)
+        ]
+    return behind

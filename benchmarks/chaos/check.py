@@ -5,17 +5,14 @@ Apart from the reading, the functions are pure.
 
 from __future__ import annotations
 
-import importlib
-import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
+from ..librdkafka import messages_of
 from .ledger import NO_OFFSET, Fate, Ledger, Track
 
-confluent: Any = importlib.import_module("confluent_kafka")
 _PATIENCE = 60.0
 #: Violations of each kind that are listed.
 _NAMED = 5
@@ -24,39 +21,14 @@ _NAMED = 5
 Found = tuple[int, int, bytes]
 
 
-def read_all(bootstrap: str, topic: str, partitions: int) -> Iterator[Found]:
+def read_all(bootstrap: str, topic: str) -> Iterator[Found]:
     """Yield every record of a topic, each partition in the order of its log.
 
     Raises:
-        RuntimeError: No message arrived for a minute.
+        TimeoutError: No message arrived for a minute.
     """
-    consumer = confluent.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False}
-    )
-    try:
-        places = [confluent.TopicPartition(topic, number, 0) for number in range(partitions)]
-        ends = {
-            place.partition: consumer.get_watermark_offsets(place, timeout=_PATIENCE)[1]
-            for place in places
-        }
-        left = sum(ends.values())
-        consumer.assign(places)
-        silent = time.monotonic()
-        while left:
-            messages = consumer.consume(10_000, timeout=0.2)
-            if messages:
-                silent = time.monotonic()
-            elif time.monotonic() - silent > _PATIENCE:
-                raise RuntimeError(
-                    f"{left} records of {topic} could not be read in {_PATIENCE:g} s"
-                )
-            for message in messages:
-                if message.error():
-                    continue
-                left -= 1
-                yield message.partition(), message.offset(), message.value()
-    finally:
-        consumer.close()
+    for message in messages_of(bootstrap, topic, patience=_PATIENCE):
+        yield message.partition(), message.offset(), message.value()
 
 
 @dataclass
