@@ -12,6 +12,7 @@ from ._net.deadlines import check_timeout
 from ._net.gather import with_background
 from ._net.interrupts import interrupts_unwrapped
 from ._net.retry import Retry, backoff
+from .errors.groups import decisive, with_others
 
 __all__ = [
     "Caller",
@@ -21,8 +22,10 @@ __all__ = [
     "check_client",
     "check_timeout",
     "crc32c",
+    "decisive",
     "interrupts_unwrapped",
     "opens",
     "shown",
     "with_background",
+    "with_others",
 ]

@@ -187,6 +187,24 @@ async def test_refused_partition_is_named(autojump_clock: Clock) -> None:
         assert isinstance(error, AuthorizationError)
 
 
+async def test_every_refused_partition_is_named(autojump_clock: Clock) -> None:
+    async with transacting(1) as (cluster, producer):
+        await producer.partitions_for("t")
+        cluster.fail("AddPartitionsToTxn", ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=None)
+        with pytest.raises(TransactionAbortableError) as caught:
+            async with producer.transaction():
+                for part in (0, 1):
+                    producer.send_nowait("t", b"x", partition=part)
+        causes = [cause for cause in _causes(caught.value) if isinstance(cause, AuthorizationError)]
+        named = [str(causes[0]), *getattr(causes[0], "__notes__", ())]
+        assert len(named) == 2
+        assert all(any(place in line for line in named) for place in ("t-0", "t-1"))
+
+
+def _causes(error: BaseException | None) -> list[BaseException]:
+    return [] if error is None else [error, *_causes(error.__cause__)]
+
+
 @both
 async def test_waiting_offsets_raise_the_fencing(version: int, autojump_clock: Clock) -> None:
     """The later calls wait for the first one, which gets the error."""

@@ -254,8 +254,9 @@ def test_silent_registry_is_asked_once() -> None:
     missing.note("b", ExportError("other"))
     missing.note("c", caught.value)
     assert [missing.skips("d", by_registry) for by_registry in (False, True)] == [False, True]
-    with pytest.raises(KafkaTimeoutError):
+    with pytest.raises(KafkaTimeoutError) as both:
         missing.check({**FORMAT, "schemas": {}}, ["b", "c", "d"])
+    assert both.value.__notes__ == ["also failed: ExportError: other"]
     missing.clear()
     assert not missing.skips("d", True)
 

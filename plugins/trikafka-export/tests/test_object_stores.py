@@ -25,6 +25,7 @@ from trikafka_export.checking import check
 from trikafka_export.destination import find_sink, store_of
 from trikafka_export.object_address import ObjectAddress
 from trikafka_export.object_store import ObjectStore
+from trikafka_export.objects import together
 from trikafka_export.piece_log import ExportPiece, StagedFile
 from trikafka_export.plan import complete
 from trikafka_export.sink import FileSink
@@ -557,3 +558,16 @@ def test_check_sends_requests_in_parallel(place: Bucket, s3: S3Server) -> None:
     assert len(failed) == 1
     assert store.listed() == listed
     store.close()
+
+
+def test_failures_of_all_threads_are_kept() -> None:
+    both = threading.Barrier(2)
+
+    def fail(number: int) -> None:
+        both.wait(30)
+        raise OSError(f"object {number}")
+
+    with pytest.raises(OSError, match="object") as caught:
+        together(fail, [0, 1])
+    named = [str(caught.value), *caught.value.__notes__]
+    assert all(any(f"object {number}" in line for line in named) for number in (0, 1))

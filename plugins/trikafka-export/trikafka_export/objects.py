@@ -28,6 +28,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
+from trikafka.toolkit import with_others
+
 from .object_address import HDFS, ObjectAddress
 
 A = TypeVar("A")
@@ -200,7 +202,7 @@ def together(function: Callable[[A], B], each: Iterable[A]) -> list[B]:
     for thread in threads:
         thread.join()
     if errors:
-        raise errors[0]
+        raise with_others(errors[0], errors)
     return [results[index] for index in range(len(items))]
 
 

@@ -19,6 +19,7 @@ from trikafka_export.rounds import RangeAttempt, Rounds, units
 from trikafka_export.task import WriteTask
 
 from trikafka import ExportError
+from trikafka.toolkit import with_others
 
 from .cancellable_call import CancellableCall
 from .range_units import Unit, error_from_text, error_of, run_unit
@@ -94,7 +95,7 @@ class SparkJob:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
         if failures:
-            raise failures[0]
+            raise with_others(failures[0], failures)
         return results[0]
 
     def _run_rounds(self) -> Results:

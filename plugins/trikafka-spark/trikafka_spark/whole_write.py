@@ -30,6 +30,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 import trikafka
 from trikafka import Admin, OffsetAndMetadata, TopicPartition, TransactionError, TrikafkaError
+from trikafka.toolkit import decisive, with_others
 
 from .concurrent_calls import call_concurrently
 from .row_digest import RowDigest
@@ -155,7 +156,7 @@ async def _unheard(
 
     await call_concurrently(look, [number for number in range(tasks) if not is_heard(number)])
     if errors:
-        raise errors[0]
+        raise with_others(decisive(errors), errors)
     return found
 
 

@@ -6,7 +6,7 @@ for the transaction is decided by the transaction manager.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..._net import reasons
@@ -20,6 +20,7 @@ from ...errors import (
     UnsupportedVersionError,
     from_code,
 )
+from ...errors.groups import with_others
 from ...interfaces import BrokerAccess, CoordinatorKind, CoordinatorManager
 from ...types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from . import transaction_messages as messages
@@ -172,15 +173,18 @@ class TransactionCoordinator:
             raise error
 
 
-def _cause(errors: Iterable[BrokerResponseError]) -> BrokerResponseError | None:
+def _cause(errors: Sequence[BrokerResponseError]) -> BrokerResponseError | None:
     """Return the error to act on: the worst one. ``None`` if there is none.
 
     The coordinator adds all partitions or none. If one is refused, the others have
     OPERATION_NOT_ATTEMPTED, which says nothing of them: they are sent again with whatever follows
-    from the refused one.
+    from the refused one. Notes name the other refusals.
     """
 
     def harm(error: BrokerResponseError) -> tuple[bool, bool, bool]:
         return error.code != ErrorCode.OPERATION_NOT_ATTEMPTED, error.fatal, not error.retriable
 
-    return max(errors, key=harm, default=None)
+    if not errors:
+        return None
+    refused = [error for error in errors if error.code != ErrorCode.OPERATION_NOT_ATTEMPTED]
+    return with_others(max(errors, key=harm), refused)

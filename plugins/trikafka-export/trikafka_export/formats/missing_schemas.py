@@ -10,6 +10,7 @@ from typing import Any
 
 from trikafka import ConfigurationError, KafkaTimeoutError, TrikafkaError
 from trikafka.interfaces import PlannedRange
+from trikafka.toolkit import with_others
 
 from .errors import SchemaError, SchemaRegistryTimeoutError
 from .schema_pinning import is_pinned
@@ -55,7 +56,8 @@ class MissingSchemas:
         if not self._errors or any(is_pinned(format, topic) for topic in topics):
             return
         errors = list(self._errors.values())
-        raise next((error for error in errors if isinstance(error, KafkaTimeoutError)), errors[0])
+        temporary = (error for error in errors if isinstance(error, KafkaTimeoutError))
+        raise with_others(next(temporary, errors[0]), errors)
 
     def of(
         self, format: Mapping[str, Any], ranges: Sequence[PlannedRange]
