@@ -76,6 +76,7 @@ _HOMES = {
     ),
     ".error_codes": ("ErrorCode",),
     ".errors": (
+        "AdminErrors",
         "ArrowDeliveryError",
         "AuthenticationError",
         "AuthorizationError",

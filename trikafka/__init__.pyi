@@ -44,6 +44,7 @@ from .config.typed import (
 )
 from .error_codes import ErrorCode
 from .errors import (
+    AdminErrors,
     ArrowDeliveryError,
     AuthenticationError,
     AuthorizationError,
@@ -146,6 +147,7 @@ __all__ = [
     "Ack",
     "Admin",
     "AdminConfig",
+    "AdminErrors",
     "AdminSettings",
     "ArrowAck",
     "ArrowDelivery",

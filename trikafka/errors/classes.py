@@ -6,7 +6,7 @@ The exceptions for the broker's error codes, and their flags, are in :mod:`.tabl
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -727,6 +727,38 @@ class MessageTooLargeError(BrokerResponseError, RecordTooLargeError):
 
 class FetchSessionError(BrokerResponseError):
     """The broker does not know the fetch session, or expected another epoch."""
+
+
+class AdminErrors(TrikafkaError, ExceptionGroup[TrikafkaError]):
+    """Some of several things that an admin call was about failed; the others are done.
+
+    ``except*`` handles the failures by their classes.
+
+    Attributes:
+        failures: The error of each thing that failed.
+        results: The results of the others.
+    """
+
+    failures: Mapping[Any, TrikafkaError]
+    results: Mapping[Any, Any]
+
+    @classmethod
+    def of(cls, failures: Mapping[Any, TrikafkaError], results: Mapping[Any, Any]) -> Self:
+        """Return the error for these failures and results."""
+        first = next(iter(failures.values()))
+        text = f"{len(failures)} of {len(failures) + len(results)} failed; the first: {first}"
+        # One error may stand for several things, as a timeout does for all that were left.
+        error = cls(text, list(dict.fromkeys(failures.values())))
+        error.failures = dict(failures)
+        error.results = dict(results)
+        return error
+
+    def derive(self, errors: Sequence[TrikafkaError], /) -> Self:  # type: ignore[override]
+        """Return the error for some of its failures, with the results of all."""
+        part = type(self)(self.message, errors)
+        part.failures = {key: each for key, each in self.failures.items() if each in errors}
+        part.results = self.results
+        return part
 
 
 def combined(failures: Mapping[TopicPartition, TrikafkaError]) -> TrikafkaError:

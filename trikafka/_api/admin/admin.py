@@ -76,6 +76,7 @@ from .deleting import (
 from .ending import TransactionEnd
 from .messages import AdminOutcome
 from .places import AskCoordinator, at_coordinators, at_leaders
+from .routing import Parts, Routing
 from .transactions import Filters, HangingSearch, TransactionLookups, check_seconds
 from .types import (
     ClusterDescription,
@@ -88,6 +89,7 @@ from .types import (
     TransactionListing,
 )
 
+K = TypeVar("K")
 T = TypeVar("T")
 #: The permission that a call needs, as Kafka's access rules name it.
 _OPERATIONS = {
@@ -119,9 +121,11 @@ class Admin:
     :exc:`~trikafka.errors.KafkaTimeoutError`. Calls raise :exc:`trio.ClosedResourceError` once the
     client is closed.
 
-    A call about several topics or groups does as much as it can. When all are settled, it raises
-    the error of the first that failed; that error names the others. When cancelled while a request
-    is in flight, a change may or may not have happened.
+    A call about several things does as much as it can. For topics, groups and settings it raises,
+    when all are settled, the error of the first that failed; that error names the others. For all
+    else it raises one :exc:`~trikafka.errors.AdminErrors` with each error and the results of the
+    others, or, if it is about one thing, the error of that. When cancelled while a request is in
+    flight, a change may or may not have happened.
     """
 
     def __init__(self, config: AdminConfig, service: Service) -> None:
@@ -135,7 +139,8 @@ class Admin:
         self._coordinators = self._context.manager("coordinator")
         self._offsets = self._context.manager("offsets")
         self._transactions = TransactionLookups(self._brokers, self._metadata, self._coordinators)
-        self._configs = ConfigCalls(self._brokers, self._metadata)
+        self._routing = Routing(self._brokers, self._metadata, self._coordinators)
+        self._configs = ConfigCalls(self._routing)
         self._telemetry = ClientInstanceId(config, self._metadata)
 
     def __repr__(self) -> str:
@@ -946,6 +951,22 @@ class Admin:
         self._check_open()
         return await run_call(name, attempt, config=self._config, timeout=timeout, recover=recover)
 
+    async def _call_parts(
+        self,
+        name: str,
+        attempt: Callable[[RunningCall], Awaitable[None]],
+        parts: Parts[K, T],
+        timeout: float | None,
+        coordinated: Iterable[str] = (),
+        kind: CoordinatorKind = CoordinatorKind.GROUP,
+    ) -> dict[K, T]:
+        """Run a call about several things; return the results, or raise what failed with them."""
+        try:
+            await self._call(name, attempt, timeout, coordinated, kind)
+        except TrikafkaError as error:
+            parts.give_up(error)
+        return parts.finish()
+
     async def _change(
         self,
         name: str,
@@ -962,7 +983,7 @@ class Admin:
             if not left:
                 await trio.lowlevel.checkpoint()
                 return
-            node = await self._controller(call)
+            node = await self._routing.controller(call)
             asked = list(left)
             message: Any = request(asked, int(call.step_limit * 1000))
             response = await self._ask_to_change(
@@ -1054,15 +1075,6 @@ class Admin:
                 failed[name] = error
         if passing is not None:
             raise passing
-
-    async def _controller(self, call: RunningCall) -> Node:
-        seen = self._metadata.snapshot
-        if call.attempts > 1 or seen.controller_node is None:
-            seen = await call.step("find the controller", self._metadata.refresh)
-        node = seen.controller_node
-        if node is None:
-            raise from_code(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
-        return node
 
     async def _list_groups(self, call: RunningCall) -> list[GroupListing]:
         seen = await call.step("look up the brokers", self._metadata.refresh)

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypeAlias, get_args
 import trio
 from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 
-from ..._net.brokers import Brokers
 from ..._net.deadlines import RunningCall
 from ..._net.gather import all_of
 from ...errors import (
@@ -23,9 +22,8 @@ from ...errors import (
     from_code,
     topic_error,
 )
-from ...interfaces import MetadataManager
-from ...types import Node
 from .messages import named
+from .routing import Place, Routing
 from .types import config_text
 
 ResourceType: TypeAlias = Literal["topic", "broker", "broker_logger", "client_metrics", "group"]
@@ -299,9 +297,8 @@ class ConfigCalls:
     # appends an item twice nor misses one to subtract. So what has failed for a passing reason is
     # simply sent again.
 
-    def __init__(self, brokers: Brokers, metadata: MetadataManager) -> None:
-        self._brokers = brokers
-        self._metadata = metadata
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
 
     async def describe(
         self,
@@ -313,9 +310,9 @@ class ConfigCalls:
     ) -> None:
         """Read the settings of what is not in ``found`` yet. Raises the first error."""
 
-        async def ask(node_id: int | None, part: list[ConfigResource]) -> None:
+        async def ask(place: Place, part: list[ConfigResource]) -> None:
             request = describe_request(part, documentation=documentation)
-            response = await self._request(call, "DescribeConfigs", node_id, request)
+            response = await self._routing.request(call, place, request)
             failed: TrikafkaError | None = None
             for result in response.results:
                 error = error_of(result, "DescribeConfigs")
@@ -343,9 +340,9 @@ class ConfigCalls:
             TrikafkaError: A passing error; the rest is still in ``left``.
         """
 
-        async def ask(node_id: int | None, part: list[ConfigResource]) -> None:
+        async def ask(place: Place, part: list[ConfigResource]) -> None:
             request = alter_request({one: left[one] for one in part}, validate_only=validate_only)
-            response = await self._request(call, "IncrementalAlterConfigs", node_id, request)
+            response = await self._routing.request(call, place, request)
             passing: TrikafkaError | None = None
             for result in response.responses:
                 resource, error = resource_of(result), error_of(result, "AlterConfigs")
@@ -368,28 +365,11 @@ class ConfigCalls:
     async def _each_place(
         self,
         resources: Sequence[ConfigResource],
-        ask: Callable[[int | None, list[ConfigResource]], Awaitable[None]],
+        ask: Callable[[Place, list[ConfigResource]], Awaitable[None]],
     ) -> None:
-        places: dict[int | None, list[ConfigResource]] = defaultdict(list)
+        places: dict[Place, list[ConfigResource]] = defaultdict(list)
         for one in resources:
-            places[one.node_id].append(one)
+            places["any" if one.node_id is None else one.node_id].append(one)
         if not places:
             await trio.lowlevel.checkpoint()
-        await all_of([partial(ask, node_id, part) for node_id, part in places.items()])
-
-    async def _request(
-        self, call: RunningCall, name: str, node_id: int | None, request: Any
-    ) -> Any:
-        if node_id is None:
-            return await call.step(name, lambda: self._metadata.ask_any(lambda: request))
-        node = await self._broker(call, node_id)
-        return await call.step(f"{name} to {node}", lambda: self._brokers.request(node, request))
-
-    async def _broker(self, call: RunningCall, node_id: int) -> Node:
-        seen = self._metadata.snapshot
-        if node_id not in seen.nodes:
-            seen = await call.step("look up the brokers", self._metadata.refresh)
-        if node_id not in seen.nodes:
-            known = ", ".join(map(str, sorted(seen.nodes)))
-            raise ConfigurationError(f"the cluster has no broker {node_id}; it has {known}")
-        return seen.nodes[node_id]
+        await all_of([partial(ask, place, part) for place, part in places.items()])

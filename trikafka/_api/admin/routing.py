@@ -1,0 +1,226 @@
+"""The routes of the admin client's requests, and the parts of a call about several things.
+
+A request goes to any broker, to the controller, to one broker by its number, to every broker, to
+the leaders of partitions, or to the coordinators of groups or transactional ids. Each method here
+makes one attempt; :func:`run_call` repeats it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
+
+import trio
+
+from ..._net.deadlines import RunningCall
+from ..._net.gather import all_of
+from ...error_codes import ErrorCode
+from ...errors import (
+    AdminErrors,
+    ConfigurationError,
+    DamagedResponseError,
+    KafkaConnectionError,
+    RequestTimedOutError,
+    TrikafkaError,
+    from_code,
+)
+from ...interfaces import BrokerAccess, CoordinatorKind, CoordinatorManager, MetadataManager
+from ...types import Node, TopicPartition
+from .places import at_coordinators, at_leaders
+
+K = TypeVar("K")
+V = TypeVar("V")
+#: The broker for one request: any, the controller, or the one with this number.
+Place: TypeAlias = Literal["any", "controller"] | int
+#: Makes the request about some of the keys: those of one broker.
+Build: TypeAlias = Callable[[list[K]], Any]
+#: Takes in the response about some of the keys; raises the error of a part of them, if any.
+Read: TypeAlias = Callable[[Any, list[K]], None]
+_NO_ANSWER = (RequestTimedOutError, KafkaConnectionError, DamagedResponseError)
+
+
+class Routing:
+    """The ways of one admin client's requests to the brokers."""
+
+    def __init__(
+        self, brokers: BrokerAccess, metadata: MetadataManager, coordinators: CoordinatorManager
+    ) -> None:
+        self._brokers = brokers
+        self._metadata = metadata
+        self._coordinators = coordinators
+
+    async def request(self, call: RunningCall, place: Place, request: Any) -> Any:
+        """Send a request to one broker; return the response.
+
+        Raises:
+            ConfigurationError: The cluster has no broker of this number.
+        """
+        if place == "any":
+            return await call.step(_name(request), lambda: self._metadata.ask_any(lambda: request))
+        if place == "controller":
+            return await self._at(call, await self.controller(call), request)
+        return await self._at(call, await self.broker(call, place), request)
+
+    async def every_broker(
+        self, call: RunningCall, build: Callable[[], Any], read: Callable[[Any, Node], None]
+    ) -> None:
+        """Send a request to each live broker. ``read`` gets each response with its broker."""
+        seen = await call.step("look up the brokers", self._metadata.refresh)
+
+        async def ask(node: Node) -> None:
+            read(await self._at(call, node, build()), node)
+
+        await all_of([partial(ask, node) for node in seen.nodes.values()])
+
+    async def each_broker(
+        self, call: RunningCall, parts: Mapping[int, list[K]], build: Build[K], read: Read[K]
+    ) -> None:
+        """Send to each of these brokers, by number, a request about its own keys."""
+
+        async def ask(node_id: int, keys: list[K]) -> None:
+            read(await self.request(call, node_id, build(keys)), keys)
+
+        if not parts:
+            await trio.lowlevel.checkpoint()
+        await all_of([partial(ask, node_id, keys) for node_id, keys in parts.items()])
+
+    async def leaders(
+        self,
+        call: RunningCall,
+        partitions: Iterable[TopicPartition],
+        build: Build[TopicPartition],
+        read: Read[TopicPartition],
+    ) -> None:
+        """Send to the leaders of partitions a request about their own partitions.
+
+        Raises afterwards if a partition has no leader.
+        """
+
+        async def ask(node: Node, keys: list[TopicPartition]) -> None:
+            read(await self._at(call, node, build(keys)), keys)
+
+        await at_leaders(call, self._metadata, partitions, ask)
+
+    async def coordinators(
+        self,
+        call: RunningCall,
+        kind: CoordinatorKind,
+        keys: list[str],
+        build: Build[str],
+        read: Read[str],
+    ) -> None:
+        """Send to the coordinators of groups or transactional ids a request about their own."""
+
+        async def ask(node: Node, names: list[str]) -> None:
+            read(await self._at(call, node, build(names)), names)
+
+        await at_coordinators(call, self._coordinators, kind, keys, ask)
+
+    async def controller(self, call: RunningCall) -> Node:
+        """Return the broker that takes the controller's requests.
+
+        Raises:
+            BrokerResponseError: A retriable error while there is none.
+        """
+        seen = self._metadata.snapshot
+        if call.attempts > 1 or seen.controller_node is None:
+            seen = await call.step("find the controller", self._metadata.refresh)
+        node = seen.controller_node
+        if node is None:
+            raise from_code(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
+        return node
+
+    async def broker(self, call: RunningCall, node_id: int) -> Node:
+        """Return the broker with this number.
+
+        Raises:
+            ConfigurationError: The cluster has no live broker of this number.
+        """
+        seen = self._metadata.snapshot
+        if node_id not in seen.nodes:
+            seen = await call.step("look up the brokers", self._metadata.refresh)
+        if node_id not in seen.nodes:
+            known = ", ".join(map(str, sorted(seen.nodes)))
+            raise ConfigurationError(f"the cluster has no broker {node_id}; it has {known}")
+        return seen.nodes[node_id]
+
+    async def _at(self, call: RunningCall, node: Node, request: Any) -> Any:
+        return await call.step(
+            f"{_name(request)} to {node}", lambda: self._brokers.request(node, request)
+        )
+
+
+class Parts(Generic[K, V]):
+    """The parts of a call about several things, over all of its attempts.
+
+    A part is left, done or failed. Only what is left is requested again.
+    """
+
+    # A failure that may pass leaves its part in `left`. The attempt notes all outcomes of a
+    # response first and calls check() then, so that one part's passing failure does not lose the
+    # others' results. Failures with a patience of their own (an unknown topic) are final here:
+    # a thing to change will not appear by waiting.
+
+    def __init__(self, keys: Iterable[K]) -> None:
+        self._order = list(dict.fromkeys(keys))
+        self._left = dict.fromkeys(self._order)
+        self._passing: TrikafkaError | None = None
+        self.results: dict[K, V] = {}
+        self.failures: dict[K, TrikafkaError] = {}
+
+    @property
+    def left(self) -> list[K]:
+        """The parts that are neither done nor have failed."""
+        return list(self._left)
+
+    def done(self, key: K, result: V) -> None:
+        """Record the result of a part."""
+        if key in self._left:
+            del self._left[key]
+            self.results[key] = result
+
+    def failed(self, key: K, error: TrikafkaError) -> None:
+        """Record the failure of a part. One that may pass leaves the part to be repeated."""
+        if error.retriable and math.isinf(error.patience):
+            self._passing = error
+        elif key in self._left:
+            del self._left[key]
+            self.failures[key] = error
+
+    def check(self, keys: Iterable[K], name: str) -> None:
+        """Raise the error of a part that may pass, or that a response left out ``keys``."""
+        passing = self._passing
+        self._passing = None
+        if passing is not None:
+            raise passing
+        if missing := [key for key in keys if key in self._left]:
+            raise DamagedResponseError(
+                f"the response to {name} leaves out {missing[0]!s}, which was asked for"
+            )
+
+    def give_up(self, error: TrikafkaError) -> None:
+        """Fail all parts that are left. Raise the error itself if no part is settled."""
+        if not self.results and not self.failures:
+            raise error
+        self.failures.update(dict.fromkeys(self._left, error))
+        self._left.clear()
+
+    def finish(self) -> dict[K, V]:
+        """Return the results in the order of the keys.
+
+        Raises:
+            AdminErrors: Some parts failed. If the call is about one thing, its error is raised.
+        """
+        results = {key: self.results[key] for key in self._order if key in self.results}
+        failures = {key: self.failures[key] for key in self._order if key in self.failures}
+        if not failures:
+            return results
+        if len(self._order) == 1:
+            raise failures[self._order[0]]
+        raise AdminErrors.of(failures, results)
+
+
+def _name(request: Any) -> str:
+    return str(request.name).removesuffix("Request")
