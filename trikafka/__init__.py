@@ -12,8 +12,15 @@ from ._version import VERSION as __version__
 
 #: The module that defines each public name.
 _HOMES = {
+    "._api.admin.acls": ("AclBinding", "AclFilter"),
     "._api.admin.admin": ("Admin",),
     "._api.admin.configs": ("ConfigChange", "ConfigEntry", "ConfigResource"),
+    "._api.admin.features": ("ClusterFeatures", "FeatureLevels"),
+    "._api.admin.fencing": ("FencedProducer",),
+    "._api.admin.quorum": ("MetadataQuorum", "QuorumReplica", "VoterEndpoint"),
+    "._api.admin.quotas": ("QuotaEntity", "QuotaFilter", "QuotaName"),
+    "._api.admin.tokens": ("DelegationToken",),
+    "._api.admin.users": ("ScramCredential", "ScramPassword", "ScramRemoval"),
     "._api.admin.types": (
         "ClusterDescription",
         "GroupListing",

@@ -1,8 +1,14 @@
 # Made by scripts/generate.py from trikafka/__init__.py: run `make generated` after a change there; do not edit.
 
+from ._api.admin.acls import AclBinding, AclFilter
 from ._api.admin.admin import Admin
 from ._api.admin.configs import ConfigChange, ConfigEntry, ConfigResource
+from ._api.admin.features import ClusterFeatures, FeatureLevels
+from ._api.admin.fencing import FencedProducer
 from ._api.admin.opening import open_admin
+from ._api.admin.quorum import MetadataQuorum, QuorumReplica, VoterEndpoint
+from ._api.admin.quotas import QuotaEntity, QuotaFilter, QuotaName
+from ._api.admin.tokens import DelegationToken
 from ._api.admin.types import (
     ClusterDescription,
     GroupListing,
@@ -13,6 +19,7 @@ from ._api.admin.types import (
     TransactionDescription,
     TransactionListing,
 )
+from ._api.admin.users import ScramCredential, ScramPassword, ScramRemoval
 from ._api.consumer.consumer import Consumer, ConsumerStatistics
 from ._api.consumer.health import ConsumerHealth
 from ._api.consumer.opening import open_consumer
@@ -145,6 +152,8 @@ from .types import (
 __all__ = [
     "__version__",
     "Ack",
+    "AclBinding",
+    "AclFilter",
     "Admin",
     "AdminConfig",
     "AdminErrors",
@@ -164,6 +173,7 @@ __all__ = [
     "ClientFailedError",
     "ClientSettings",
     "ClusterDescription",
+    "ClusterFeatures",
     "CommitFailedError",
     "CompiledPartWarning",
     "ConfigChange",
@@ -181,6 +191,7 @@ __all__ = [
     "CorruptRecordError",
     "DamagedResponseError",
     "DeadLetter",
+    "DelegationToken",
     "DeliveryTimeoutError",
     "DeserializationError",
     "Deserializer",
@@ -192,7 +203,9 @@ __all__ = [
     "ExportIncompleteError",
     "ExportProgress",
     "ExportResult",
+    "FeatureLevels",
     "FencedInstanceIdError",
+    "FencedProducer",
     "FetchSessionError",
     "GroupDescription",
     "GroupFullError",
@@ -217,6 +230,7 @@ __all__ = [
     "MembershipEvent",
     "MemoryBudget",
     "MessageTooLargeError",
+    "MetadataQuorum",
     "NewTopic",
     "Node",
     "NoOffsetForPartitionError",
@@ -245,6 +259,10 @@ __all__ = [
     "ProducerSettings",
     "ProducerStatistics",
     "ProtocolError",
+    "QuorumReplica",
+    "QuotaEntity",
+    "QuotaFilter",
+    "QuotaName",
     "RebalanceInProgressError",
     "RebalanceListener",
     "Record",
@@ -253,6 +271,9 @@ __all__ = [
     "RecordTooLargeError",
     "RequestTimedOutError",
     "RetryPolicy",
+    "ScramCredential",
+    "ScramPassword",
+    "ScramRemoval",
     "SubscriptionPattern",
     "TelemetryNotSupportedError",
     "TimestampType",
@@ -274,6 +295,7 @@ __all__ = [
     "UnsupportedAssignorError",
     "UnsupportedCompressionError",
     "UnsupportedVersionError",
+    "VoterEndpoint",
     "check_export",
     "dead_letter_headers",
     "ensure_topics",

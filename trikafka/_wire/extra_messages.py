@@ -1,7 +1,8 @@
 """Messages that kafka-python lacks, made by its classes from schemas of trikafka's. No I/O.
 
 They are used like any other message: ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848),
-GetTelemetrySubscriptions and PushTelemetry (KIP-714).
+GetTelemetrySubscriptions and PushTelemetry (KIP-714), delegation tokens (KIP-48), and the voters and
+registrations of nodes (KIP-853).
 """
 
 from __future__ import annotations
@@ -61,3 +62,67 @@ class PushTelemetryRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, c
 
 class PushTelemetryResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """The broker's answer to pushed metrics: an error code, or none."""
+
+
+class CreateDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request for a delegation token (KIP-48); from version 3 on for another owner (KIP-373)."""
+
+
+class CreateDelegationTokenResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The new token with its secret."""
+
+
+class RenewDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to extend a delegation token's life; -1 ms means the broker's usual period."""
+
+
+class RenewDelegationTokenResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The new end of a delegation token's life."""
+
+
+class ExpireDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to end a delegation token's life earlier; -1 ms means at once."""
+
+
+class ExpireDelegationTokenResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The new end of a delegation token's life."""
+
+
+class DescribeDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request for the delegation tokens of owners; ``None`` means all."""
+
+
+class DescribeDelegationTokenResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """Delegation tokens with their secrets."""
+
+
+class UnregisterBrokerRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to forget a broker that will not return (KIP-630)."""
+
+
+class UnregisterBrokerResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The answer about a broker to forget: an error code, or none."""
+
+
+class AddRaftVoterRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to make a controller a voter of the metadata quorum (KIP-853)."""
+
+
+class AddRaftVoterResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The answer about a new voter: an error code, or none."""
+
+
+class RemoveRaftVoterRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to take a controller's vote in the metadata quorum (KIP-853)."""
+
+
+class RemoveRaftVoterResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The answer about a removed voter: an error code, or none."""
+
+
+class UnregisterControllerRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to forget a controller that will not return."""
+
+
+class UnregisterControllerResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The answer about a controller to forget: an error code, or none."""

@@ -9,6 +9,8 @@ from kafka.protocol.api_key import ApiKey
 
 _CONSUMER_GROUP_HEARTBEAT, _CONSUMER_GROUP_DESCRIBE = 68, 69
 _GET_TELEMETRY_SUBSCRIPTIONS, _PUSH_TELEMETRY = 71, 72
+_ADD_RAFT_VOTER, _REMOVE_RAFT_VOTER, _UNREGISTER_CONTROLLER = 80, 81, 94
+_CREATE_TOKEN, _RENEW_TOKEN, _EXPIRE_TOKEN, _DESCRIBE_TOKEN = 38, 39, 40, 41
 
 #: (API, version) -> the first release whose brokers support it without enabling unfinished
 #: features.
@@ -17,6 +19,17 @@ _FIRST = {
     (_CONSUMER_GROUP_DESCRIBE, 0): "4.0",
     (_GET_TELEMETRY_SUBSCRIPTIONS, 0): "3.7",
     (_PUSH_TELEMETRY, 0): "3.7",
+    (int(ApiKey.DescribeUserScramCredentials), 0): "3.5",  # with KRaft, as the next five
+    (int(ApiKey.AlterUserScramCredentials), 0): "3.5",
+    (_CREATE_TOKEN, 0): "3.6",
+    (_RENEW_TOKEN, 0): "3.6",
+    (_EXPIRE_TOKEN, 0): "3.6",
+    (_DESCRIBE_TOKEN, 0): "3.6",
+    (int(ApiKey.ListConfigResources), 0): "3.7",
+    (int(ApiKey.ListConfigResources), 1): "4.1",
+    (_ADD_RAFT_VOTER, 0): "3.9",
+    (_REMOVE_RAFT_VOTER, 0): "3.9",
+    (_UNREGISTER_CONTROLLER, 0): "4.4",
     (int(ApiKey.ListTransactions), 1): "3.8",
     (int(ApiKey.ListTransactions), 2): "4.1",
     (int(ApiKey.OffsetCommit), 10): "4.1",

@@ -11,6 +11,14 @@ _APIS = (
     "ConsumerGroupHeartbeat",  # KIP-848
     "GetTelemetrySubscriptions",  # KIP-714
     "PushTelemetry",  # KIP-714
+    "CreateDelegationToken",  # KIP-48
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
+    "DescribeDelegationToken",
+    "UnregisterBroker",  # KIP-630
+    "AddRaftVoter",  # KIP-853
+    "RemoveRaftVoter",
+    "UnregisterController",
 )
 
 

@@ -57,14 +57,19 @@ from ...types import (
 from ..client.context import Context
 from ..client.option_parsing import names_of
 from ..client.service import Exit, Service
-from . import messages
+from . import acls, features, fencing, messages, quorum, quotas, tokens, users
+from .acls import AclBinding, AclFilter
 from .configs import (
     ConfigCalls,
     ConfigEntry,
     ConfigResource,
     ConfigValue,
+    ResourceType,
     checked_changes,
     checked_resources,
+    checked_types,
+    list_request,
+    read_listed,
 )
 from .deleting import (
     checked_limits,
@@ -74,9 +79,14 @@ from .deleting import (
     read_low_watermarks,
 )
 from .ending import TransactionEnd
+from .features import ClusterFeatures, Downgrade
+from .fencing import FencedProducer
 from .messages import AdminOutcome
 from .places import AskCoordinator, at_coordinators, at_leaders
-from .routing import Parts, Routing
+from .quorum import MetadataQuorum, VoterEndpoint
+from .quotas import QuotaEntity, QuotaFilter
+from .routing import Parts, Place, Routing
+from .tokens import DelegationToken
 from .transactions import Filters, HangingSearch, TransactionLookups, check_seconds
 from .types import (
     ClusterDescription,
@@ -88,6 +98,7 @@ from .types import (
     TransactionDescription,
     TransactionListing,
 )
+from .users import ScramChange, ScramCredential
 
 K = TypeVar("K")
 T = TypeVar("T")
@@ -412,6 +423,27 @@ class Admin:
             raise
         if failed:
             raise messages.first_of(failed, "the settings of")
+
+    async def list_config_resources(
+        self, types: Iterable[ResourceType] | None = None, *, timeout: float | None = None
+    ) -> list[ConfigResource]:
+        """Return the things that have settings, sorted (KIP-1142, Kafka 4.1).
+
+        Args:
+            types: Their types, such as ``"group"``; ``None`` means all. Metrics subscriptions alone
+                (``["client_metrics"]``) are listed by Kafka 3.7, too.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: There is no such type.
+            AuthorizationError: The right to ``DescribeConfigs`` is missing.
+            UnsupportedVersionError: The brokers are too old.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        request = partial(list_request, checked_types(types))
+        return await self._ask("list_config_resources", "any", request, read_listed, timeout)
 
     # --- the cluster and its partitions -----------------------------------------------------------
 
@@ -860,6 +892,51 @@ class Admin:
             timeout,
         )
 
+    async def fence_producers(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, FencedProducer]:
+        """Fence the producers of transactional ids, and abort their open transactions (KIP-588).
+
+        Producers that run with such an id fail at their next request. A new one may be opened.
+
+        Args:
+            transactional_ids: The ids.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The identity of each id from now on.
+
+        Raises:
+            ConfigurationError: ``transactional_ids`` is not a collection of names.
+            AuthorizationError: The right to ``Write`` of an id is missing.
+            AdminErrors: Some of several ids failed; its ``results`` are those of the others.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while a request is in flight, producers may or may not have been fenced.
+        """
+        return await self._fence("fence_producers", transactional_ids, timeout)
+
+    async def force_terminate_transaction(
+        self, transactional_id: str, *, timeout: float | None = None
+    ) -> None:
+        """Abort the open transaction of a transactional id, even a prepared one (KIP-939).
+
+        Its producers are fenced. For a prepared transaction that its external coordinator will not
+        end any more: that coordinator may have committed its other parts.
+
+        Args:
+            transactional_id: The id.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``transactional_id`` is not a name.
+            AuthorizationError: The right to ``Write`` of the id is missing.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        await self._fence("force_terminate_transaction", [transactional_id], timeout)
+
     async def end_transaction(
         self, transaction: DetachedTransaction, *, commit: bool, timeout: float | None = None
     ) -> None:
@@ -904,6 +981,583 @@ class Admin:
             raise end.undecided(error) from (
                 error.__cause__ if isinstance(error, KafkaTimeoutError) else error
             )
+
+    # --- access rules, quotas, users and tokens ---------------------------------------------------
+
+    async def describe_acls(
+        self, wanted: AclFilter | None = None, *, timeout: float | None = None
+    ) -> list[AclBinding]:
+        """Return access rules (ACLs), sorted.
+
+        Args:
+            wanted: A filter; ``None`` means all rules.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``wanted`` is not an AclFilter.
+            BrokerResponseError: The brokers have no authorizer.
+            AuthorizationError: The right to ``Describe`` the cluster is missing.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        request = partial(acls.describe_request, acls.checked_filter(wanted))
+        return await self._ask("describe_acls", "any", request, acls.read_described, timeout)
+
+    async def create_acls(
+        self, bindings: Iterable[AclBinding], *, timeout: float | None = None
+    ) -> None:
+        """Add access rules (ACLs). A rule that exists is no error.
+
+        The controller has a rule first, and brokers a moment later.
+
+        Args:
+            bindings: The rules.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``bindings`` is not a collection of AclBinding.
+            BrokerResponseError: The brokers have no authorizer.
+            AuthorizationError: The right to ``Alter`` the cluster is missing.
+            AdminErrors: Some of several rules were refused; the others are there.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        parts: Parts[AclBinding, None] = Parts(acls.checked_bindings(bindings))
+        await self._ask_parts(
+            "create_acls",
+            "controller",
+            parts,
+            lambda asked, call: acls.create_request(asked),
+            lambda response, asked: acls.read_created(response, asked, parts),
+            timeout,
+        )
+
+    async def delete_acls(
+        self, filters: Iterable[AclFilter], *, timeout: float | None = None
+    ) -> dict[AclFilter, tuple[AclBinding, ...]]:
+        """Delete all access rules (ACLs) that match one of the filters.
+
+        Args:
+            filters: The filters. ``AclFilter()`` matches every rule.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The deleted rules by filter. Those that an attempt without a response deleted are
+            missing.
+
+        Raises:
+            ConfigurationError: ``filters`` is not a collection of AclFilter.
+            BrokerResponseError: The brokers have no authorizer.
+            AuthorizationError: The right to ``Alter`` the cluster is missing.
+            AdminErrors: Some of several filters failed; its ``results`` are those of the others.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        parts: Parts[AclFilter, tuple[AclBinding, ...]] = Parts(acls.checked_filters(filters))
+        return await self._ask_parts(
+            "delete_acls",
+            "controller",
+            parts,
+            lambda asked, call: acls.delete_request(asked),
+            lambda response, asked: acls.read_deleted(response, asked, parts),
+            timeout,
+        )
+
+    async def describe_client_quotas(
+        self, wanted: QuotaFilter | None = None, *, timeout: float | None = None
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Return the quotas of users, client ids and addresses (KIP-546).
+
+        Args:
+            wanted: A filter; ``None`` means all quotas.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The quotas of each entity by their names, such as ``producer_byte_rate``.
+
+        Raises:
+            ConfigurationError: ``wanted`` is not a QuotaFilter.
+            BrokerResponseError: The filter asks for an address beside a user or a client id.
+            AuthorizationError: The right to ``DescribeConfigs`` is missing.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        request = partial(quotas.describe_request, quotas.checked_filter(wanted))
+        return await self._ask(
+            "describe_client_quotas", "any", request, quotas.read_described, timeout
+        )
+
+    async def alter_client_quotas(
+        self,
+        changes: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Set or remove quotas of users, client ids and addresses (KIP-546); leave all others.
+
+        Args:
+            changes: For each entity the quotas to change, by name: ``producer_byte_rate`` and
+                ``consumer_byte_rate`` (bytes a second), ``request_percentage``,
+                ``controller_mutation_rate``, and ``connection_creation_rate`` of an address.
+                ``None`` removes a quota.
+            validate_only: Let the brokers check the changes without making them.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``changes`` is not such a mapping.
+            BrokerResponseError: There is no quota of that name for the entity.
+            AuthorizationError: The right to ``AlterConfigs`` is missing.
+            AdminErrors: Some of several entities failed; the others are changed.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        wanted = quotas.checked_changes(changes)
+        parts: Parts[QuotaEntity, None] = Parts(wanted)
+        await self._ask_parts(
+            "alter_client_quotas",
+            "controller",
+            parts,
+            lambda asked, call: quotas.alter_request(
+                {entity: wanted[entity] for entity in asked}, validate_only=validate_only
+            ),
+            lambda response, asked: quotas.read_altered(response, parts),
+            timeout,
+        )
+
+    async def describe_user_scram_credentials(
+        self, names: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> dict[str, tuple[ScramCredential, ...]]:
+        """Return the mechanisms for which users have SCRAM passwords (KIP-554, Kafka 3.5).
+
+        Args:
+            names: The users; ``None`` means all.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            Mechanism and iterations by user, never a password.
+
+        Raises:
+            ConfigurationError: ``names`` is not a collection of names.
+            BrokerResponseError: A user has no password.
+            AuthorizationError: The right to ``Describe`` the cluster is missing.
+            AdminErrors: Some of several users failed; its ``results`` are those of the others.
+            UnsupportedVersionError: The brokers are too old.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        everyone = names is None
+        chosen = names_of("users", names) if names is not None else []
+        parts: Parts[str, tuple[ScramCredential, ...]] = Parts(chosen)
+
+        async def attempt(call: RunningCall) -> None:
+            if not everyone and not parts.left:
+                await trio.lowlevel.checkpoint()
+                return
+            request = users.describe_request(None if everyone else parts.left)
+            response = await self._routing.request(call, "any", request)
+            users.read_described(response, parts, everyone=everyone)
+            parts.check(parts.left, call.name)
+
+        found = await self._call_parts("describe_user_scram_credentials", attempt, parts, timeout)
+        return dict(sorted(found.items())) if everyone else found
+
+    async def alter_user_scram_credentials(
+        self,
+        changes: Mapping[str, ScramChange | Iterable[ScramChange]],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Set or remove SCRAM passwords of users (KIP-554, Kafka 3.5).
+
+        A password does not leave this process: the brokers get a salted hash of it (RFC 5802).
+
+        Args:
+            changes: For each user a :class:`ScramPassword` to set, a :class:`ScramRemoval`, or a
+                list of these, one for each mechanism.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``changes`` is not such a mapping. The error shows no password.
+            BrokerResponseError: A user has no password to remove.
+            AuthorizationError: The right to ``Alter`` the cluster is missing.
+            AdminErrors: Some of several users failed; the others are changed.
+            UnsupportedVersionError: The brokers are too old.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        wanted = users.checked_changes(changes)
+        salting = users.Salting(wanted)
+        parts: Parts[str, None] = Parts(wanted)
+
+        async def attempt(call: RunningCall) -> None:
+            await call.step("salt the passwords", salting.run)
+            if asked := parts.left:
+                request = salting.request(asked)
+                response = await self._routing.change(call, "controller", request, parts, asked)
+                users.read_altered(response, parts)
+                parts.check(asked, call.name)
+
+        await self._call_parts("alter_user_scram_credentials", attempt, parts, timeout)
+
+    async def create_delegation_token(
+        self,
+        *,
+        owner: str | None = None,
+        renewers: Iterable[str] = (),
+        max_lifetime: float | None = None,
+        timeout: float | None = None,
+    ) -> DelegationToken:
+        """Create a delegation token (KIP-48, Kafka 3.6 with KRaft).
+
+        If the response is lost, the call is repeated: the token of the earlier attempt then exists
+        as well, and expires unused.
+
+        Args:
+            owner: The principal that the token stands for, such as ``"User:alice"``; ``None``: the
+                one that asks.
+            renewers: Principals that may renew the token besides its owner.
+            max_lifetime: Seconds after which it cannot be renewed any more; ``None``: the brokers'
+                ``delegation.token.max.lifetime.ms``.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: A principal is not like ``User:alice``.
+            BrokerResponseError: The brokers have no ``delegation.token.secret.key``, or this client
+                authenticates by a token itself, or not at all.
+            AuthorizationError: The right to ``CreateTokens`` of the owner is missing.
+            UnsupportedVersionError: The brokers are too old.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, a token may or may not have been made.
+        """
+        own, others = tokens.checked_owner(owner), tokens.checked_principals("renewers", renewers)
+        lifetime_ms = tokens.milliseconds("max_lifetime", max_lifetime)
+        return await self._ask(
+            "create_delegation_token",
+            "controller",
+            lambda: tokens.create_request(own, others, lifetime_ms),
+            lambda response: tokens.read_created(response, others),
+            timeout,
+        )
+
+    async def renew_delegation_token(
+        self,
+        token: DelegationToken | bytes,
+        *,
+        period: float | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Extend the life of a delegation token.
+
+        Args:
+            token: The token, or its ``hmac``.
+            period: Seconds from now; ``None``: the brokers' ``delegation.token.expiry.time.ms``.
+                No token lives longer than its ``latest``.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The time at which it expires now, in ms since the epoch.
+
+        Raises:
+            ConfigurationError: ``token`` or ``period`` is of the wrong kind.
+            BrokerResponseError: There is no such token, it has expired, or this client is neither
+                its owner nor one of its renewers.
+            UnsupportedVersionError: The brokers are too old.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        secret, period_ms = tokens.secret_of(token), tokens.milliseconds("period", period)
+        return await self._ask(
+            "renew_delegation_token",
+            "controller",
+            lambda: tokens.renew_request(secret, period_ms),
+            lambda response: tokens.read_expiry(response, "renewing"),
+            timeout,
+        )
+
+    async def expire_delegation_token(
+        self,
+        token: DelegationToken | bytes,
+        *,
+        after: float | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """End the life of a delegation token: at once, or after some time.
+
+        Args:
+            token: The token, or its ``hmac``.
+            after: Seconds from now; ``None``: at once.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The time at which it expires now, in ms since the epoch.
+
+        Raises:
+            ConfigurationError: ``token`` or ``after`` is of the wrong kind.
+            BrokerResponseError: There is no such token (perhaps any more: an attempt without a
+                response may have ended it), or this client is neither its owner nor one of its
+                renewers.
+            UnsupportedVersionError: The brokers are too old.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        secret, after_ms = tokens.secret_of(token), tokens.milliseconds("after", after)
+        return await self._ask(
+            "expire_delegation_token",
+            "controller",
+            lambda: tokens.expire_request(secret, after_ms),
+            lambda response: tokens.read_expiry(response, "expiring"),
+            timeout,
+        )
+
+    async def describe_delegation_tokens(
+        self, owners: Iterable[str] | None = None, *, timeout: float | None = None
+    ) -> list[DelegationToken]:
+        """Return the delegation tokens that this client may see, sorted by owner and age.
+
+        Args:
+            owners: Their principals, such as ``"User:alice"``; ``None`` means all.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: A principal is not like ``User:alice``.
+            BrokerResponseError: The brokers have no ``delegation.token.secret.key``, or this client
+                authenticates by a token itself, or not at all.
+            UnsupportedVersionError: The brokers are too old.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = None if owners is None else tokens.checked_principals("owners", owners)
+        return await self._ask(
+            "describe_delegation_tokens",
+            "any",
+            lambda: tokens.describe_request(chosen),
+            tokens.read_described,
+            timeout,
+        )
+
+    # --- features and controllers -----------------------------------------------------------------
+
+    async def describe_features(
+        self, *, node_id: int | None = None, timeout: float | None = None
+    ) -> ClusterFeatures:
+        """Return the levels of the cluster's features, and those that a broker supports (KIP-584).
+
+        Args:
+            node_id: The broker to ask; ``None``: any. During an upgrade they differ.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: The cluster has no such broker.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        if node_id is not None:
+            quorum.check_node_id("node_id", node_id)
+        place: Place = "any" if node_id is None else node_id
+        return await self._ask(
+            "describe_features", place, features.describe_request, features.read_described, timeout
+        )
+
+    async def update_features(
+        self,
+        levels: Mapping[str, int],
+        *,
+        downgrade: Downgrade | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> None:
+        """Change the levels of features, such as ``metadata.version`` (KIP-584, KIP-778).
+
+        Args:
+            levels: The new level of each feature; 0 turns it off.
+            downgrade: ``None``: levels may only rise. ``"safe"``: they may only fall, and only if
+                nothing is lost. ``"unsafe"``: metadata may be lost.
+            validate_only: Let the controller check the levels without changing them.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: A level is not a whole number, or 0 without ``downgrade``.
+            BrokerResponseError: A broker does not support a level, or the feature does not exist.
+                From Kafka 4.0 on nothing is changed then.
+            AuthorizationError: The right to ``Alter`` the cluster is missing.
+            AdminErrors: Some of several features failed; the others are changed.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        wanted = features.checked_levels(levels, downgrade)
+        parts: Parts[str, None] = Parts(wanted)
+
+        def request(asked: list[str], call: RunningCall) -> object:
+            timeout_ms = int(call.step_limit * 1000)
+            return features.update_request(
+                wanted, asked, downgrade, timeout_ms, validate_only=validate_only
+            )
+
+        await self._ask_parts(
+            "update_features",
+            "controller",
+            parts,
+            request,
+            lambda response, asked: features.read_updated(response, asked, parts),
+            timeout,
+        )
+
+    async def describe_metadata_quorum(self, *, timeout: float | None = None) -> MetadataQuorum:
+        """Return the controllers that keep the cluster's metadata, and how far each node is.
+
+        Raises:
+            AuthorizationError: The right to ``Describe`` the cluster is missing.
+            KafkaTimeoutError: No answer within ``timeout`` seconds.
+
+        When cancelled, nothing has changed.
+        """
+        return await self._ask(
+            "describe_metadata_quorum",
+            "any",
+            quorum.describe_request,
+            quorum.read_described,
+            timeout,
+        )
+
+    async def add_raft_voter(
+        self,
+        node_id: int,
+        directory_id: str,
+        endpoints: Iterable[VoterEndpoint],
+        *,
+        cluster_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Make a controller a voter of the metadata quorum (KIP-853, Kafka 3.9).
+
+        Args:
+            node_id: The controller, which must run as an observer.
+            directory_id: The id of its metadata log directory, as Kafka writes it.
+            endpoints: The addresses at which the other controllers reach it.
+            cluster_id: The cluster's id, for the controller to check; ``None``: no check.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: An argument is of the wrong kind.
+            BrokerResponseError: The controller is a voter already, or cannot be reached.
+            AuthorizationError: The right to ``Alter`` the cluster is missing.
+            UnsupportedVersionError: The brokers are too old, or ``kraft.version`` is 0.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        quorum.check_node_id("node_id", node_id)
+        directory = quorum.directory_uuid(directory_id)
+        known = quorum.checked_endpoints(endpoints)
+        await self._change_node(
+            "add_raft_voter",
+            node_id,
+            lambda call: quorum.add_request(
+                node_id, directory, known, cluster_id, int(call.step_limit * 1000)
+            ),
+            ErrorCode.DUPLICATE_VOTER,
+            timeout,
+        )
+
+    async def remove_raft_voter(
+        self,
+        node_id: int,
+        directory_id: str,
+        *,
+        cluster_id: str | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Remove a controller from the voters of the metadata quorum (KIP-853, Kafka 3.9).
+
+        Args:
+            node_id: The controller.
+            directory_id: The id of its metadata log directory, as Kafka writes it.
+            cluster_id: The cluster's id, for the controller to check; ``None``: no check.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: An argument is of the wrong kind.
+            BrokerResponseError: The controller is not a voter.
+            AuthorizationError: The right to ``Alter`` the cluster is missing.
+            UnsupportedVersionError: The brokers are too old, or ``kraft.version`` is 0.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        quorum.check_node_id("node_id", node_id)
+        directory = quorum.directory_uuid(directory_id)
+        await self._change_node(
+            "remove_raft_voter",
+            node_id,
+            lambda call: quorum.remove_request(node_id, directory, cluster_id),
+            ErrorCode.VOTER_NOT_FOUND,
+            timeout,
+        )
+
+    async def unregister_broker(self, node_id: int, *, timeout: float | None = None) -> None:
+        """Make the cluster forget a broker that will not return.
+
+        A broker that still runs registers itself again.
+
+        Args:
+            node_id: The broker.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``node_id`` is not a whole number from 0.
+            BrokerResponseError: No broker has this number.
+            AuthorizationError: The right to ``Alter`` the cluster is missing.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        quorum.check_node_id("node_id", node_id)
+        await self._change_node(
+            "unregister_broker",
+            node_id,
+            lambda call: quorum.unregister_broker_request(node_id),
+            ErrorCode.BROKER_ID_NOT_REGISTERED,
+            timeout,
+        )
+
+    async def unregister_controller(self, node_id: int, *, timeout: float | None = None) -> None:
+        """Make the cluster forget a controller that will not return (Kafka 4.4).
+
+        Args:
+            node_id: The controller.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``node_id`` is not a whole number from 0.
+            BrokerResponseError: No controller has this number.
+            AuthorizationError: The right to ``Alter`` the cluster is missing.
+            UnsupportedVersionError: The brokers are too old.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        quorum.check_node_id("node_id", node_id)
+        await self._change_node(
+            "unregister_controller",
+            node_id,
+            lambda call: quorum.unregister_controller_request(node_id),
+            ErrorCode.CONTROLLER_ID_NOT_REGISTERED,
+            timeout,
+        )
 
     # --- leaving ----------------------------------------------------------------------------------
 
@@ -966,6 +1620,88 @@ class Admin:
         except TrikafkaError as error:
             parts.give_up(error)
         return parts.finish()
+
+    async def _ask(
+        self,
+        name: str,
+        place: Place,
+        request: Callable[[], object],
+        read: Callable[[Any], T],
+        timeout: float | None,
+    ) -> T:
+        """Run a call that is one request to one broker; return what ``read`` makes of it."""
+
+        async def attempt(call: RunningCall) -> T:
+            return read(await self._routing.request(call, place, request()))
+
+        return await self._call(name, attempt, timeout)
+
+    async def _ask_parts(
+        self,
+        name: str,
+        place: Place,
+        parts: Parts[K, T],
+        request: Callable[[list[K], RunningCall], object],
+        read: Callable[[Any, list[K]], None],
+        timeout: float | None,
+    ) -> dict[K, T]:
+        """Run a call about several things that is one request to one broker."""
+
+        async def attempt(call: RunningCall) -> None:
+            if not (asked := parts.left):
+                await trio.lowlevel.checkpoint()
+                return
+            message = request(asked, call)
+            read(await self._routing.change(call, place, message, parts, asked), asked)
+            parts.check(asked, name)
+
+        return await self._call_parts(name, attempt, parts, timeout)
+
+    async def _change_node(
+        self,
+        name: str,
+        node_id: int,
+        request: Callable[[RunningCall], object],
+        made_before: ErrorCode,
+        timeout: float | None,
+    ) -> None:
+        """Run a call that changes the registration or the vote of one node."""
+        parts: Parts[int, None] = Parts([node_id])
+
+        def read(response: Any, asked: list[int]) -> None:
+            error = quorum.error_of(response, f"node {node_id}")
+            if error is None:
+                parts.done(node_id, None)
+            else:
+                parts.failed(node_id, error, made_before=made_before)
+
+        await self._ask_parts(
+            name, "controller", parts, lambda asked, call: request(call), read, timeout
+        )
+
+    async def _fence(
+        self, name: str, transactional_ids: Iterable[str], timeout: float | None
+    ) -> dict[str, FencedProducer]:
+        parts: Parts[str, FencedProducer] = Parts(names_of("transactional_ids", transactional_ids))
+        kind = CoordinatorKind.TRANSACTION
+
+        async def fence(call: RunningCall, transactional_id: str) -> None:
+            await self._routing.coordinators(
+                call,
+                kind,
+                [transactional_id],
+                fencing.fence_request,
+                lambda response, asked: fencing.read_fenced(response, transactional_id, parts),
+            )
+
+        async def attempt(call: RunningCall) -> None:
+            asked = parts.left
+            if not asked:
+                await trio.lowlevel.checkpoint()
+            await all_of([partial(fence, call, one) for one in asked])
+            parts.check(asked, name)
+
+        return await self._call_parts(name, attempt, parts, timeout, parts.left, kind)
 
     async def _change(
         self,

@@ -10,7 +10,11 @@ from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
 import trio
-from kafka.protocol.admin import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from kafka.protocol.admin import (
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+    ListConfigResourcesRequest,
+)
 
 from ..._net.deadlines import RunningCall
 from ..._net.gather import all_of
@@ -244,6 +248,46 @@ def alter_request(changes: Changes, *, validate_only: bool) -> IncrementalAlterC
         ],
         validate_only=validate_only,
     )
+
+
+def checked_types(types: Iterable[ResourceType] | None) -> list[ResourceType] | None:
+    """Return the checked types of resources, each once. Raises :exc:`ConfigurationError`."""
+    if types is None:
+        return None
+    if isinstance(types, str) or not isinstance(types, Iterable):
+        raise ConfigurationError(f"types must be a collection of types of resources, not {types!r}")
+    found = list(dict.fromkeys(types))
+    for one in found:
+        if one not in _TYPES:
+            raise ConfigurationError(
+                f"the type of a ConfigResource is one of {', '.join(_TYPES)}, not {one!r}"
+            )
+    return found
+
+
+def list_request(types: Sequence[ResourceType] | None) -> ListConfigResourcesRequest:
+    """Return a ListConfigResources request; ``None`` stands for all types."""
+    return ListConfigResourcesRequest(
+        # Version 0 lists metrics subscriptions only.
+        min_version=0 if types == ["client_metrics"] else 1,
+        resource_types=[_TYPES[one] for one in types or ()],
+    )
+
+
+def read_listed(response: Any) -> list[ConfigResource]:
+    """Return the resources in a ListConfigResources response. Raises its error."""
+    if response.error_code:
+        raise from_code(
+            response.error_code, "the resources with settings", operation="DescribeConfigs"
+        )
+    found: dict[ConfigResource, None] = {}
+    for one in response.config_resources:
+        kind = _TYPE_NAMES.get(
+            _TYPES["client_metrics"] if one.resource_type is None else one.resource_type
+        )
+        if kind is not None:  # a type that Kafka may get later is left out
+            found[ConfigResource(kind, one.resource_name)] = None
+    return sorted(found)
 
 
 def resource_of(result: Any) -> ConfigResource:

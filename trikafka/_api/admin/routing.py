@@ -63,6 +63,19 @@ class Routing:
             return await self._at(call, await self.controller(call), request)
         return await self._at(call, await self.broker(call, place), request)
 
+    async def change(
+        self, call: RunningCall, place: Place, request: Any, parts: Parts[K, V], keys: Iterable[K]
+    ) -> Any:
+        """Send a request that changes ``keys``; return the response.
+
+        Without a response, the parts remember that the change may have been made.
+        """
+        try:
+            return await self.request(call, place, request)
+        except _NO_ANSWER as error:
+            parts.doubt(keys, error)
+            raise
+
     async def every_broker(
         self, call: RunningCall, build: Callable[[], Any], read: Callable[[Any, Node], None]
     ) -> None:
@@ -167,6 +180,7 @@ class Parts(Generic[K, V]):
         self._order = list(dict.fromkeys(keys))
         self._left = dict.fromkeys(self._order)
         self._passing: TrikafkaError | None = None
+        self._doubts: dict[K, TrikafkaError] = {}
         self.results: dict[K, V] = {}
         self.failures: dict[K, TrikafkaError] = {}
 
@@ -175,14 +189,33 @@ class Parts(Generic[K, V]):
         """The parts that are neither done nor have failed."""
         return list(self._left)
 
+    def add(self, key: K) -> None:
+        """Add a part that a response names, in a call about all that there is."""
+        if key not in self.results and key not in self.failures:
+            self._order.append(key)
+            self._left[key] = None
+
+    def doubt(self, keys: Iterable[K], error: TrikafkaError) -> None:
+        """Record that an attempt got no response, and may have been carried out."""
+        self._doubts.update(dict.fromkeys(keys, error))
+
     def done(self, key: K, result: V) -> None:
         """Record the result of a part."""
         if key in self._left:
             del self._left[key]
             self.results[key] = result
 
-    def failed(self, key: K, error: TrikafkaError) -> None:
-        """Record the failure of a part. One that may pass leaves the part to be repeated."""
+    def failed(self, key: K, error: TrikafkaError, *, made_before: ErrorCode | None = None) -> None:
+        """Record the failure of a part. One that may pass leaves the part to be repeated.
+
+        ``made_before`` is the code by which a broker refuses a change that was made before. The
+        error then says if an earlier attempt may have made it.
+        """
+        if error.code == made_before and key in self._doubts:
+            # As with Java's client the error stays one: somebody else may have made the change.
+            again = "an attempt before this one got no response and may have done it"
+            error.args = (f"{error.args[0]}; {again}", *error.args[1:])
+            error.__cause__ = self._doubts[key]
         if error.retriable and math.isinf(error.patience):
             self._passing = error
         elif key in self._left:

@@ -1,0 +1,296 @@
+"""The access rules (ACLs) of a cluster: values, requests and responses."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
+
+from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
+from ...errors.peer_text import peer_text
+from .routing import Parts
+
+AclResourceType: TypeAlias = Literal[
+    "topic", "group", "cluster", "transactional_id", "delegation_token", "user"
+]
+AclOperation: TypeAlias = Literal[
+    "all",
+    "read",
+    "write",
+    "create",
+    "delete",
+    "alter",
+    "describe",
+    "cluster_action",
+    "describe_configs",
+    "alter_configs",
+    "idempotent_write",
+    "create_tokens",
+    "describe_tokens",
+    "two_phase_commit",
+]
+AclPattern: TypeAlias = Literal["literal", "prefixed"]
+AclPermission: TypeAlias = Literal["allow", "deny"]
+#: The one name of the resource "cluster".
+CLUSTER_NAME = "kafka-cluster"
+# Kafka's numbers. 1 stands for "any" in a filter.
+_ANY = 1
+_RESOURCES = {name: number for number, name in enumerate(get_args(AclResourceType), 2)}
+_OPERATIONS = {name: number for number, name in enumerate(get_args(AclOperation), 2)}
+_PATTERNS = {"match": 2, "literal": 3, "prefixed": 4}
+_PERMISSIONS = {"deny": 2, "allow": 3}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class AclBinding:
+    """An access rule: a principal may, or may not, do an operation on a resource.
+
+    Attributes:
+        principal: The user, such as ``"User:alice"``; ``"User:*"`` stands for every user.
+        operation: The operation, such as ``"read"``.
+        resource_type: The kind of resource, such as ``"topic"``.
+        resource_name: The resource; ``"*"`` stands for every one of its kind. That of the kind
+            ``"cluster"`` is ``"kafka-cluster"``.
+        pattern: ``"literal"``, or ``"prefixed"``: the rule holds for all names that begin so.
+        permission: ``"allow"`` or ``"deny"``.
+        host: The client's address; ``"*"`` stands for every one.
+    """
+
+    principal: str
+    operation: AclOperation
+    resource_type: AclResourceType
+    resource_name: str = CLUSTER_NAME
+    pattern: AclPattern = "literal"
+    permission: AclPermission = "allow"
+    host: str = "*"
+
+    def __post_init__(self) -> None:
+        check_principal("principal", self.principal)
+        _check_one_of("operation", self.operation, _OPERATIONS)
+        _check_one_of("resource_type", self.resource_type, _RESOURCES)
+        _check_one_of("pattern", self.pattern, get_args(AclPattern))
+        _check_one_of("permission", self.permission, _PERMISSIONS)
+        _check_text("resource_name", self.resource_name)
+        _check_text("host", self.host)
+        if (self.resource_type == "cluster") is not (self.resource_name == CLUSTER_NAME):
+            raise ConfigurationError(
+                f"the resource_name of the kind 'cluster', and of no other, is {CLUSTER_NAME!r}: "
+                f"not {self.resource_name!r} of the kind {self.resource_type!r}"
+            )
+
+    def __str__(self) -> str:
+        kind = self.resource_type.replace("_", " ")
+        names = f"every {kind} that begins with" if self.pattern == "prefixed" else kind
+        return (
+            f"{self.permission} {self.principal} {self.operation} on {names} "
+            f"{self.resource_name!r} from {self.host}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class AclFilter:
+    """A filter of access rules. ``None`` matches everything.
+
+    Attributes:
+        principal: The principal of the rules.
+        operation: Their operation.
+        resource_type: The kind of their resource.
+        resource_name: The name in the rules; with the pattern ``"match"``, the name of a resource.
+        pattern: ``"literal"``, ``"prefixed"``, or ``"match"``: every rule that holds for a resource
+            of that name, be it by its name, a prefix or ``"*"``.
+        permission: ``"allow"`` or ``"deny"``.
+        host: The host in the rules.
+    """
+
+    principal: str | None = None
+    operation: AclOperation | None = None
+    resource_type: AclResourceType | None = None
+    resource_name: str | None = None
+    pattern: AclPattern | Literal["match"] | None = None
+    permission: AclPermission | None = None
+    host: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, allowed in (
+            ("operation", _OPERATIONS),
+            ("resource_type", _RESOURCES),
+            ("pattern", _PATTERNS),
+            ("permission", _PERMISSIONS),
+        ):
+            if (value := getattr(self, name)) is not None:
+                _check_one_of(name, value, allowed)
+        if self.principal is not None:
+            check_principal("principal", self.principal)
+        for name in ("resource_name", "host"):
+            if (value := getattr(self, name)) is not None:
+                _check_text(name, value)
+
+    def __str__(self) -> str:
+        given = ", ".join(
+            f"{name}={value!r}"
+            for name in self.__dataclass_fields__
+            if (value := getattr(self, name)) is not None
+        )
+        return f"the filter {given}" if given else "the filter of all rules"
+
+
+def check_principal(what: str, value: object) -> None:
+    """Raise :exc:`ConfigurationError` unless the value is a principal such as ``User:alice``."""
+    kind, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if not (kind and colon and name):
+        raise ConfigurationError(f"{what} must be like 'User:alice', not {value!r}")
+
+
+def _check_one_of(what: str, value: object, allowed: Collection[str]) -> None:
+    if value not in allowed:
+        raise ConfigurationError(f"{what} is one of {', '.join(allowed)}, not {value!r}")
+
+
+def _check_text(what: str, value: object) -> None:
+    if not isinstance(value, str) or not value:
+        raise ConfigurationError(f"{what} must be a text that is not empty, not {value!r}")
+
+
+def checked_bindings(bindings: Iterable[AclBinding]) -> list[AclBinding]:
+    """Return the rules, each once. Raises :exc:`ConfigurationError`."""
+    return _checked("bindings", bindings, AclBinding)
+
+
+def checked_filters(filters: Iterable[AclFilter]) -> list[AclFilter]:
+    """Return the filters, each once. Raises :exc:`ConfigurationError`."""
+    return _checked("filters", filters, AclFilter)
+
+
+def checked_filter(given: AclFilter | None) -> AclFilter:
+    """Return the filter; ``None`` stands for all rules. Raises :exc:`ConfigurationError`."""
+    if given is not None and not isinstance(given, AclFilter):
+        raise ConfigurationError(f"describe_acls wants an AclFilter or None, not {given!r}")
+    return given or AclFilter()
+
+
+def _checked(what: str, given: Any, kind: type[Any]) -> list[Any]:
+    if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
+        raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")
+    found = list(dict.fromkeys(given))
+    for one in found:
+        if not isinstance(one, kind):
+            raise ConfigurationError(f"{what} must hold {kind.__name__}, not {one!r}")
+    return found
+
+
+def describe_request(wanted: AclFilter) -> DescribeAclsRequest:
+    """Return a DescribeAcls request."""
+    return DescribeAclsRequest(**_filter_fields(wanted))
+
+
+def create_request(bindings: Sequence[AclBinding]) -> CreateAclsRequest:
+    """Return a CreateAcls request."""
+    return CreateAclsRequest(
+        creations=[
+            CreateAclsRequest.AclCreation(
+                resource_type=_RESOURCES[one.resource_type],
+                resource_name=one.resource_name,
+                resource_pattern_type=_PATTERNS[one.pattern],
+                principal=one.principal,
+                host=one.host,
+                operation=_OPERATIONS[one.operation],
+                permission_type=_PERMISSIONS[one.permission],
+            )
+            for one in bindings
+        ]
+    )
+
+
+def delete_request(filters: Sequence[AclFilter]) -> DeleteAclsRequest:
+    """Return a DeleteAcls request."""
+    return DeleteAclsRequest(
+        filters=[DeleteAclsRequest.DeleteAclsFilter(**_filter_fields(one)) for one in filters]
+    )
+
+
+def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
+    return {
+        "resource_type_filter": _RESOURCES.get(wanted.resource_type or "", _ANY),
+        "resource_name_filter": wanted.resource_name,
+        "pattern_type_filter": _PATTERNS.get(wanted.pattern or "", _ANY),
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": _OPERATIONS.get(wanted.operation or "", _ANY),
+        "permission_type": _PERMISSIONS.get(wanted.permission or "", _ANY),
+    }
+
+
+def read_described(response: Any) -> list[AclBinding]:
+    """Return the rules in a DescribeAcls response. Raises its error."""
+    if response.error_code:
+        raise _error(response, "the access rules", "Describe")
+    return sorted(
+        _binding(resource, acl) for resource in response.resources for acl in resource.acls
+    )
+
+
+def read_created(
+    response: Any, asked: Sequence[AclBinding], parts: Parts[AclBinding, None]
+) -> None:
+    """Take in a CreateAcls response, whose results are in the order of the request."""
+    _check_count("CreateAcls", response.results, asked)
+    for one, result in zip(asked, response.results, strict=True):
+        if result.error_code:
+            parts.failed(one, _error(result, str(one), "Alter"))
+        else:
+            parts.done(one, None)
+
+
+def read_deleted(
+    response: Any, asked: Sequence[AclFilter], parts: Parts[AclFilter, tuple[AclBinding, ...]]
+) -> None:
+    """Take in a DeleteAcls response, whose results are in the order of the request."""
+    _check_count("DeleteAcls", response.filter_results, asked)
+    for one, result in zip(asked, response.filter_results, strict=True):
+        refused = [acl for acl in result.matching_acls or () if acl.error_code]
+        if result.error_code:
+            parts.failed(one, _error(result, str(one), "Alter"))
+        elif refused:
+            parts.failed(one, _error(refused[0], str(_binding(refused[0], refused[0])), "Alter"))
+        else:
+            parts.done(one, tuple(sorted(_binding(acl, acl) for acl in result.matching_acls)))
+
+
+def _check_count(name: str, results: Sequence[Any], asked: Sequence[Any]) -> None:
+    if len(results) != len(asked):
+        raise DamagedResponseError(
+            f"the response to {name} has {len(results)} results for {len(asked)} that were asked "
+            "for"
+        )
+
+
+def _error(result: Any, what: str, operation: str) -> TrikafkaError:
+    message = peer_text(result.error_message.strip().rstrip(".")) if result.error_message else ""
+    return from_code(
+        result.error_code, what + (f" ({message})" if message else ""), operation=operation
+    )
+
+
+def _binding(resource: Any, acl: Any) -> AclBinding:
+    """Return a rule as the broker describes it.
+
+    A later release may have kinds and operations that this one cannot name.
+    """
+    try:
+        return AclBinding(
+            acl.principal,
+            _name_of(acl.operation, _OPERATIONS),  # type: ignore[arg-type]
+            _name_of(resource.resource_type, _RESOURCES),  # type: ignore[arg-type]
+            resource.resource_name,
+            _name_of(resource.pattern_type, _PATTERNS),  # type: ignore[arg-type]
+            _name_of(acl.permission_type, _PERMISSIONS),  # type: ignore[arg-type]
+            acl.host,
+        )
+    except ConfigurationError as error:
+        raise DamagedResponseError(f"the broker has a rule that makes no sense: {error}") from error
+
+
+def _name_of(number: int, numbers: Mapping[str, int]) -> str:
+    return next((name for name, own in numbers.items() if own == number), f"number {number}")

@@ -1,0 +1,243 @@
+"""The quorum of controllers (KIP-595, KIP-853): values, requests and responses."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.admin import DescribeQuorumRequest
+
+from ..._wire.extra_messages import (
+    AddRaftVoterRequest,
+    RemoveRaftVoterRequest,
+    UnregisterBrokerRequest,
+    UnregisterControllerRequest,
+)
+from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
+from ...errors.peer_text import peer_text
+
+_TOPIC = "__cluster_metadata"
+
+
+@dataclass(frozen=True, slots=True)
+class VoterEndpoint:
+    """An address at which a controller is reached.
+
+    Attributes:
+        listener: The name of the listener, such as ``"CONTROLLER"``.
+        host: The host.
+        port: The port.
+    """
+
+    listener: str
+    host: str
+    port: int
+
+    def __post_init__(self) -> None:
+        for name, value in (("listener", self.listener), ("host", self.host)):
+            if not isinstance(value, str) or not value:
+                raise ConfigurationError(f"{name} must be a text that is not empty, not {value!r}")
+        whole = isinstance(self.port, int) and not isinstance(self.port, bool)
+        if not whole or not 0 < self.port < 1 << 16:
+            raise ConfigurationError(f"port must be a whole number to 65535, not {self.port!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumReplica:
+    """A replica of the cluster's metadata; ``None`` where the leader does not know.
+
+    Attributes:
+        node_id: The controller or broker.
+        directory_id: The id of its log directory, in Kafka's notation (Kafka 3.9).
+        log_end_offset: The end of its log.
+        last_fetch: When it last fetched, in ms since the epoch.
+        last_caught_up: When it last had all that the leader had, in ms since the epoch.
+    """
+
+    node_id: int
+    directory_id: str | None
+    log_end_offset: int | None
+    last_fetch: int | None
+    last_caught_up: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataQuorum:
+    """The quorum that keeps the cluster's metadata.
+
+    Attributes:
+        leader_id: The active controller; ``None`` if there is none.
+        leader_epoch: Its epoch.
+        high_watermark: The end of what the quorum has agreed on; ``None`` if it is not known.
+        voters: The controllers that vote.
+        observers: The others that read the metadata: brokers, and controllers without a vote.
+        endpoints: The addresses of the controllers, by their number (Kafka 3.9).
+    """
+
+    leader_id: int | None
+    leader_epoch: int
+    high_watermark: int | None
+    voters: tuple[QuorumReplica, ...]
+    observers: tuple[QuorumReplica, ...]
+    endpoints: Mapping[int, tuple[VoterEndpoint, ...]]
+
+    def lag(self, replica: QuorumReplica) -> int | None:
+        """Return how many records a replica is behind the leader; ``None`` if not known."""
+        leader = next((each for each in self.voters if each.node_id == self.leader_id), None)
+        if leader is None or leader.log_end_offset is None or replica.log_end_offset is None:
+            return None
+        return max(0, leader.log_end_offset - replica.log_end_offset)
+
+
+def check_node_id(what: str, node_id: object) -> None:
+    """Raise :exc:`ConfigurationError` unless the value is the number of a node."""
+    whole = isinstance(node_id, int) and not isinstance(node_id, bool)
+    if not whole or not 0 <= node_id < 1 << 31:  # type: ignore[operator]
+        raise ConfigurationError(f"{what} must be a whole number from 0, not {node_id!r}")
+
+
+def directory_uuid(text: object) -> uuid.UUID:
+    """Return the id of a log directory as it is sent. Raises :exc:`ConfigurationError`.
+
+    Kafka writes such ids in 22 letters of base64.
+    """
+    if isinstance(text, uuid.UUID):
+        return text
+    try:
+        if not isinstance(text, str) or len(text) != 22:
+            raise ValueError
+        return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
+    except (ValueError, binascii.Error):
+        raise ConfigurationError(
+            "directory_id must be the id of a log directory as Kafka writes it, 22 letters such as "
+            f"'MvDxzVmcRsaTz33bUuRU6A', not {text!r}"
+        ) from None
+
+
+def directory_text(number: uuid.UUID | None) -> str | None:
+    """Return the id of a log directory as Kafka writes it; ``None`` if it has none."""
+    if number is None or not number.int:
+        return None
+    return base64.urlsafe_b64encode(number.bytes).decode().rstrip("=")
+
+
+def checked_endpoints(endpoints: Iterable[VoterEndpoint]) -> list[VoterEndpoint]:
+    """Return the checked addresses of a controller. Raises :exc:`ConfigurationError`."""
+    if isinstance(endpoints, str | bytes | VoterEndpoint) or not isinstance(endpoints, Iterable):
+        raise ConfigurationError(
+            f"endpoints must be a collection of VoterEndpoint, not {endpoints!r}"
+        )
+    found = list(dict.fromkeys(endpoints))
+    for one in found:
+        if not isinstance(one, VoterEndpoint):
+            raise ConfigurationError(f"endpoints must hold VoterEndpoint, not {one!r}")
+    if not found:
+        raise ConfigurationError("a voter needs at least one VoterEndpoint")
+    return found
+
+
+def describe_request() -> DescribeQuorumRequest:
+    """Return a DescribeQuorum request."""
+    topic = DescribeQuorumRequest.TopicData
+    return DescribeQuorumRequest(
+        topics=[topic(topic_name=_TOPIC, partitions=[topic.PartitionData(partition_index=0)])]
+    )
+
+
+def read_described(response: Any) -> MetadataQuorum:
+    """Return the quorum in a DescribeQuorum response. Raises its error."""
+    _raise_error(response, "the metadata quorum", "Describe")
+    parts = [part for topic in response.topics for part in topic.partitions]
+    if len(parts) != 1:
+        raise DamagedResponseError(
+            f"the response to DescribeQuorum has {len(parts)} partitions where one was asked for"
+        )
+    (part,) = parts
+    _raise_error(part, "the metadata quorum", "Describe")
+    return MetadataQuorum(
+        _known(part.leader_id),
+        part.leader_epoch,
+        _known(part.high_watermark),
+        tuple(_replica(each) for each in part.current_voters),
+        tuple(_replica(each) for each in part.observers),
+        {
+            node.node_id: tuple(
+                VoterEndpoint(each.name, each.host, each.port) for each in node.listeners
+            )
+            for node in sorted(response.nodes or (), key=lambda node: node.node_id)
+        },
+    )
+
+
+def _replica(each: Any) -> QuorumReplica:
+    return QuorumReplica(
+        each.replica_id,
+        directory_text(each.replica_directory_id),
+        _known(each.log_end_offset),
+        _known(each.last_fetch_timestamp),
+        _known(each.last_caught_up_timestamp),
+    )
+
+
+def _known(number: int | None) -> int | None:
+    return number if number is not None and number >= 0 else None
+
+
+def add_request(
+    node_id: int,
+    directory: uuid.UUID,
+    endpoints: Iterable[VoterEndpoint],
+    cluster_id: str | None,
+    timeout_ms: int,
+) -> AddRaftVoterRequest:
+    """Return an AddRaftVoter request."""
+    return AddRaftVoterRequest(
+        cluster_id=cluster_id,
+        timeout_ms=timeout_ms,
+        voter_id=node_id,
+        voter_directory_id=directory,
+        listeners=[
+            AddRaftVoterRequest.Listener(name=each.listener, host=each.host, port=each.port)
+            for each in endpoints
+        ],
+        ack_when_committed=True,
+    )
+
+
+def remove_request(
+    node_id: int, directory: uuid.UUID, cluster_id: str | None
+) -> RemoveRaftVoterRequest:
+    """Return a RemoveRaftVoter request."""
+    return RemoveRaftVoterRequest(
+        cluster_id=cluster_id, voter_id=node_id, voter_directory_id=directory
+    )
+
+
+def unregister_broker_request(node_id: int) -> UnregisterBrokerRequest:
+    """Return an UnregisterBroker request."""
+    return UnregisterBrokerRequest(broker_id=node_id)
+
+
+def unregister_controller_request(node_id: int) -> UnregisterControllerRequest:
+    """Return an UnregisterController request."""
+    return UnregisterControllerRequest(controller_id=node_id)
+
+
+def error_of(response: Any, what: str) -> TrikafkaError | None:
+    """Return the error of a response about one node; ``None`` if there is none."""
+    try:
+        _raise_error(response, what, "Alter")
+    except TrikafkaError as error:
+        return error
+    return None
+
+
+def _raise_error(response: Any, what: str, operation: str) -> None:
+    if response.error_code:
+        message = getattr(response, "error_message", None)
+        detail = f" ({peer_text(message.strip().rstrip('.'))})" if message else ""
+        raise from_code(response.error_code, what + detail, operation=operation)
