@@ -39,6 +39,14 @@ RESPONSES: dict[int, Any] = {
     cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Response")
 }
 
+#: The number of each API by its name.
+_NUMBERS: dict[str, int] = {str(key.name): int(key) for key in ApiKey} | {
+    name.removesuffix("Request"): int(cls.API_KEY)
+    for name, cls in missing_messages.CLASSES.items()
+    if name.endswith("Request")
+}
+_NAMES_OF = {number: name for name, number in _NUMBERS.items()}
+
 #: The APIs and versions of a Kafka 4 broker, as far as the scripted cluster implements them.
 KAFKA_4: Mapping[int, Versions] = {
     ApiKey.Produce: (3, 13),
@@ -87,7 +95,7 @@ def api_key(api: Api) -> int:
     if isinstance(api, int):
         return int(api)
     try:
-        return int(ApiKey[api])
+        return _NUMBERS[api]
     except KeyError:
         raise ValueError(
             f"no Kafka API is called {api!r}; the names are those of kafka.protocol.api_key.ApiKey"
@@ -96,10 +104,7 @@ def api_key(api: Api) -> int:
 
 def api_name(key: int) -> str:
     """Return the name of an API, such as ``"Fetch"``; ``"api-<number>"`` if it has none."""
-    try:
-        return str(ApiKey(key).name)
-    except ValueError:
-        return f"api-{key}"
+    return _NAMES_OF.get(key, f"api-{key}")
 
 
 class Head(NamedTuple):

@@ -1170,7 +1170,7 @@ class Admin:
 
     async def alter_user_scram_credentials(
         self,
-        changes: Mapping[str, ScramChange | Iterable[ScramChange]],
+        changes: Mapping[str, ScramChange],
         *,
         timeout: float | None = None,
     ) -> None:
@@ -1179,8 +1179,8 @@ class Admin:
         A password does not leave this process: the brokers get a salted hash of it (RFC 5802).
 
         Args:
-            changes: For each user a :class:`ScramPassword` to set, a :class:`ScramRemoval`, or a
-                list of these, one for each mechanism.
+            changes: For each user a :class:`ScramPassword` to set, or a :class:`ScramRemoval`. A
+                user may have a password for each mechanism; one call changes one of them.
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
@@ -1453,9 +1453,10 @@ class Admin:
 
         Raises:
             ConfigurationError: An argument is of the wrong kind.
-            BrokerResponseError: The controller is a voter already, or cannot be reached.
+            BrokerResponseError: The controller is a voter already or cannot be reached, or the
+                cluster's ``kraft.version`` is 0: its voters cannot change.
             AuthorizationError: The right to ``Alter`` the cluster is missing.
-            UnsupportedVersionError: The brokers are too old, or ``kraft.version`` is 0.
+            UnsupportedVersionError: The brokers are too old.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while the request is in flight, the change may or may not have happened.
@@ -1491,9 +1492,10 @@ class Admin:
 
         Raises:
             ConfigurationError: An argument is of the wrong kind.
-            BrokerResponseError: The controller is not a voter.
+            BrokerResponseError: The controller is not a voter, or the cluster's ``kraft.version``
+                is 0: its voters cannot change.
             AuthorizationError: The right to ``Alter`` the cluster is missing.
-            UnsupportedVersionError: The brokers are too old, or ``kraft.version`` is 0.
+            UnsupportedVersionError: The brokers are too old.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while the request is in flight, the change may or may not have happened.

@@ -94,10 +94,10 @@ def _check_mechanism(value: object) -> None:
 
 
 ScramChange: TypeAlias = ScramPassword | ScramRemoval
-UserChanges: TypeAlias = dict[str, tuple[ScramChange, ...]]
+UserChanges: TypeAlias = dict[str, ScramChange]
 
 
-def checked_changes(changes: Mapping[str, ScramChange | Iterable[ScramChange]]) -> UserChanges:
+def checked_changes(changes: Mapping[str, ScramChange]) -> UserChanges:
     """Return the changes by user. Raises :exc:`ConfigurationError`, without any password."""
     if not isinstance(changes, Mapping):
         raise ConfigurationError(
@@ -105,19 +105,13 @@ def checked_changes(changes: Mapping[str, ScramChange | Iterable[ScramChange]]) 
             f"{type(changes).__name__}"
         )
     names_of("users", changes)
-    found: UserChanges = {}
-    for user, given in changes.items():
-        single = isinstance(given, ScramPassword | ScramRemoval)
-        own = (given,) if single else tuple(given) if isinstance(given, list | tuple) else ()
-        if not own or not all(isinstance(one, ScramPassword | ScramRemoval) for one in own):
+    for user, change in changes.items():
+        if not isinstance(change, ScramPassword | ScramRemoval):
             raise ConfigurationError(
-                f"the changes of user {user!r} must be a ScramPassword, a ScramRemoval, or a list "
-                "of these"
+                f"the change of user {user!r} must be a ScramPassword or a ScramRemoval, not a "
+                f"{type(change).__name__}"
             )
-        if len({one.mechanism for one in own}) < len(own):
-            raise ConfigurationError(f"the changes of user {user!r} name a mechanism twice")
-        found[user] = own
-    return found
+    return dict(changes)
 
 
 def salted_password(change: ScramPassword, salt: bytes) -> bytes:
@@ -136,45 +130,42 @@ class Salting:
 
     def __init__(self, changes: UserChanges) -> None:
         self._changes = changes
-        self._made: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+        self._made: dict[str, tuple[bytes, bytes]] = {}
 
     async def run(self) -> None:
         """Salt the passwords in a thread: each takes some milliseconds of computing."""
         if not self._made:
             self._made = await trio.to_thread.run_sync(self._salt_all, abandon_on_cancel=True)
 
-    def _salt_all(self) -> dict[tuple[str, str], tuple[bytes, bytes]]:
-        made: dict[tuple[str, str], tuple[bytes, bytes]] = {}
-        for user, own in self._changes.items():
-            for change in own:
-                if isinstance(change, ScramPassword):
-                    salt = secrets.token_bytes(_SALT_BYTES)
-                    made[user, change.mechanism] = salt, salted_password(change, salt)
+    def _salt_all(self) -> dict[str, tuple[bytes, bytes]]:
+        made = {}
+        for user, change in self._changes.items():
+            if isinstance(change, ScramPassword):
+                salt = secrets.token_bytes(_SALT_BYTES)
+                made[user] = salt, salted_password(change, salt)
         return made
 
     def request(self, users: Iterable[str]) -> AlterUserScramCredentialsRequest:
         """Return an AlterUserScramCredentials request about these users."""
         kind = AlterUserScramCredentialsRequest
-        request = kind(deletions=[], upsertions=[])
+        deletions, upsertions = [], []
         for user in users:
-            for change in self._changes[user]:
-                number = _NUMBERS[change.mechanism]
-                if isinstance(change, ScramRemoval):
-                    request.deletions.append(
-                        kind.ScramCredentialDeletion(name=user, mechanism=number)
-                    )
-                    continue
-                salt, salted = self._made[user, change.mechanism]
-                request.upsertions.append(
-                    kind.ScramCredentialUpsertion(
-                        name=user,
-                        mechanism=number,
-                        iterations=change.iterations,
-                        salt=salt,
-                        salted_password=salted,
-                    )
+            change = self._changes[user]
+            number = _NUMBERS[change.mechanism]
+            if isinstance(change, ScramRemoval):
+                deletions.append(kind.ScramCredentialDeletion(name=user, mechanism=number))
+                continue
+            salt, salted = self._made[user]
+            upsertions.append(
+                kind.ScramCredentialUpsertion(
+                    name=user,
+                    mechanism=number,
+                    iterations=change.iterations,
+                    salt=salt,
+                    salted_password=salted,
                 )
-        return request
+            )
+        return kind(deletions=deletions, upsertions=upsertions)
 
 
 def describe_request(users: Sequence[str] | None) -> DescribeUserScramCredentialsRequest:
