@@ -30,14 +30,17 @@ from .suggesting import Suggesting
 
 #: trikafka's own commands with their short help. Each is ``trikafka.cli.<name>.command``.
 _OWN = {
-    "cluster": "Show the brokers and the controller.",
+    "acls": "List, set or delete access rules.",
+    "cluster": "Show the brokers, the features and the controllers.",
     "configs": "Show or change settings of topics, brokers and groups.",
     "consume": "Print records of topics.",
     "groups": "Show or delete consumer groups: members, offsets, lag. Reset their offsets.",
     "produce": "Write lines or JSON to a topic.",
+    "quotas": "List, set or delete quotas of users, client ids and addresses.",
     "records": "Delete the oldest records of topics.",
     "topics": "List, create, delete, describe or grow topics.",
     "transactions": "List or describe transactions, find those that hang, or abort one.",
+    "users": "List, set or delete passwords of SCRAM users.",
 }
 #: Commands of packages that may be missing: name -> (package, short help).
 _PLUGINS = {
@@ -64,6 +67,12 @@ class Commands(Suggesting):
             "config": "configs",
             "record": "records",
             "brokers": "cluster",
+            "features": "cluster",
+            "quorum": "cluster",
+            "acl": "acls",
+            "quota": "quotas",
+            "user": "users",
+            "scram": "users",
         }
     )
 

@@ -1,19 +1,162 @@
-"""``trikafka cluster``: the brokers and the controller."""
+"""``trikafka cluster``: the brokers, the features and the controllers."""
 
 from __future__ import annotations
+
+from datetime import UTC, datetime
+from types import MappingProxyType
 
 import click
 
 from .admin import ask
-from .options import Common, common_options, output_option
-from .tables import say, say_json, table
+from .options import Common, common_options, output_option, pair
+from .suggesting import WithVerbs
+from .tables import say, say_done, say_json, table
+
+
+@click.command()
+@click.option(
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="NAME=LEVEL",
+    help="Change the level of a feature; repeatable.",
+)
+@click.option(
+    "--downgrade",
+    type=click.Choice(["safe", "unsafe"]),
+    help="Levels may fall; 0 turns a feature off. With unsafe, metadata may be lost.",
+)
+@click.option("--dry-run", is_flag=True, help="Let the controller check the levels; change none.")
+@click.option("--broker", "node_id", type=int, metavar="ID", help="The broker to ask.")
+@output_option
+@common_options
+def features(
+    common: Common,
+    changes: tuple[str, ...],
+    downgrade: str | None,
+    dry_run: bool,
+    node_id: int | None,
+    output: str,
+) -> None:
+    """Show the levels of the cluster's features, and those that a broker supports.
+
+    With --set the command changes levels, such as metadata.version after an upgrade.
+    """
+    if changes:
+        _set_features(common, changes, downgrade, dry_run, output)
+        return
+    if downgrade or dry_run:
+        raise click.UsageError(
+            "--downgrade and --dry-run go with --set", click.get_current_context()
+        )
+    seen = ask(common, lambda admin: admin.describe_features(node_id=node_id))
+    if output == "json":
+        say_json(
+            [
+                {
+                    "feature": one.name,
+                    "level": one.level,
+                    "lowest": one.lowest,
+                    "highest": one.highest,
+                }
+                for one in seen.features.values()
+            ]
+        )
+        return
+    rows = [(one.name, one.level, one.lowest, one.highest) for one in seen.features.values()]
+    say(table(("FEATURE", "LEVEL", "LOWEST", "HIGHEST"), rows))
+
+
+def _set_features(
+    common: Common, changes: tuple[str, ...], downgrade: str | None, dry_run: bool, output: str
+) -> None:
+    levels = {}
+    for name, text in map(pair, changes):
+        if not text.isdecimal():
+            raise click.UsageError(
+                f"the level of {name} must be a whole number, not {text!r}",
+                click.get_current_context(),
+            )
+        levels[name] = int(text)
+    ask(
+        common,
+        lambda admin: admin.update_features(
+            levels,
+            downgrade=downgrade,  # type: ignore[arg-type]
+            validate_only=dry_run,
+        ),
+    )
+    done = "valid; nothing was changed" if dry_run else "changed"
+    said = ", ".join(f"{name}={level}" for name, level in levels.items())
+    say_done(output, f"{said}: {done}", {"levels": levels, "dry_run": dry_run})
 
 
 @click.command()
 @output_option
 @common_options
+def quorum(common: Common, output: str) -> None:
+    """Show the controllers that keep the cluster's metadata, and how far each node is.
+
+    LAG counts records that the leader has and the node has not; CAUGHT-UP says when the node last
+    had all of them.
+    """
+    seen = ask(common, lambda admin: admin.describe_metadata_quorum())
+    nodes = [
+        (each, "leader" if each.node_id == seen.leader_id else role)
+        for role, group in (("voter", seen.voters), ("observer", seen.observers))
+        for each in group
+    ]
+    if output == "json":
+        say_json(
+            [
+                {
+                    "node": each.node_id,
+                    "role": role,
+                    "directory_id": each.directory_id,
+                    "log_end_offset": each.log_end_offset,
+                    "lag": seen.lag(each),
+                    "last_fetch": each.last_fetch,
+                    "last_caught_up": each.last_caught_up,
+                }
+                for each, role in nodes
+            ]
+        )
+        return
+    rows = [
+        (
+            each.node_id,
+            role,
+            each.log_end_offset,
+            seen.lag(each),
+            _time(each.last_caught_up),
+            each.directory_id,
+        )
+        for each, role in nodes
+    ]
+    leader = "no leader" if seen.leader_id is None else f"leader {seen.leader_id}"
+    say(f"{leader}, epoch {seen.leader_epoch}, high watermark {seen.high_watermark}")
+    say(table(("NODE", "ROLE", "END", "LAG", "CAUGHT-UP", "DIRECTORY"), rows))
+
+
+def _time(ms: int | None) -> str | None:
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+class _Cluster(WithVerbs):
+    verbs = MappingProxyType({"features": features, "quorum": quorum})
+
+
+@click.command(cls=_Cluster)
+@output_option
+@common_options
 def command(common: Common, output: str) -> None:
-    """Show the cluster's id, its live brokers, and the broker that takes changes."""
+    """Show the cluster's id, its live brokers, and the broker that takes changes.
+
+    "trikafka cluster features" shows and changes feature levels, "trikafka cluster quorum" shows
+    the controllers.
+    """
     seen = ask(common, lambda admin: admin.describe_cluster())
     controller = seen.controller.node_id if seen.controller is not None else None
     if output == "json":

@@ -15,12 +15,24 @@ from typing import Any
 import trio
 from kafka.protocol.api_key import ApiKey
 
-from . import fetch, groups, modern_groups, offsets, records, telemetry, topics, transaction_calls
+from . import (
+    fetch,
+    groups,
+    modern_groups,
+    offsets,
+    quorum,
+    records,
+    security,
+    telemetry,
+    topics,
+    transaction_calls,
+)
 from ._signal import WakeSignal
 from .call import Answer, HangUp, ScriptedCall
 from .faults import leave_out
 from .group import Groups
 from .messages import (
+    UNREGISTER_CONTROLLER,
     Head,
     MalformedRequest,
     Message,
@@ -70,6 +82,24 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.ConsumerGroupDescribe: modern_groups.consumer_group_describe,
     ApiKey.GetTelemetrySubscriptions: telemetry.get_telemetry_subscriptions,
     ApiKey.PushTelemetry: telemetry.push_telemetry,
+    ApiKey.DescribeAcls: security.describe_acls,
+    ApiKey.CreateAcls: security.create_acls,
+    ApiKey.DeleteAcls: security.delete_acls,
+    ApiKey.CreateDelegationToken: security.create_delegation_token,
+    ApiKey.RenewDelegationToken: security.renew_delegation_token,
+    ApiKey.ExpireDelegationToken: security.expire_delegation_token,
+    ApiKey.DescribeDelegationToken: security.describe_delegation_token,
+    ApiKey.DescribeClientQuotas: security.describe_client_quotas,
+    ApiKey.AlterClientQuotas: security.alter_client_quotas,
+    ApiKey.DescribeUserScramCredentials: security.describe_user_scram_credentials,
+    ApiKey.AlterUserScramCredentials: security.alter_user_scram_credentials,
+    ApiKey.UpdateFeatures: quorum.update_features,
+    ApiKey.DescribeQuorum: quorum.describe_quorum,
+    ApiKey.AddRaftVoter: quorum.add_raft_voter,
+    ApiKey.RemoveRaftVoter: quorum.remove_raft_voter,
+    ApiKey.UnregisterBroker: quorum.unregister_broker,
+    UNREGISTER_CONTROLLER: quorum.unregister_controller,
+    ApiKey.ListConfigResources: topics.list_config_resources,
 }
 
 _MAX_FRAME = 104_857_600  # Kafka's socket.request.max.bytes

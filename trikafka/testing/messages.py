@@ -47,6 +47,9 @@ _NUMBERS: dict[str, int] = {str(key.name): int(key) for key in ApiKey} | {
 }
 _NAMES_OF = {number: name for name, number in _NUMBERS.items()}
 
+#: The number of UnregisterController, for which kafka-python has no name.
+UNREGISTER_CONTROLLER = 94
+
 #: The APIs and versions of a Kafka 4 broker, as far as the scripted cluster implements them.
 KAFKA_4: Mapping[int, Versions] = {
     ApiKey.Produce: (3, 13),
@@ -83,6 +86,24 @@ KAFKA_4: Mapping[int, Versions] = {
     ApiKey.ListTransactions: (0, 2),
     ApiKey.ConsumerGroupHeartbeat: (0, 1),
     ApiKey.ConsumerGroupDescribe: (0, 1),
+    ApiKey.DescribeAcls: (1, 3),
+    ApiKey.CreateAcls: (1, 3),
+    ApiKey.DeleteAcls: (1, 3),
+    ApiKey.CreateDelegationToken: (1, 3),
+    ApiKey.RenewDelegationToken: (1, 2),
+    ApiKey.ExpireDelegationToken: (1, 2),
+    ApiKey.DescribeDelegationToken: (1, 3),
+    ApiKey.DescribeClientQuotas: (0, 1),
+    ApiKey.AlterClientQuotas: (0, 1),
+    ApiKey.DescribeUserScramCredentials: (0, 0),
+    ApiKey.AlterUserScramCredentials: (0, 0),
+    ApiKey.DescribeQuorum: (0, 2),
+    ApiKey.UpdateFeatures: (0, 2),
+    ApiKey.UnregisterBroker: (0, 0),
+    ApiKey.ListConfigResources: (0, 1),
+    ApiKey.AddRaftVoter: (0, 1),
+    ApiKey.RemoveRaftVoter: (0, 0),
+    UNREGISTER_CONTROLLER: (0, 0),
 }
 
 

@@ -17,6 +17,8 @@ from trikafka.error_codes import ErrorCode
 from ._signal import WakeSignal
 from .batches import BadBatch, BatchInfo, commits, decode_batch, inspect, place, stamp
 from .messages import KAFKA_4, Versions
+from .quorum import Quorum, directory_of
+from .security import Security
 from .sessions import FetchSessions
 from .transactions import TransactionCoordinatorState
 
@@ -343,6 +345,8 @@ class State:
         self.next_producer_id = 1000
         self.transactions = TransactionCoordinatorState(clock, self.new_producer_id, self.changed)
         self.telemetry = Telemetry()
+        self.security = Security()
+        self.quorum = Quorum({number: directory_of(number) for number in range(nodes)})
         self._topics_made = 0
 
     def new_producer_id(self) -> int:

@@ -13,6 +13,7 @@ from .messages import RESPONSES, Message, build
 from .state import Partition, ScriptedNode, Topic
 
 _TOPIC_RESOURCE = 2
+_BROKER_RESOURCE = 4
 _GROUP_RESOURCE = 32
 _TRANSACTIONS = "transaction.version"
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
@@ -46,19 +47,20 @@ def _features(call: ScriptedCall) -> dict[str, Any]:
 
     A feature at level 0 is omitted. Older clients do not get features whose range begins at 0.
     """
-    level = call.state.transactions.version
-    supported = (
-        [{"name": _TRANSACTIONS, "min_version": 0, "max_version": 2}] if call.version >= 4 else []
-    )
-    finalized = (
-        [{"name": _TRANSACTIONS, "max_version_level": level, "min_version_level": level}]
-        if level
-        else []
-    )
+    quorum = call.state.quorum
+    features = {_TRANSACTIONS: (call.state.transactions.version, 0, 2), **quorum.features}
     return {
-        "supported_features": supported,
-        "finalized_features_epoch": 1,
-        "finalized_features": finalized,
+        "supported_features": [
+            {"name": name, "min_version": low, "max_version": high}
+            for name, (_, low, high) in features.items()
+            if low or call.version >= 4
+        ],
+        "finalized_features_epoch": quorum.epoch,
+        "finalized_features": [
+            {"name": name, "max_version_level": level, "min_version_level": level}
+            for name, (level, _, _) in features.items()
+            if level
+        ],
     }
 
 
@@ -309,6 +311,24 @@ async def describe_configs(call: ScriptedCall) -> Message:
             }
         )
     return call.respond(results=results)
+
+
+async def list_config_resources(call: ScriptedCall) -> Message:
+    """Return topics and brokers; version 0 lists metrics subscriptions, of which there are none."""
+    code = call.error()
+    known = {
+        _TOPIC_RESOURCE: sorted(call.state.topics),
+        _BROKER_RESOURCE: [str(node.node_id) for node in call.state.nodes],
+    }
+    asked = () if code or call.version < 1 else call.request.resource_types or known
+    return call.respond(
+        error_code=code,
+        config_resources=[
+            {"resource_type": kind, "resource_name": name}
+            for kind in asked
+            for name in known.get(kind, ())
+        ],
+    )
 
 
 #: The times of groups that can be configured, with their fields. Here they hold for all groups.

@@ -1,0 +1,234 @@
+"""``trikafka acls``: list, set and delete access rules."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from itertools import product
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .admin import ask
+from .options import Common, common_options, output_option
+from .suggesting import Suggesting
+from .tables import say, say_done, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.acls import AclBinding
+
+#: The operations, as an option names them.
+_OPERATIONS = (
+    *("all", "read", "write", "create", "delete", "alter", "describe", "cluster-action"),
+    *("describe-configs", "alter-configs", "idempotent-write", "create-tokens", "describe-tokens"),
+    "two-phase-commit",
+)
+#: The parameters that name resources, with their types.
+_RESOURCES = {
+    "topics": "topic",
+    "groups": "group",
+    "transactional_ids": "transactional_id",
+    "tokens": "delegation_token",
+}
+
+
+class _AclVerbs(Suggesting):
+    words = MappingProxyType(
+        {
+            **dict.fromkeys(("add", "create", "grant", "allow"), "set"),
+            **dict.fromkeys(("show", "get", "describe"), "list"),
+            **dict.fromkeys(("remove", "rm", "revoke"), "delete"),
+        }
+    )
+
+
+@click.group(cls=_AclVerbs)
+@common_options
+def command(common: Common) -> None:
+    """List, set or delete access rules (ACLs)."""
+
+
+def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add the options that name rules. The command receives their fields as ``rules``."""
+
+    @click.option(
+        "-u",
+        "--user",
+        "users",
+        multiple=True,
+        help="A user, such as alice or User:alice; '*': all.",
+    )
+    @click.option(
+        "-O",
+        "--operation",
+        "operations",
+        multiple=True,
+        type=click.Choice(_OPERATIONS),
+        metavar="NAME",
+        help="read, write, describe, all ...; repeatable.",
+    )
+    @click.option("-t", "--topic", "topics", multiple=True, metavar="NAME", help="A topic.")
+    @click.option("-G", "--group", "groups", multiple=True, metavar="NAME", help="A group.")
+    @click.option("--transactional-id", "transactional_ids", multiple=True, metavar="NAME")
+    @click.option(
+        "--token", "tokens", multiple=True, metavar="ID", help="The id of a delegation token."
+    )
+    @click.option("--cluster", "cluster", is_flag=True, help="The cluster itself.")
+    @click.option("--prefix", is_flag=True, help="Every name that begins as those given.")
+    @click.option("--host", "hosts", multiple=True, metavar="ADDRESS", help="The client's address.")
+    @functools.wraps(command)
+    def wrapped(**given: Any) -> Any:
+        names = ("users", "operations", *_RESOURCES, "cluster", "prefix", "hosts")
+        return command(rules={name: given.pop(name) for name in names}, **given)
+
+    return wrapped
+
+
+@command.command("list")
+@_rule_options
+@click.option("--deny", is_flag=True, help="Only rules that deny.")
+@output_option
+@common_options
+def list_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None:
+    """Show access rules: all of them, or those that are about what the options name.
+
+    For a topic or another resource these are all rules that hold for it: those with its name, a
+    prefix of it, or '*'.
+    """
+    filters = _filters(rules, deny, "prefixed" if rules["prefix"] else "match")
+
+    async def work(admin: Any) -> list[AclBinding]:
+        found = [rule for one in filters for rule in await admin.describe_acls(one)]
+        return sorted(dict.fromkeys(found))
+
+    _print(ask(common, work), output, "no rules")
+
+
+@command.command("set")
+@_rule_options
+@click.option("--deny", is_flag=True, help="Deny it; a rule that denies beats those that allow.")
+@output_option
+@common_options
+def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None:
+    """Add access rules: each user may do each operation on each resource.
+
+    trikafka acls set -u alice -O read -O describe -t orders -G billing --prefix
+    """
+    from .._api.admin.acls import AclBinding
+
+    resources = _resources(rules)
+    for what, option in (("users", "-u"), ("operations", "-O")):
+        if not rules[what]:
+            raise click.UsageError(f"which {what}? give {option}", click.get_current_context())
+    if not resources:
+        raise click.UsageError(
+            "on what? give -t, -G, --transactional-id, --token or --cluster",
+            click.get_current_context(),
+        )
+    bindings = [
+        AclBinding(
+            principal=_principal(user),
+            operation=operation.replace("-", "_"),
+            resource_type=kind,
+            resource_name=name,
+            pattern="prefixed" if rules["prefix"] and kind != "cluster" else "literal",
+            permission="deny" if deny else "allow",
+            host=host,
+        )
+        for user, operation, (kind, name), host in product(
+            rules["users"], rules["operations"], resources, rules["hosts"] or ("*",)
+        )
+    ]
+    ask(common, lambda admin: admin.create_acls(bindings))
+    say_done(
+        output,
+        "\n".join(f"set: {one}" for one in bindings),
+        {"set": [_as_json(one) for one in bindings]},
+    )
+
+
+@command.command()
+@_rule_options
+@click.option("--deny", is_flag=True, help="Only rules that deny.")
+@click.option("--execute", is_flag=True, help="Delete them; without it they are only shown.")
+@output_option
+@common_options
+def delete(common: Common, rules: dict[str, Any], deny: bool, execute: bool, output: str) -> None:
+    """Delete the access rules that the options name, exactly by these names.
+
+    Without --execute the command shows what it would delete.
+    """
+    if not any(rules[name] for name in rules if name != "prefix"):
+        raise click.UsageError("which rules? give -u, -O, -t ...", click.get_current_context())
+    filters = _filters(rules, deny, "prefixed" if rules["prefix"] else "literal")
+
+    async def work(admin: Any) -> list[AclBinding]:
+        if execute:
+            gone = await admin.delete_acls(filters)
+            found = [rule for own in gone.values() for rule in own]
+        else:
+            found = [rule for one in filters for rule in await admin.describe_acls(one)]
+        return sorted(dict.fromkeys(found))
+
+    found = ask(common, work)
+    _print(found, output, "no such rules")
+    if output != "json" and found:
+        say("\ndeleted" if execute else "\nnothing was changed; add --execute to delete these")
+
+
+def _filters(rules: dict[str, Any], deny: bool, pattern: Any) -> list[Any]:
+    from .._api.admin.acls import AclFilter
+
+    return [
+        AclFilter(
+            principal=None if user is None else _principal(user),
+            operation=None if operation is None else operation.replace("-", "_"),
+            resource_type=kind,
+            resource_name=name,
+            pattern=None if name is None else "literal" if kind == "cluster" else pattern,
+            permission="deny" if deny else None,
+            host=host,
+        )
+        for user, operation, (kind, name), host in product(
+            rules["users"] or (None,),
+            rules["operations"] or (None,),
+            _resources(rules) or ((None, None),),
+            rules["hosts"] or (None,),
+        )
+    ]
+
+
+def _resources(rules: dict[str, Any]) -> list[tuple[Any, str]]:
+    from .._api.admin.acls import CLUSTER_NAME
+
+    named = [(kind, name) for option, kind in _RESOURCES.items() for name in rules[option]]
+    return [*named, *([("cluster", CLUSTER_NAME)] if rules["cluster"] else [])]
+
+
+def _principal(user: str) -> str:
+    return user if ":" in user else f"User:{user}"
+
+
+def _print(found: list[AclBinding], output: str, none: str) -> None:
+    if output == "json":
+        say_json([_as_json(one) for one in found])
+    elif not found:
+        say(none)
+    else:
+        rows = [
+            (
+                one.principal,
+                one.permission,
+                one.operation,
+                one.resource_type,
+                one.resource_name + ("..." if one.pattern == "prefixed" else ""),
+                one.host,
+            )
+            for one in found
+        ]
+        say(table(("PRINCIPAL", "PERMISSION", "OPERATION", "RESOURCE", "NAME", "HOST"), rows))
+
+
+def _as_json(one: AclBinding) -> dict[str, str]:
+    return {name: getattr(one, name) for name in one.__dataclass_fields__}

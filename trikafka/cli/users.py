@@ -1,0 +1,155 @@
+"""``trikafka users``: list, set and delete the passwords of SCRAM users."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import MappingProxyType
+
+import click
+
+from .admin import ask
+from .options import Common, common_options, output_option
+from .suggesting import Suggesting
+from .tables import say, say_done, say_json, table
+
+_MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+_mechanism = click.option(
+    "-m",
+    "--mechanism",
+    type=click.Choice(_MECHANISMS, case_sensitive=False),
+    default="SCRAM-SHA-512",
+    show_default=True,
+)
+
+
+class _UserVerbs(Suggesting):
+    words = MappingProxyType(
+        {
+            **dict.fromkeys(("add", "create", "alter", "passwd", "password"), "set"),
+            **dict.fromkeys(("show", "get", "describe"), "list"),
+            **dict.fromkeys(("remove", "rm"), "delete"),
+        }
+    )
+
+
+@click.group(cls=_UserVerbs)
+@common_options
+def command(common: Common) -> None:
+    """List, set or delete passwords of SCRAM users."""
+
+
+@command.command("list")
+@click.argument("names", nargs=-1, metavar="[USER]...")
+@output_option
+@common_options
+def list_(common: Common, names: tuple[str, ...], output: str) -> None:
+    """Show the users with SCRAM passwords, and by which mechanisms they authenticate."""
+    found = ask(common, lambda admin: admin.describe_user_scram_credentials(names or None))
+    if output == "json":
+        say_json(
+            [
+                {"user": user, "mechanism": one.mechanism, "iterations": one.iterations}
+                for user, own in found.items()
+                for one in own
+            ]
+        )
+    elif not found:
+        say("no users")
+    else:
+        rows = [(user, one.mechanism, one.iterations) for user, own in found.items() for one in own]
+        say(table(("USER", "MECHANISM", "ITERATIONS"), rows))
+
+
+@command.command("set")
+@click.argument("user")
+@_mechanism
+@click.option(
+    "-n", "--iterations", type=click.IntRange(4_096, 16_384), default=8_192, show_default=True
+)
+@click.option(
+    "--password-file",
+    type=click.Path(allow_dash=True, dir_okay=False),
+    metavar="FILE",
+    help="A file whose first line is the password; -: the standard input.",
+)
+@click.option(
+    "--password-env", metavar="NAME", help="The variable of the environment with the password."
+)
+@output_option
+@common_options
+def set_(
+    common: Common,
+    user: str,
+    mechanism: str,
+    iterations: int,
+    password_file: str | None,
+    password_env: str | None,
+    output: str,
+) -> None:
+    """Set the password of a user, who need not exist.
+
+    Without --password-file and --password-env the command asks for it. An argument cannot be the
+    password: other users of this machine see the arguments of commands.
+    """
+    from .._api.admin.users import ScramPassword
+
+    password = _password(password_file, password_env)
+    change = ScramPassword(password, mechanism, iterations)  # type: ignore[arg-type]
+    ask(common, lambda admin: admin.alter_user_scram_credentials({user: change}))
+    say_done(
+        output,
+        f"{user}: password set for {mechanism}",
+        {"user": user, "mechanism": mechanism, "iterations": iterations},
+    )
+
+
+@command.command()
+@click.argument("user")
+@_mechanism
+@output_option
+@common_options
+def delete(common: Common, user: str, mechanism: str, output: str) -> None:
+    """Delete the password of a user for one mechanism."""
+    from .._api.admin.users import ScramRemoval
+
+    change = ScramRemoval(mechanism)  # type: ignore[arg-type]
+    ask(common, lambda admin: admin.alter_user_scram_credentials({user: change}))
+    say_done(
+        output,
+        f"{user}: password deleted for {mechanism}",
+        {"user": user, "mechanism": mechanism},
+    )
+
+
+def _password(file: str | None, variable: str | None) -> str:
+    """Return the password from a file, the environment or the terminal.
+
+    Raises:
+        click.UsageError: There is none. No error shows the password.
+    """
+    context = click.get_current_context()
+    if file is not None and variable is not None:
+        raise click.UsageError("only one of --password-file and --password-env", context)
+    if variable is not None:
+        password = os.environ.get(variable, "")
+        if not password:
+            raise click.UsageError(f"the environment has no variable {variable!r}", context)
+        return password
+    if file is not None:
+        try:
+            with click.open_file(file, encoding="utf-8") as lines:
+                password = str(lines.readline()).rstrip("\r\n")
+        except OSError as error:
+            raise click.UsageError(f"cannot read {file!r}: {error.strerror}", context) from None
+        except UnicodeDecodeError:
+            raise click.UsageError(f"{file!r} is no text in UTF-8", context) from None
+        if not password:
+            raise click.UsageError(f"the first line of {file!r} is empty", context)
+        return password
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError(
+            "no terminal to ask for the password: give --password-file or --password-env", context
+        )
+    asked: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+    return asked
