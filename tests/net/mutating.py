@@ -35,6 +35,10 @@ from trikafka.testing.messages import encode_response
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 TOPIC, OTHER = ConfigResource("topic", "t"), ConfigResource("topic", "other")
+RULE = trikafka.AclBinding("User:alice", "read", "topic", "t")
+ALICE, BOB = trikafka.QuotaEntity(user="alice"), trikafka.QuotaEntity(user="bob")
+REMOVAL = trikafka.ScramRemoval()
+ENDPOINT = trikafka.VoterEndpoint("CONTROLLER", "broker-7", 9093)
 #: Retriable codes, the unknown error, and codes that no broker has.
 _CODES = (3, 5, 6, 7, 14, 15, 16, 27, 56, 75, 78, -1, 9_999, -32_768, 100)
 _NUMBERS = (-1, -2, 0, 1, 2, 3, 1_000, 2**31 - 1, -(2**31))
@@ -369,6 +373,42 @@ async def admin(cluster: ScriptedCluster, settings: dict[str, Any], mutations: M
         await _again(lambda: client.describe_groups(["g"], timeout=5))
 
 
+async def operator(
+    cluster: ScriptedCluster, settings: dict[str, Any], mutations: Mutations
+) -> None:
+    """Use the calls about rules, quotas, users, tokens, features and controllers."""
+    async with trikafka.open_admin(**settings) as client:
+        await _each(
+            [
+                lambda: client.create_acls([RULE], timeout=5),
+                lambda: client.describe_acls(timeout=5),
+                lambda: client.delete_acls([trikafka.AclFilter()], timeout=5),
+                lambda: client.alter_client_quotas({ALICE: {"q": 1}, BOB: {"q": 1}}, timeout=5),
+                lambda: client.describe_client_quotas(timeout=5),
+                lambda: client.alter_user_scram_credentials(
+                    {"a": REMOVAL, "b": REMOVAL}, timeout=5
+                ),
+                lambda: client.describe_user_scram_credentials(timeout=5),
+                lambda: client.create_delegation_token(timeout=5),
+                lambda: client.describe_delegation_tokens(timeout=5),
+                lambda: client.renew_delegation_token(b"secret 1", timeout=5),
+                lambda: client.expire_delegation_token(b"secret 1", timeout=5),
+                lambda: client.describe_features(timeout=5),
+                lambda: client.update_features({"metadata.version": 21}, timeout=5),
+                lambda: client.describe_metadata_quorum(timeout=5),
+                lambda: client.add_raft_voter(7, "A" * 22, [ENDPOINT], timeout=5),
+                lambda: client.remove_raft_voter(7, "A" * 22, timeout=5),
+                lambda: client.unregister_broker(1, timeout=5),
+                lambda: client.unregister_controller(1, timeout=5),
+                lambda: client.list_config_resources(timeout=5),
+                lambda: client.fence_producers(["a", "b"], timeout=5),
+            ]
+        )
+        mutations.end(cluster)
+        await _again(lambda: client.describe_acls(timeout=5))
+        await _again(lambda: client.describe_metadata_quorum(timeout=5))
+
+
 async def producer(
     cluster: ScriptedCluster, settings: dict[str, Any], mutations: Mutations
 ) -> None:
@@ -456,6 +496,27 @@ _ADMIN = (
     "OffsetCommit",
     "OffsetDelete",
 )
+_OPERATOR = (
+    "CreateAcls",
+    "DescribeAcls",
+    "DeleteAcls",
+    "AlterClientQuotas",
+    "DescribeClientQuotas",
+    "AlterUserScramCredentials",
+    "DescribeUserScramCredentials",
+    "CreateDelegationToken",
+    "DescribeDelegationToken",
+    "RenewDelegationToken",
+    "ExpireDelegationToken",
+    "UpdateFeatures",
+    "DescribeQuorum",
+    "AddRaftVoter",
+    "RemoveRaftVoter",
+    "UnregisterBroker",
+    "UnregisterController",
+    "ListConfigResources",
+    "InitProducerId",
+)
 _TRANSACTIONS = (
     "InitProducerId",
     "AddPartitionsToTxn",
@@ -469,6 +530,7 @@ _TRANSACTIONS = (
 USES: dict[Use, tuple[str, ...]] = {
     consumer: _GROUPS,
     admin: _ADMIN,
+    operator: _OPERATOR,
     producer: ("InitProducerId", "Produce", "DescribeTopicPartitions"),
     transactions: _TRANSACTIONS,
 }

@@ -118,7 +118,7 @@ async def add_raft_voter(call: ScriptedCall) -> Message:
 async def remove_raft_voter(call: ScriptedCall) -> Message:
     """Remove a voter; node and directory must both fit."""
     voters, asked = call.state.quorum.voters, call.request.voter_id
-    fits = voters.get(asked) == call.request.voter_directory_id
+    fits = asked in voters and voters[asked] == call.request.voter_directory_id
     code = call.error() or (0 if fits else ErrorCode.VOTER_NOT_FOUND)
     if not code:
         del voters[asked]

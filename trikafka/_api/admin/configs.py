@@ -282,11 +282,14 @@ def read_listed(response: Any) -> list[ConfigResource]:
         )
     found: dict[ConfigResource, None] = {}
     for one in response.config_resources:
-        kind = _TYPE_NAMES.get(
-            _TYPES["client_metrics"] if one.resource_type is None else one.resource_type
-        )
-        if kind is not None:  # a type that Kafka may get later is left out
+        number = one.resource_type
+        kind = _TYPE_NAMES.get(_TYPES["client_metrics"] if number is None else number)
+        if kind is None:  # a type that Kafka may get later
+            continue
+        try:
             found[ConfigResource(kind, one.resource_name)] = None
+        except ConfigurationError as error:
+            raise DamagedResponseError(f"the broker has a resource of no sense: {error}") from error
     return sorted(found)
 
 

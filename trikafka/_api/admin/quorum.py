@@ -158,18 +158,22 @@ def read_described(response: Any) -> MetadataQuorum:
         )
     (part,) = parts
     _raise_error(part, "the metadata quorum", "Describe")
+    try:
+        endpoints = {
+            node.node_id: tuple(
+                VoterEndpoint(each.name, each.host, each.port) for each in node.listeners
+            )
+            for node in sorted(response.nodes or (), key=lambda node: node.node_id)
+        }
+    except ConfigurationError as error:
+        raise DamagedResponseError(f"a controller has no such address: {error}") from error
     return MetadataQuorum(
         _known(part.leader_id),
         part.leader_epoch,
         _known(part.high_watermark),
         tuple(_replica(each) for each in part.current_voters),
         tuple(_replica(each) for each in part.observers),
-        {
-            node.node_id: tuple(
-                VoterEndpoint(each.name, each.host, each.port) for each in node.listeners
-            )
-            for node in sorted(response.nodes or (), key=lambda node: node.node_id)
-        },
+        endpoints,
     )
 
 

@@ -134,7 +134,9 @@ class Salting:
 
     async def run(self) -> None:
         """Salt the passwords in a thread: each takes some milliseconds of computing."""
-        if not self._made:
+        if self._made or not any(isinstance(c, ScramPassword) for c in self._changes.values()):
+            await trio.lowlevel.checkpoint()
+        else:
             self._made = await trio.to_thread.run_sync(self._salt_all, abandon_on_cancel=True)
 
     def _salt_all(self) -> dict[str, tuple[bytes, bytes]]:
