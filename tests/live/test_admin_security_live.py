@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, TypeVar
 
@@ -13,6 +15,7 @@ from trikafka_broker.pytest_plugin import _open
 
 import trikafka
 from trikafka import AclBinding, AclFilter, QuotaEntity, QuotaName, ScramPassword, ScramRemoval
+from trikafka.cli.app import run
 
 T = TypeVar("T")
 ACLS = "org.apache.kafka.tools.AclCommand"
@@ -239,3 +242,37 @@ async def test_quorum_is_as_java_says(guarded: KafkaCluster, admin: trikafka.Adm
     again = await admin.fence_producers(["fenced-1"])
     assert again["fenced-1"].epoch == fenced["fenced-1"].epoch + 1
     assert trikafka.ConfigResource("broker", "0") in await admin.list_config_resources()
+
+
+def test_rules_by_the_command(
+    guarded: KafkaCluster, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    def command(*args: str) -> Any:
+        capfdbinary.readouterr()
+        code = run(("acls", *args, "--json", "-b", guarded.bootstrap_servers))
+        out, err = capfdbinary.readouterr()
+        assert code == 0, err
+        return json.loads(out)
+
+    def listed(*args: str, count: int) -> list[Any]:
+        deadline = time.monotonic() + 60
+        while len(found := command("list", *args)) != count:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+        return found  # type: ignore[no-any-return]
+
+    users, operations = ("-u", "erna", "-u", "User:fritz"), ("-O", "read", "-O", "describe")
+    made = command("set", *users, *operations, "-t", "ord", "-G", "ord", "--prefix")["set"]
+    assert len(made) == 8
+    command("set", "-u", "*", "-O", "write", "-t", "orders", "--deny")
+    assert len(listed("-t", "orders", count=5)) == 5  # the prefix, and the name
+    denied = listed("--deny", count=1)
+    assert (denied[0]["principal"], denied[0]["permission"]) == ("User:*", "deny")
+    erna = ("-u", "erna", "-t", "ord", "--prefix")
+    assert len(command("delete", *erna)) == 2
+    assert len(listed("-u", "erna", count=4)) == 4  # nothing was changed
+    assert len(command("delete", *erna, "--execute")) == 2
+    assert {one["resource_type"] for one in listed("-u", "erna", count=2)} == {"group"}
+    for user in ("erna", "fritz", "*"):
+        command("delete", "-u", user, "--execute")
+    assert listed(count=0) == []
