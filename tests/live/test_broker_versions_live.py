@@ -431,3 +431,43 @@ async def test_feature_levels_survive_restarts(tmp_path: Path) -> None:
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(cluster.close)
+
+
+@in_time
+async def test_admin_call_or_the_release_that_has_it(broker: Broker) -> None:
+    user, directory = broker.fresh(), "MvDxzVmcRsaTz33bUuRU6A"
+    endpoint = trikafka.VoterEndpoint("CONTROLLER", "localhost", 9)
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        password = {user: trikafka.ScramPassword("x")}
+        #: The release, the call, and the codes with which a plain broker refuses it.
+        calls: list[tuple[tuple[int, int], Callable[[], Awaitable[Any]], set[str]]] = [
+            ((3, 5), lambda: admin.alter_user_scram_credentials(password), set()),
+            ((3, 5), admin.describe_user_scram_credentials, set()),
+            ((3, 6), admin.create_delegation_token, {"DELEGATION_TOKEN_REQUEST_NOT_ALLOWED"}),
+            ((3, 7), lambda: admin.list_config_resources(["client_metrics"]), set()),
+            ((4, 1), admin.list_config_resources, set()),
+            (
+                (3, 9),
+                lambda: admin.add_raft_voter(7, directory, [endpoint]),
+                {"UNSUPPORTED_VERSION"},
+            ),
+            ((3, 9), lambda: admin.remove_raft_voter(7, directory), {"UNSUPPORTED_VERSION"}),
+            ((4, 4), lambda: admin.unregister_controller(7), {"CONTROLLER_ID_NOT_REGISTERED"}),
+            ((0, 0), lambda: admin.unregister_broker(7), {"BROKER_ID_NOT_REGISTERED"}),
+            ((0, 0), admin.describe_acls, {"SECURITY_DISABLED"}),
+            ((0, 0), admin.describe_client_quotas, set()),
+            ((0, 0), admin.describe_features, set()),
+            ((0, 0), admin.describe_metadata_quorum, set()),
+            ((0, 0), lambda: admin.force_terminate_transaction(user), set()),
+        ]
+        for release, call, codes in calls:
+            if broker.version < release:
+                needs = rf"needs Kafka {release[0]}\.{release[1]} or newer"
+                with pytest.raises(UnsupportedVersionError, match=needs):
+                    await call()
+            elif codes:
+                with pytest.raises(trikafka.BrokerResponseError) as caught:
+                    await call()
+                assert caught.value.name in codes
+            else:
+                await call()
