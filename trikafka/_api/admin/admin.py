@@ -132,11 +132,11 @@ class Admin:
     :exc:`~trikafka.errors.KafkaTimeoutError`. Calls raise :exc:`trio.ClosedResourceError` once the
     client is closed.
 
-    A call about several things does as much as it can. For topics, groups and settings it raises,
-    when all are settled, the error of the first that failed; that error names the others. For all
-    else it raises one :exc:`~trikafka.errors.AdminErrors` with each error and the results of the
-    others, or, if it is about one thing, the error of that. When cancelled while a request is in
-    flight, a change may or may not have happened.
+    A call about several things does as much as it can. When all are settled, it raises the error of
+    the first that failed; that error names the others. A call that lists
+    :exc:`~trikafka.errors.AdminErrors` raises that one instead, with each error and the results of
+    the others. If such a call is about one thing, it raises the error of that thing. When cancelled
+    while a request is in flight, a change may or may not have happened.
     """
 
     def __init__(self, config: AdminConfig, service: Service) -> None:

@@ -179,7 +179,7 @@ class Parts(Generic[K, V]):
     def __init__(self, keys: Iterable[K]) -> None:
         self._order = list(dict.fromkeys(keys))
         self._left = dict.fromkeys(self._order)
-        self._passing: TrikafkaError | None = None
+        self._passing: dict[K, TrikafkaError] = {}
         self._doubts: dict[K, TrikafkaError] = {}
         self.results: dict[K, V] = {}
         self.failures: dict[K, TrikafkaError] = {}
@@ -217,17 +217,17 @@ class Parts(Generic[K, V]):
             error.args = (f"{error.args[0]}; {again}", *error.args[1:])
             error.__cause__ = self._doubts[key]
         if error.retriable and math.isinf(error.patience):
-            self._passing = error
+            self._passing[key] = error
         elif key in self._left:
             del self._left[key]
             self.failures[key] = error
 
     def check(self, keys: Iterable[K], name: str) -> None:
         """Raise the error of a part that may pass, or that a response left out ``keys``."""
-        passing = self._passing
-        self._passing = None
-        if passing is not None:
-            raise passing
+        passing, self._passing = self._passing, {}
+        for key, error in passing.items():
+            if key in self._left:
+                raise error
         if missing := [key for key in keys if key in self._left]:
             raise DamagedResponseError(
                 f"the response to {name} leaves out {missing[0]!s}, which was asked for"

@@ -28,9 +28,9 @@ _SINCE_OWNER = 3
 class DelegationToken:
     """A delegation token: a password that a job uses in place of its owner's own.
 
-    A client authenticates with it by ``sasl_mechanism="SCRAM-SHA-256"`` (or 512),
-    ``sasl_plain_username=token.token_id``, ``sasl_plain_password=token.password`` and
-    ``sasl_token=True``.
+    Java's clients authenticate with it by SCRAM: ``token_id`` is the user's name, :attr:`password`
+    the password, and ``tokenauth=true`` the extension. trikafka's own clients do not have that
+    extension yet.
 
     Attributes:
         token_id: The id.
