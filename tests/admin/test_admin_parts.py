@@ -55,6 +55,16 @@ def test_part_that_a_response_leaves_out_is_damage() -> None:
     assert parts.results == {"a": 1}
 
 
+def test_part_that_a_response_names_is_added_once() -> None:
+    parts: Parts[str, int] = Parts([])
+    for _ in range(2):
+        parts.add("a")
+    parts.failed("a", from_code(FINAL, "a"))
+    parts.add("a")
+    with pytest.raises(type(from_code(FINAL))):  # its own error, as there is only one
+        parts.finish()
+
+
 def test_only_a_doubted_change_says_so() -> None:
     code = ErrorCode.RESOURCE_NOT_FOUND
     lost = KafkaTimeoutError("x", 1, 1, None)

@@ -191,7 +191,7 @@ class Parts(Generic[K, V]):
 
     def add(self, key: K) -> None:
         """Add a part that a response names, in a call about all that there is."""
-        if key not in self.results and key not in self.failures:
+        if key not in self._left and key not in self.results and key not in self.failures:
             self._order.append(key)
             self._left[key] = None
 
