@@ -7,36 +7,13 @@ test changes that.
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from trikafka.error_codes import ErrorCode
 
+from .call import ScriptedCall
 from .messages import Message
-
-if TYPE_CHECKING:
-    from .call import ScriptedCall
-
-_METADATA_VERSION = "metadata.version"
-_DIRECTORIES = uuid.UUID("0dfb1ff3-5ef1-4e6f-9f2b-6d1a7c0b9e11")
-
-
-@dataclass(slots=True)
-class Quorum:
-    """The features and the voters. ``voters`` are the directories by node."""
-
-    voters: dict[int, uuid.UUID] = field(default_factory=dict)
-    unregistered: set[int] = field(default_factory=set)
-    #: The level, the lowest and the highest one of each feature but ``transaction.version``.
-    features: dict[str, tuple[int, int, int]] = field(
-        default_factory=lambda: {_METADATA_VERSION: (20, 7, 30)}
-    )
-    epoch: int = 1
-
-
-def directory_of(node_id: int) -> uuid.UUID:
-    """Return the id of a node's log directory."""
-    return uuid.uuid5(_DIRECTORIES, str(node_id))
+from .stored import directory_of
 
 
 async def update_features(call: ScriptedCall) -> Message:

@@ -17,9 +17,8 @@ from trikafka.error_codes import ErrorCode
 from ._signal import WakeSignal
 from .batches import BadBatch, BatchInfo, commits, decode_batch, inspect, place, stamp
 from .messages import KAFKA_4, Versions
-from .quorum import Quorum, directory_of
-from .security import Security
 from .sessions import FetchSessions
+from .stored import Quorum, Security, directory_of
 from .transactions import TransactionCoordinatorState
 
 _NAMESPACE = uuid.UUID("7472696b-6166-6b61-0000-000000000000")
