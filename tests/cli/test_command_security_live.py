@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +115,41 @@ def test_password_comes_from_file_or_environment(
     assert command("users", "delete", user, *sha256).code == 0
     until(command, listed, lambda found: found is None)
     assert f"user {user!r}" in command(*listed).err
+
+
+def test_password_is_asked_for_on_a_terminal(broker: str, command: Command) -> None:
+    user = fresh()
+    program = "import os, pty, sys; sys.exit(os.waitstatus_to_exitcode(pty.spawn(sys.argv[1:])))"
+    line = [
+        sys.executable,
+        "-c",
+        program,
+        sys.executable,
+        "-m",
+        "trikafka.cli",
+        "users",
+        "set",
+        user,
+    ]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(line, stdin=pipe, stdout=pipe, bufsize=0) as process:
+        watchdog = threading.Timer(120, process.kill)
+        watchdog.start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        shown = b""
+        # What is written before the prompt would be discarded, and echoed.
+        for prompt in (b"Password: ", b"Repeat for confirmation: "):
+            while not shown.endswith(prompt):
+                more = process.stdout.read(1)
+                assert more, shown
+                shown += more
+            process.stdin.write(b"s3cret\n")
+        shown += process.stdout.read()
+        watchdog.cancel()
+    assert process.returncode == 0, shown
+    assert b"s3cret" not in shown
+    assert len(until(command, ("users", "list", user), bool)) == 1
 
 
 def test_features_and_controllers_are_shown(broker: str, command: Command) -> None:
