@@ -6,6 +6,7 @@ run under the sanitizers ``tests/wire/sanitized.py`` compiles it once more.
 """
 
 import os
+import sys
 from glob import glob
 
 from setuptools import Extension, setup
@@ -18,19 +19,21 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
+    # Microsoft's compiler has no such option, and optimizes by default.
+    optimize = [] if sys.platform == "win32" else ["-O3"]
     header = "trikafka/_checksum/crc32c.h"
     parts = [
         Extension(
             "trikafka._checksum._native",
             ["trikafka/_checksum/_native.pyx"],
             depends=[header],
-            extra_compile_args=["-O3"],
+            extra_compile_args=optimize,
         ),
         Extension(
             "trikafka._wire._native",
             ["trikafka/_wire/_native.pyx"],
             depends=[header, *sorted(glob("trikafka/_wire/_native_*.pxi"))],
-            extra_compile_args=["-O3"],
+            extra_compile_args=optimize,
         ),
     ]
     built: list[Extension] = cythonize(parts, language_level=3)

@@ -2,7 +2,8 @@
 
 ``python scripts/generate.py`` (``make generated``) needs trikafka importable. It writes the types of the
 keywords of ``open_*``, the stub of the package for editors and type checkers, and the page of
-settings. tests/test_generated.py checks that the committed files are what this script writes.
+settings and that of licences. tests/test_generated.py checks that the committed files are what this
+script writes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import textwrap
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+import licences
 import settings_page
 
 import trikafka
@@ -157,6 +159,7 @@ FILES: dict[str, Callable[[], str]] = {
     "trikafka/config/typed.py": _formatted("typed.py", typed),
     "trikafka/__init__.pyi": _formatted("__init__.pyi", stub),
     "docs/settings.md": page_of_settings,
+    "docs/licences.md": licences.page,
 }
 
 
