@@ -20,7 +20,12 @@ import trikafka.toolkit
 from trikafka.config import ConsumerConfig, ProducerConfig, settings_of
 
 ROOT = Path(__file__).parent.parent
-FILES = ["trikafka/config/typed.py", "trikafka/__init__.pyi", "docs/settings.md", "docs/licences.md"]
+FILES = [
+    "trikafka/config/typed.py",
+    "trikafka/__init__.pyi",
+    "docs/settings.md",
+    "docs/licences.md",
+]
 
 
 @pytest.fixture(scope="module")
