@@ -462,6 +462,10 @@ class ProduceManager(Protocol):
     trikafka uses. A :class:`trikafka.RecordBatch` reads the ``columns`` of a table as records:
 
         trikafka.RecordBatch(topic, 0, columns, 0)
+
+    With a ``transactional_id`` the manager asks ``context.transaction``: ``admits(partition)`` adds
+    the partition and returns whether a batch may be sent, ``given`` is the identity for the batch,
+    and ``failed(error)`` reports the failure of one of the transaction's records.
     """
 
     @property
@@ -633,7 +637,23 @@ class ProduceManager(Protocol):
 class TransactionManager(Protocol):
     """The manager of transactions, in producers with a ``transactional_id``.
 
-    Timeouts are in seconds.
+    Timeouts are in seconds. The manager reports each step to ``context.transaction``
+    (:class:`ProducerTransactionState`), and raises what its ``check(call)`` raises:
+
+    * InitProducerId, when the producer opens: ``initializing``, ``initialized``, then the produce
+      manager's ``identify``.
+    * :meth:`begin`: ``begun``.
+    * AddPartitionsToTxn for ``missing``, when ``transaction_signals.wanted`` is notified
+      (version 1): ``adding``, ``added``, then the produce manager's ``partitions_added``.
+    * AddOffsetsToTxn, unless ``knows_group``, and TxnOffsetCommit: ``adding``, ``group_added``.
+    * A refused request: ``failed``, or ``ruined`` if the producer cannot continue.
+    * :meth:`prepare`: ``closing``, ``prepared``, ``reopened``.
+    * :meth:`commit`: ``closing``, ``committing``, ``reopened``; then ``ended``, ``not_committed``
+      or ``undecided``.
+    * :meth:`abort`: ``aborting``, the produce manager's ``drop``, ``ended``.
+
+    While ``started`` is False, no coordinator knows of the transaction, and EndTxn is not sent.
+    After ``ended(renew=True)`` the manager requests a new epoch; ``initialized`` follows.
     """
 
     async def initialize(self) -> None:
