@@ -93,13 +93,17 @@ _PAGES = {
     "../plugins/trikafka-broker": "broker.md",
 }
 _OUTSIDE = re.compile(r"\[([^\]]*)\]\((\.\./[^)#]*)(#[^)]*)?\)")
+#: A link whose words are a file's name: the site has pages, not files.
+_FILE_NAME = re.compile(r"\[([\w-]+)\.md\]\(")
+#: A block in fences, with its language. One without would be coloured as Python.
+_FENCED = re.compile(r"^```([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
 def _inside(app: Sphinx, name: str, source: list[str]) -> None:
-    """Replace links that leave this folder, in place.
+    """Turn a page for a code host into one of the site, in place.
 
-    On a code host they lead to files of the repository. Here they lead to the page with the same
-    text; where there is none, the words remain without a link.
+    On a code host, links that leave this folder lead to files of the repository. Here they lead to
+    the page with the same text; where there is none, the words remain without a link.
     """
 
     def instead(found: re.Match[str]) -> str:
@@ -107,7 +111,11 @@ def _inside(app: Sphinx, name: str, source: list[str]) -> None:
         page = _PAGES.get(target.rstrip("/"))
         return f"[{words}]({page}{anchor or ''})" if page else words
 
-    source[0] = _OUTSIDE.sub(instead, source[0])
+    text = _OUTSIDE.sub(instead, source[0])
+    text = _FILE_NAME.sub(lambda found: f"[{found[1].replace('-', ' ').lower()}](", text)
+    if (HERE / f"{name}.md").exists():
+        text = _FENCED.sub(lambda block: f"```{block[1] or 'text'}\n{block[2]}```", text)
+    source[0] = text
 
 
 #: Sections of docstrings become lists of fields; attributes too, not entries of their own.
