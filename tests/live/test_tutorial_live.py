@@ -51,7 +51,8 @@ async def test_tutorial_programs_run(kafka_broker: Any, folder: Path) -> None:
     assert run("write", servers, folder)[1] == "301 records delivered"
     assert run("read", servers, folder) == ["read 100 records"]
     lines = run("streams", servers, folder)
-    assert lines[:3] == [f"ann owns readings-{number}" for number in range(3)]
+    # Trio runs tasks that start together in any order.
+    assert sorted(lines[:3]) == [f"ann owns readings-{number}" for number in range(3)]
     assert any(line.startswith("ann hands over readings-") for line in lines)
     assert any(line.startswith("ben owns readings-") for line in lines)
     assert run("worker", servers, folder) == ["dead letters: 10"]
