@@ -7,7 +7,7 @@ public methods and these tools, and nothing else of trikafka.
 from ._api.client.opens import opens
 from ._api.client.option_parsing import check_client, shown
 from ._checksum import crc32c
-from ._net.callers import Caller, calling_for
+from ._net.callers import Caller, calling_for, calling_for_host, set_host
 from ._net.deadlines import check_timeout
 from ._net.gather import with_background
 from ._net.interrupts import interrupts_unwrapped
@@ -19,12 +19,14 @@ __all__ = [
     "Retry",
     "backoff",
     "calling_for",
+    "calling_for_host",
     "check_client",
     "check_timeout",
     "crc32c",
     "decisive",
     "interrupts_unwrapped",
     "opens",
+    "set_host",
     "shown",
     "with_background",
     "with_others",

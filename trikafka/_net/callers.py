@@ -3,16 +3,31 @@
 A rebalance listener or handler of an asyncio program runs outside of Trio. The Trio task that
 called it waits. A call that the listener makes is a task of its own, and counts as made by the
 waiting one.
+
+A task of asyncio that reads a stream makes each call by another Trio task, or without one. What
+counts as the stream's reader is the task of asyncio, as long as that lives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol, TypeAlias
 
 import trio
 
 from .run_local import RunLocal
+
+
+class HostTask(Protocol):
+    """A task outside of Trio, such as asyncio's."""
+
+    def done(self) -> bool:
+        """Return whether the task has ended."""
+
+
+#: A task that uses a client: Trio's, or one outside of Trio.
+ActingTask: TypeAlias = trio.lowlevel.Task | HostTask
 
 
 class Caller:
@@ -62,3 +77,62 @@ def caller_of(task: trio.lowlevel.Task) -> trio.lowlevel.Task | None:
     """Return the waiting task for which ``task`` makes a call, if it does."""
     caller = _calls.get().get(task)
     return None if caller is None else caller.task
+
+
+class _Host:
+    """The program outside of Trio, if Trio is a guest."""
+
+    def __init__(self) -> None:
+        #: Returns the task that runs there now.
+        self.current: Callable[[], HostTask | None] = lambda: None
+        #: The host's tasks, by the Trio tasks that make their calls.
+        self.calls: dict[trio.lowlevel.Task, HostTask] = {}
+
+
+_host = RunLocal("trikafka_host", _Host)
+
+
+def set_host(current: Callable[[], HostTask | None]) -> None:
+    """Set the function that returns the running task of the host.
+
+    Args:
+        current: Called where no Trio task runs: the host has called a client directly.
+    """
+    _host.get().current = current
+
+
+@contextmanager
+def calling_for_host(task: HostTask | None) -> Iterator[None]:
+    """Mark this Trio task, within the block, as one that makes a call for a task of the host.
+
+    Args:
+        task: The host's task; ``None`` if the call was made outside of one.
+    """
+    if task is None:
+        yield
+        return
+    mine = trio.lowlevel.current_task()
+    calls = _host.get().calls
+    calls[mine] = task
+    try:
+        yield
+    finally:
+        del calls[mine]
+
+
+def acting_task() -> ActingTask | None:
+    """Return the task that calls: the host's if there is one behind it, otherwise Trio's."""
+    host = _host.get()
+    try:
+        task = trio.lowlevel.current_task()
+    except RuntimeError:  # no Trio task runs: the host calls directly
+        return host.current()
+    return host.calls.get(task, task) if host.calls else task
+
+
+def is_alive(task: ActingTask) -> bool:
+    """Return whether the task has not ended."""
+    if isinstance(task, trio.lowlevel.Task):
+        nursery = task.parent_nursery
+        return nursery is None or task in nursery.child_tasks
+    return not task.done()

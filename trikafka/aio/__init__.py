@@ -61,16 +61,20 @@ from .admin import Admin
 from .consumer import Consumer
 from .opening import open_admin, open_consumer, open_producer
 from .producer import Ack, Producer, Transaction
-from .tasks import run_tasks
+from .streams import PartitionStream
+from .tasks import ensure_topics, process, run_tasks
 
 __all__ = [
     "Ack",
     "Admin",
     "Consumer",
+    "PartitionStream",
     "Producer",
     "Transaction",
+    "ensure_topics",
     "open_admin",
     "open_consumer",
     "open_producer",
+    "process",
     "run_tasks",
 ]

@@ -16,7 +16,7 @@ from collections.abc import (
     Sequence,
 )
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Generic, Self
 
 import trio
 
@@ -24,18 +24,12 @@ from .. import Consumer as _Consumer
 from .. import Record, RecordBatch, SubscriptionPattern, TopicPartition
 from ..interfaces import RebalanceListener
 from ..toolkit import check_timeout
+from ..types import Key, Value
 from .crossing import Client, cross, on_host
 from .guest import Guest
 from .methods import crossing, direct
-
-if TYPE_CHECKING:
-    import pyarrow
-
-#: Iteration over buffered records lets other tasks run this often (seconds).
-TURN = 0.001
-#: Chunks smaller than this (rows, on average) are joined: readers of columns pay for each chunk.
-_SMALL_CHUNK = 1024
-T = TypeVar("T")
+from .streams import PartitionStreams
+from .taking import TURN, ArrowBatches, taken
 
 
 # How a record reaches asyncio
@@ -49,26 +43,26 @@ T = TypeVar("T")
 #
 # So no record is ever in a future. A cancelled task has either taken its record in the step before,
 # or taken nothing.
-class Consumer(Client):
+class Consumer(Client, Generic[Key, Value]):
     """A Kafka consumer for asyncio; made by :func:`trikafka.aio.open_consumer`.
 
-    Iterate over it for records, or use :meth:`batches` or :meth:`arrow_batches`. One task at a time
-    may receive. Arguments and errors are those of :class:`trikafka.Consumer`. For a task a
-    partition use :func:`trikafka.aio.run_tasks`.
+    Iterate over it for records, or use :meth:`batches`, :meth:`arrow_batches` or
+    :meth:`partitions`. One task at a time may receive. Arguments and errors are those of
+    :class:`trikafka.Consumer`.
     """
 
-    _client: _Consumer
+    _client: _Consumer[Key, Value]
 
-    def __init__(self, guest: Guest, client: _Consumer) -> None:
+    def __init__(self, guest: Guest, client: _Consumer[Key, Value]) -> None:
         super().__init__(guest, client)
         self._due = 0.0  # the time of the next turn of other tasks
 
     # --- receiving ---
 
-    def __aiter__(self) -> AsyncIterator[Record]:
+    def __aiter__(self) -> AsyncIterator[Record[Key, Value]]:
         return self
 
-    async def __anext__(self) -> Record:
+    async def __anext__(self) -> Record[Key, Value]:
         self._check()
         if (now := time.perf_counter()) >= self._due:
             self._due = now + TURN
@@ -84,7 +78,7 @@ class Consumer(Client):
                 self._guest.wake()
                 return record
 
-    async def receive(self) -> Record:
+    async def receive(self) -> Record[Key, Value]:
         """Return the next record; wait until there is one.
 
         Rebalance listeners are called meanwhile. A record counts as processed when the next receive
@@ -97,7 +91,7 @@ class Consumer(Client):
         """
         return await self.__anext__()
 
-    async def receive_batch(self, timeout: float | None = None) -> RecordBatch:
+    async def receive_batch(self, timeout: float | None = None) -> RecordBatch[Key, Value]:
         """Return the next batch of one partition's records.
 
         Args:
@@ -120,27 +114,11 @@ class Consumer(Client):
             return await self._client.wait_receivable(left)
 
         try:
-            return await self._taken(self._client.receive_batch_nowait, wait)
+            return await taken(self, self._client.receive_batch_nowait, wait)
         except StopAsyncIteration:
             return RecordBatch.empty()
 
-    async def _taken(self, take: Callable[[], T], wait: Callable[[], Awaitable[bool]]) -> T:
-        """Take what is buffered; wait until something is.
-
-        Raises :exc:`StopAsyncIteration` if the wait returns False.
-        """
-        await asyncio.sleep(0)
-        while True:
-            self._check()
-            try:
-                return take()
-            except trio.WouldBlock:
-                if not await cross(self._guest, wait):
-                    raise StopAsyncIteration from None
-            finally:
-                self._guest.wake()
-
-    def batches(self, until: Mapping[TopicPartition, int] | None = None) -> Batches:
+    def batches(self, until: Mapping[TopicPartition, int] | None = None) -> Batches[Key, Value]:
         """Iterate over batches, endlessly or up to given offsets.
 
         As :meth:`trikafka.Consumer.batches`.
@@ -169,6 +147,25 @@ class Consumer(Client):
         self._check()
         self._client.arrow_batches(until, max_rows=max_rows, max_bytes=max_bytes)  # checks them
         return ArrowBatches(self.batches(until), max_rows, max_bytes)
+
+    def partitions(self) -> PartitionStreams[Key, Value]:
+        """Iterate over a :class:`PartitionStream` for each assigned partition.
+
+        A new stream comes whenever a partition is assigned. Run each one in a task of its own::
+
+            async with asyncio.TaskGroup() as tasks:
+                async for stream in consumer.partitions():
+                    tasks.create_task(handle(stream))
+
+        As :meth:`trikafka.Consumer.partitions`: go on iterating, because this task serves the
+        rebalances. A stream ends when its partition is revoked.
+
+        Raises:
+            trio.BusyResourceError: By the iteration, while another task receives or iterates over
+                partitions. Receives raise this while other tasks use streams.
+        """
+        self._check()
+        return PartitionStreams(self)
 
     # --- the group ---
 
@@ -225,58 +222,34 @@ class Consumer(Client):
     unsubscribe = crossing(_Consumer.unsubscribe)
 
 
-class Batches:
+class Batches(Generic[Key, Value]):
     """An async iterator of :class:`RecordBatch`; made by :meth:`Consumer.batches`.
 
     A loop may leave it at any time; no record is lost.
     """
 
-    def __init__(self, consumer: Consumer, until: Mapping[TopicPartition, int] | None) -> None:
+    def __init__(
+        self, consumer: Consumer[Key, Value], until: Mapping[TopicPartition, int] | None
+    ) -> None:
         self._consumer = consumer
         self._batches = consumer._client.batches(until)
 
-    def __aiter__(self) -> Batches:
+    def __aiter__(self) -> Self:
         return self
 
-    async def __anext__(self) -> RecordBatch:
+    async def __anext__(self) -> RecordBatch[Key, Value]:
         """Return the next batch; end the iteration when all is read."""
         batches = self._batches
-        return await self._consumer._taken(batches.receive_nowait, batches.wait_receivable)
+        return await taken(self._consumer, batches.receive_nowait, batches.wait_receivable)
 
-    async def _gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
+        """Return the next batch and what else is buffered, up to the given size."""
         batches = self._batches
-        return await self._consumer._taken(
-            partial(batches.gather_nowait, max_rows, max_bytes), batches.wait_receivable
+        return await taken(
+            self._consumer,
+            partial(batches.gather_nowait, max_rows, max_bytes),
+            batches.wait_receivable,
         )
-
-
-class ArrowBatches:
-    """An async iterator of :class:`pyarrow.Table`; made by :meth:`Consumer.arrow_batches`."""
-
-    def __init__(self, batches: Batches, max_rows: int, max_bytes: int) -> None:
-        self._batches = batches
-        self._max_rows = max_rows
-        self._max_bytes = max_bytes
-        self._loaded = False
-
-    def __aiter__(self) -> ArrowBatches:
-        return self
-
-    async def __anext__(self) -> pyarrow.Table:
-        """Return the next table: wait for records, then add what else is buffered."""
-        # pyarrow is loaded before records are taken, and no await follows that: nothing is lost.
-        if not self._loaded:
-            await asyncio.to_thread(RecordBatch.empty().to_arrow)
-            self._loaded = True
-        import pyarrow
-
-        chunks = [
-            batch.to_arrow()
-            for batch in await self._batches._gather(self._max_rows, self._max_bytes)
-        ]
-        table = pyarrow.Table.from_batches(chunks)
-        few = len(chunks) == 1 or table.num_rows >= _SMALL_CHUNK * len(chunks)
-        return table if few else table.combine_chunks()
 
 
 class _HostListener(RebalanceListener):

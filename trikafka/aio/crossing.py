@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar
 import trio
 
 from ..errors import ClientFailedError, ConfigurationError, IllegalStateError
-from ..toolkit import Caller, calling_for
+from ..toolkit import Caller, calling_for, calling_for_host
 from .guest import Guest, resolve
 
 T = TypeVar("T")
@@ -67,10 +67,11 @@ class Wait:
 class Call(Generic[T]):
     """One call of an async function on Trio's side."""
 
-    __slots__ = ("_caller", "_error", "_function", "_scope", "_value", "_wait")
+    __slots__ = ("_caller", "_error", "_function", "_scope", "_task", "_value", "_wait")
 
     def __init__(self, guest: Guest, function: Callable[[], Awaitable[T]]) -> None:
         self._caller = _caller.get()
+        self._task = asyncio.current_task()
         self._function = function
         self._scope = trio.CancelScope()
         self._wait = Wait(guest)
@@ -80,7 +81,8 @@ class Call(Generic[T]):
     async def run(self) -> None:
         """Make the call. In a Trio task."""
         try:
-            with self._scope, nullcontext() if self._caller is None else calling_for(self._caller):
+            inside = nullcontext() if self._caller is None else calling_for(self._caller)
+            with self._scope, inside, calling_for_host(self._task):
                 self._value.append(await self._function())
         except trio.Cancelled:  # of the guest, which ends
             raise

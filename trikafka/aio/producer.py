@@ -26,9 +26,8 @@ from .consumer import Consumer
 from .crossing import Client, cross
 from .guest import Guest, resolve
 from .methods import crossing, direct
+from .taking import TURN
 
-#: A loop over calls that have nothing to wait for lets other tasks run this often (seconds).
-TURN = 0.001
 Headers = Sequence[tuple[str, bytes | None]]
 T = TypeVar("T")
 
@@ -134,8 +133,8 @@ class Transaction:
 
     async def send_offsets(
         self,
-        offsets: Consumer | Mapping[TopicPartition, int | OffsetAndMetadata],
-        group: Consumer | GroupMetadata | None = None,
+        offsets: Consumer[Any, Any] | Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: Consumer[Any, Any] | GroupMetadata | None = None,
         *,
         timeout: float | None = None,
     ) -> None:

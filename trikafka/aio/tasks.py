@@ -1,4 +1,4 @@
-"""``run_tasks`` for asyncio: the run is Trio's, the handlers are asyncio's."""
+"""``run_tasks`` and ``process`` for asyncio: the run is Trio's, the handlers are asyncio's."""
 
 from __future__ import annotations
 
@@ -7,19 +7,31 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial, wraps
 from typing import Any, Literal, overload
 
-from .. import DeadLetter, NewTopic, Record, RecordBatch, RetryPolicy, TopicPartition
+from .. import (
+    DeadLetter,
+    NewTopic,
+    PartitionInfo,
+    Record,
+    RecordBatch,
+    RetryPolicy,
+    TopicPartition,
+)
+from .. import Transaction as _Transaction
+from .. import ensure_topics as _ensure_topics
+from .. import process as _process
 from .. import run_tasks as _run_tasks
 from ..errors import ConfigurationError
+from ..types import Key, Value
 from .consumer import Consumer
-from .crossing import cross, on_host
+from .crossing import Client, cross, on_host
 from .guest import Guest
-from .producer import Producer
+from .producer import Producer, Transaction
 
 
 @overload
 async def run_tasks(
-    consumer: Consumer,
-    handler: Callable[[Record], Awaitable[object]],
+    consumer: Consumer[Key, Value],
+    handler: Callable[[Record[Key, Value]], Awaitable[object]],
     *,
     batches: Literal[False] = False,
     concurrency: int = 1,
@@ -33,8 +45,8 @@ async def run_tasks(
 ) -> None: ...
 @overload
 async def run_tasks(
-    consumer: Consumer,
-    handler: Callable[[RecordBatch], Awaitable[object]],
+    consumer: Consumer[Key, Value],
+    handler: Callable[[RecordBatch[Key, Value]], Awaitable[object]],
     *,
     batches: Literal[True],
     producer: Producer | None = None,
@@ -46,8 +58,9 @@ async def run_tasks(
     task_timeout_ms: float = 300_000,
 ) -> None: ...
 async def run_tasks(
-    consumer: Consumer,
-    handler: Callable[[Record], Awaitable[object]] | Callable[[RecordBatch], Awaitable[object]],
+    consumer: Consumer[Any, Any],
+    handler: Callable[[Record[Any, Any]], Awaitable[object]]
+    | Callable[[RecordBatch[Any, Any]], Awaitable[object]],
     *,
     batches: bool = False,
     concurrency: int = 1,
@@ -88,14 +101,9 @@ async def run_tasks(
     When cancelled, the handlers are cancelled, what is done is committed within a second, and then
     ``CancelledError`` is raised.
     """
-    if not isinstance(consumer, Consumer):
-        raise ConfigurationError(
-            f"run_tasks() of trikafka.aio needs a consumer of trikafka.aio, not {consumer!r}"
-        )
-    if producer is not None and not isinstance(producer, Producer):
-        raise ConfigurationError(
-            f"run_tasks() of trikafka.aio needs a producer of trikafka.aio, not {producer!r}"
-        )
+    _check("run_tasks", consumer, Consumer)
+    if producer is not None:
+        _check("run_tasks", producer, Producer)
     consumer._check()
     guest, run = consumer._guest, _run_tasks
     settings: dict[str, Any] = {
@@ -111,6 +119,93 @@ async def run_tasks(
     }
     call: Any = partial(run, consumer._client, _bridged(guest, "handler", handler), **settings)
     await cross(guest, call)
+
+
+async def process(
+    consumer: Consumer[Key, Value],
+    producer: Producer,
+    handler: Callable[[RecordBatch[Key, Value], Transaction], Awaitable[object]],
+    *,
+    max_records: int = 100_000,
+    commit_interval: float = 0.1,
+    task_timeout_ms: float = 300_000,
+) -> None:
+    """Process batches exactly once: ``await handler(batch, txn)`` for each, until cancelled.
+
+    As :func:`trikafka.process`: the same promises, arguments and errors. Each call of ``handler``
+    is a task of asyncio, in a copy of the caller's context.
+
+    Args:
+        consumer: An open consumer.
+        producer: An open producer with a ``transactional_id``.
+        handler: An async function of a :class:`RecordBatch` and the open :class:`Transaction`. It
+            must not end the transaction.
+        max_records: Records in a transaction, at least 1.
+        commit_interval: Seconds in which a transaction takes further batches.
+        task_timeout_ms: The limit without a commit, in milliseconds.
+
+    Raises:
+        ConfigurationError: A wrong argument or setting, before any I/O.
+        Exception: As :func:`trikafka.process`.
+
+    When cancelled, the handler is cancelled, the transaction is aborted, and then
+    ``CancelledError`` is raised.
+    """
+    _check("process", consumer, Consumer)
+    _check("process", producer, Producer)
+    consumer._check()
+    guest = consumer._guest
+
+    def call(function: Any) -> Any:
+        @wraps(function)
+        async def bridged(batch: RecordBatch[Key, Value], txn: _Transaction) -> object:
+            lent = Transaction(producer, txn)
+            return await on_host(guest, "handler", function, batch, lent)
+
+        return bridged
+
+    settings: dict[str, Any] = {
+        "max_records": max_records,
+        "commit_interval": commit_interval,
+        "task_timeout_ms": task_timeout_ms,
+    }
+    bridged = call(handler) if callable(handler) else handler
+    await cross(guest, partial(_process, consumer._client, producer._client, bridged, **settings))
+
+
+async def ensure_topics(
+    consumer: Consumer[Any, Any], topics: Mapping[str, NewTopic], *, timeout: float | None = None
+) -> dict[str, list[PartitionInfo]]:
+    """Create missing topics and check existing ones, as :func:`trikafka.ensure_topics`.
+
+    Args:
+        consumer: An open consumer, whose settings and subscription are used.
+        topics: A :class:`NewTopic` for each name.
+        timeout: Seconds (default: half of ``max_poll_interval_ms``).
+
+    Returns:
+        The partitions of each topic, the subscribed ones included.
+
+    Raises:
+        TopicsNotReadyError: A topic is missing when the time is up, or an existing topic differs.
+        TrikafkaError: As :func:`trikafka.ensure_topics`.
+
+    When cancelled, topics that were created stay.
+    """
+    _check("ensure_topics", consumer, Consumer)
+    consumer._check()
+    return await cross(
+        consumer._guest, partial(_ensure_topics, consumer._client, topics, timeout=timeout)
+    )
+
+
+def _check(call: str, client: object, kind: type[Client]) -> None:
+    """Raise :exc:`ConfigurationError` unless this is an open client of trikafka.aio."""
+    if not isinstance(client, kind):
+        raise ConfigurationError(
+            f"{call}() of trikafka.aio needs a {kind.__name__.lower()} of trikafka.aio, not "
+            f"{client!r}"
+        )
 
 
 def _bridged(guest: Guest, what: str, function: Any) -> Any:

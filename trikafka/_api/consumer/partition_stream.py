@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 
 import trio
 
+from ..._net.callers import ActingTask, acting_task, is_alive
 from ..._net.reminders import REMINDER, Reminder
 from ..._state.consumer.assignment import AssignedPartition
 from ..._state.consumer.progress import Cursor
@@ -88,7 +89,7 @@ class PartitionStream(Generic[Key, Value]):
         self._cursor: Cursor | None = None
         # When the handler last asked for more, or let other tasks run.
         self._last_seen = trio.current_time()
-        self._task: trio.lowlevel.Task | None = None  # the task that received last
+        self._task: ActingTask | None = None  # the task that received last
         self._busy = self._entered = self._left = False
         self._behind = False  # an earlier task still handles records of the partition
         self._warned = Reminder()
@@ -182,8 +183,20 @@ class PartitionStream(Generic[Key, Value]):
             self._core.poll_timer.check_session(self._last_seen)
             if cursor.live:
                 return cursor.take()
+        return self._begin_records(self._next_nowait())
+
+    def receive_batch_nowait(self) -> RecordBatch[Key, Value]:
+        """Return the next batch if one is buffered, of at most ``max_poll_records``.
+
+        Raises as :meth:`receive_nowait`.
+        """
+        batch: RecordBatch[Any, Any] = self._next_nowait()
+        return self._reader.deliver(batch, self._streams.max_poll_records)
+
+    def _next_nowait(self) -> RecordBatch[Any, Any]:
+        """Return the next buffered batch; the caller delivers it in the same step."""
         self._came_back()
-        self._task = trio.lowlevel.current_task()
+        self._task = acting_task()
         self._streams.check()
         if self.ended:
             raise trio.EndOfChannel
@@ -192,9 +205,28 @@ class PartitionStream(Generic[Key, Value]):
             raise error
         while self._core.buffer.has(self._assigned):
             if (batch := self._reader.next_batch_nowait()) is not None:
-                return self._begin_records(batch)
+                return batch
         self._core.buffer.ask(self._assigned, waits=False)
         raise trio.WouldBlock
+
+    async def wait_receivable(self) -> bool:
+        """Wait until :meth:`receive_nowait` has something to return; deliver nothing.
+
+        The records of the receive before it count as processed.
+
+        Returns:
+            False once the stream has ended.
+
+        Raises:
+            TrikafkaError: As :meth:`receive`.
+
+        When cancelled, no record is lost.
+        """
+        batch = await self._next()
+        if batch is None:
+            return False
+        self._core.buffer.put_back(self._assigned, batch)  # decoded, and the first to be delivered
+        return True
 
     def _begin_records(self, batch: RecordBatch) -> AnyRecord:
         self._cursor = cursor = self._reader.begin_records(batch)
@@ -260,6 +292,20 @@ class PartitionStream(Generic[Key, Value]):
             self._busy = False
         return batches
 
+    def _gather_nowait(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
+        """Return what is buffered, up to the given size. Raises as :meth:`receive_nowait`."""
+        batches: list[RecordBatch[Any, Any]] = [self.receive_batch_nowait()]
+        rows, size = len(batches[0]), batches[0].nbytes
+        while rows < max_rows and size < max_bytes and self._core.buffer.has(self._assigned):
+            try:
+                further = self._reader.next_batch_nowait()
+            except (CorruptRecordError, PluginError):  # the next receive raises it
+                break
+            if further is not None:
+                batches.append(self._reader.deliver(further, self._streams.max_poll_records))
+                rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
+        return batches
+
     # --- leaving, commits ---
 
     async def commit(
@@ -295,7 +341,7 @@ class PartitionStream(Generic[Key, Value]):
 
     async def __aenter__(self) -> Self:
         self._entered = True
-        self._task = trio.lowlevel.current_task()
+        self._task = acting_task()
         return self
 
     async def __aexit__(
@@ -373,15 +419,12 @@ class PartitionStream(Generic[Key, Value]):
     @property
     def _attended(self) -> bool:
         """True while a task that received from the stream lives."""
-        if self._task is None:
-            return False
-        nursery = self._task.parent_nursery
-        return nursery is None or self._task in nursery.child_tasks
+        return self._task is not None and is_alive(self._task)
 
     @property
     def _attended_elsewhere(self) -> bool:
         """True while a task other than this one uses the stream."""
-        return self._attended and self._task is not trio.lowlevel.current_task()
+        return self._attended and self._task is not acting_task()
 
     @property
     def _in_use(self) -> bool:
@@ -394,7 +437,7 @@ class PartitionStream(Generic[Key, Value]):
 
     def _do_not_await_me(self) -> None:
         """Exclude this task as the stream's handler, until it asks for more."""
-        if self._task is trio.lowlevel.current_task():
+        if self._task is acting_task():
             self._task = None
 
     @property
@@ -467,7 +510,7 @@ class PartitionStream(Generic[Key, Value]):
 
         If this task was the stream's handler, its records count as processed.
         """
-        if self._task is trio.lowlevel.current_task():
+        if self._task is acting_task():
             self._came_back()
         self._end()
 
@@ -522,7 +565,7 @@ class PartitionStream(Generic[Key, Value]):
         The caller delivers it in the same step.
         """
         self._came_back()
-        self._task = trio.lowlevel.current_task()
+        self._task = acting_task()
         streams, core, assigned = self._streams, self._core, self._assigned
         if core.buffer.has(assigned) or self.ended:
             await trio.lowlevel.checkpoint()
@@ -583,3 +626,10 @@ class StreamBatches(Generic[Key, Value]):
         if not batches:
             raise StopAsyncIteration
         return batches
+
+    def gather_nowait(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
+        """Return what is buffered, up to the given size.
+
+        Raises as :meth:`PartitionStream.receive_nowait`.
+        """
+        return self._stream._gather_nowait(max_rows, max_bytes)

@@ -23,6 +23,7 @@ decide which task reads when.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -202,7 +203,7 @@ class PartitionReader:
             return await self.next_batch()
         return None
 
-    def deliver(self, batch: RecordBatch, most: int | None) -> RecordBatch:
+    def deliver(self, batch: RecordBatch[Any, Any], most: int | None) -> RecordBatch[Any, Any]:
         """Deliver a batch, or its first ``most`` records; the rest returns to the buffer."""
         if most is not None and len(batch) > most:
             self._buffer.put_back(self.partition, batch[most:])
