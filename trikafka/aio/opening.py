@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
@@ -18,6 +18,7 @@ from .. import open_consumer as _open_consumer
 from .. import open_producer as _open_producer
 from ..config.typed import AdminSettings, ConsumerSettings, ProducerSettings
 from ..errors import ClientFailedError, IllegalStateError
+from ..toolkit import calling_for_host
 from .admin import Admin
 from .consumer import Consumer
 from .crossing import Client, Wait, on_host
@@ -40,6 +41,7 @@ class _Host:
         self._scope = trio.CancelScope()
         self._leave = trio.Event()
         self._body_error: Exception | None = None
+        self._leaver: asyncio.Task[Any] | None = None
         self.client: Any = None
         self.error: BaseException | None = None
         self.opened = Wait(guest)
@@ -49,10 +51,13 @@ class _Host:
     async def run(self) -> None:
         """Open the client, wait for the end of the body, and close the client."""
         try:
-            with self._scope:
+            with self._scope, ExitStack() as calls:
                 async with self._open_client() as self.client:
                     self.opened.finish()
-                    await self._leave.wait()
+                    try:
+                        await self._leave.wait()
+                    finally:  # the end of the block is a call of the task that leaves it
+                        calls.enter_context(calling_for_host(self._leaver))
                     if self._body_error is not None:
                         raise self._body_error
         except trio.Cancelled:  # of the guest
@@ -67,6 +72,7 @@ class _Host:
 
     def leave(self, error: BaseException | None) -> None:
         """End the client's body as the body of the block has ended."""
+        self._leaver = asyncio.current_task()
         if error is None or isinstance(error, Exception):
             self._body_error = error
             self._leave.set()
