@@ -11,10 +11,10 @@ ROOT = Path(__file__).parent.parent
 #: Lines that end in ``# wrong`` must be found, by the name that stands there, and no others.
 PROGRAM = """
 from dataclasses import dataclass
-from typing import Unpack
+from typing import Any, Unpack
 
 import trikafka
-from trikafka import ConsumerSettings
+from trikafka import ConsumerSettings, aio
 
 
 def decode(raw: bytes) -> str:
@@ -68,6 +68,63 @@ async def generic(client: trikafka.ClientSettings, plain: trikafka.BytesConsumer
     async with trikafka.open_consumer(**trikafka.from_properties({}), isolation_level="read_committed") as unknown:
         print((await unknown.receive()).value.anything)
         unknown.undefined()  # wrong
+
+
+async def look_up(raw: bytes) -> str:
+    return raw.decode()
+
+
+class Registry:
+    async def deserialize(self, topic: str, headers: trikafka.Headers, data: bytes) -> Order:
+        return Order(int(data))
+
+
+async def asynchronous(plain: trikafka.BytesConsumerSettings, given: dict[str, Any]) -> None:
+    async with trikafka.open_consumer(**plain, key_deserializer=look_up, value_deserializer=Registry()) as both:
+        record = await both.receive()
+        print(record.key.upper(), record.value.number)
+        record.value.decode()  # wrong
+        await trikafka.run_tasks(both, of_orders)
+        await trikafka.run_tasks(both, of_bytes)  # wrong
+    async with trikafka.open_consumer(**plain, value_deserializer=look_up) as text:
+        print((await text.receive()).value.upper(), (await text.receive()).key or b"")
+        (await text.receive()).key.upper()  # wrong
+    async with trikafka.open_consumer(**plain, key_deserializer=look_up, value_deserializer=Orders()) as mixed:
+        print((await mixed.receive()).key.upper(), (await mixed.receive()).value.number)
+    async with trikafka.open_consumer(**plain, key_deserializer=decode, value_deserializer=look_up) as mixed_too:
+        print((await mixed_too.receive()).key.upper(), (await mixed_too.receive()).value.upper())
+    async with trikafka.open_consumer("orders", isolation_level="read_committed", **given) as unknown:
+        print((await unknown.receive()).value)
+        unknown.undefined()  # wrong
+
+
+async def in_asyncio(plain: trikafka.BytesConsumerSettings, given: dict[str, Any], producer: aio.Producer) -> None:
+    async def of_transaction(batch: trikafka.RecordBatch[str, Order], txn: aio.Transaction) -> None:
+        await producer.send("out", batch[0].key.encode())
+        await txn.send_offsets({})
+
+    async with aio.open_consumer("orders", **plain, key_deserializer=look_up, value_deserializer=Registry()) as both:
+        print((await both.receive()).key.upper(), (await both.receive_batch())[0].value.number)
+        async for record in both:
+            print(record.value.number)
+        async for batch in both.batches():
+            print(batch[0].value.number)
+        async for stream in both.partitions():
+            async for one in stream:
+                print(one.value.number, (await stream.receive()).key.upper())
+            async for part in stream.batches():
+                print(part[0].value.number)
+        await aio.run_tasks(both, of_orders)
+        await aio.run_tasks(both, of_bytes)  # wrong
+        await aio.process(both, producer, of_transaction)
+        await trikafka.run_tasks(both, of_orders)  # wrong
+    async with aio.open_consumer("orders", isolation_level="read_committed", **given) as unknown:
+        print((await unknown.receive()).value)
+        unknown.undefined()  # wrong
+    async with aio.open_consumer(**plain, value_deserializer=decode) as text:
+        print((await text.receive()).value.upper())
+        (await text.receive()).value.decode()  # wrong
+    aio.open_consumer(bootstrap_server="localhost:9092")  # wrong
 
 
 async def right(**more: Unpack[ConsumerSettings]) -> None:
@@ -126,4 +183,5 @@ def test_mypy_finds_exactly_the_wrong_settings(tmp_path: Path) -> None:
     """
     found, said = checked(tmp_path, "mypy", "--strict")
     assert found == WRONG, said
-    assert 'Unexpected keyword argument "bootstrap_server" for "open_consumer"' in said
+    assert 'Unexpected keyword argument "bootstrap_server" for overloaded function' in said
+    assert 'did you mean "bootstrap_servers"' in said

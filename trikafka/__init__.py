@@ -161,6 +161,7 @@ _HOMES = {
         "DetachedTransaction",
         "GroupDescription",
         "GroupMembership",
+        "AsyncDeserializer",
         "Deserializer",
         "GroupMetadata",
         "Headers",

@@ -120,6 +120,7 @@ from .tasks.handling import RetryPolicy
 from .tasks.processing import process
 from .tasks.run_tasks import ensure_topics, run_tasks
 from .types import (
+    AsyncDeserializer,
     BatchEvent,
     BrokerLatency,
     BrokerThrottle,
@@ -161,6 +162,7 @@ __all__ = [
     "ArrowAck",
     "ArrowDelivery",
     "ArrowDeliveryError",
+    "AsyncDeserializer",
     "AuthenticationError",
     "AuthorizationError",
     "BatchEvent",

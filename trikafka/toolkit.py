@@ -7,7 +7,7 @@ public methods and these tools, and nothing else of trikafka.
 from ._api.client.opens import opens
 from ._api.client.option_parsing import check_client, shown
 from ._checksum import crc32c
-from ._net.callers import Caller, calling_for, calling_for_host, set_host
+from ._net.callers import Caller, Host, calling_for, calling_for_host, set_host
 from ._net.deadlines import check_timeout
 from ._net.gather import with_background
 from ._net.interrupts import interrupts_unwrapped
@@ -16,6 +16,7 @@ from .errors.groups import decisive, with_others
 
 __all__ = [
     "Caller",
+    "Host",
     "Retry",
     "backoff",
     "calling_for",

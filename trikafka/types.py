@@ -491,5 +491,21 @@ class Deserializer(Protocol[Value]):
         ...
 
 
+@runtime_checkable
+class AsyncDeserializer(Protocol[Value]):
+    """A :class:`Deserializer` that waits for something, such as a schema that is looked up.
+
+    The receive awaits it before the record is delivered.
+    """
+
+    async def deserialize(self, topic: str, headers: Headers, data: bytes) -> Value:
+        """Return the key or value for its bytes.
+
+        What is raised here becomes a :exc:`DeserializationError` of that record. When the receive
+        is cancelled, this call is cancelled, too, and made again by the next receive.
+        """
+        ...
+
+
 #: A record with keys and values of any type.
 AnyRecord: TypeAlias = Record[Any, Any]

@@ -10,7 +10,7 @@ counts as the stream's reader is the task of asyncio, as long as that lives.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, TypeAlias
 
@@ -79,26 +79,56 @@ def caller_of(task: trio.lowlevel.Task) -> trio.lowlevel.Task | None:
     return None if caller is None else caller.task
 
 
-class _Host:
-    """The program outside of Trio, if Trio is a guest."""
+class Host(Protocol):
+    """The program outside of Trio whose guest Trio is."""
+
+    def current_task(self) -> HostTask | None:
+        """Return the task that runs there now."""
+
+    async def run(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Call an async function there; called in a Trio task, which waits for its end."""
+
+    async def let_others_run(self) -> None:
+        """Let other tasks run; called there."""
+
+
+class _NoHost:
+    """Trio alone: everything runs where it is called."""
+
+    def current_task(self) -> HostTask | None:
+        return None
+
+    async def run(self, function: Callable[[], Awaitable[None]]) -> None:
+        await function()
+
+    async def let_others_run(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+class _Hosting:
+    """The host of one Trio run."""
 
     def __init__(self) -> None:
-        #: Returns the task that runs there now.
-        self.current: Callable[[], HostTask | None] = lambda: None
+        self.host: Host = _NoHost()
         #: The host's tasks, by the Trio tasks that make their calls.
         self.calls: dict[trio.lowlevel.Task, HostTask] = {}
 
 
-_host = RunLocal("trikafka_host", _Host)
+_hosting = RunLocal("trikafka_host", _Hosting)
 
 
-def set_host(current: Callable[[], HostTask | None]) -> None:
-    """Set the function that returns the running task of the host.
+def set_host(host: Host) -> None:
+    """Set the program whose guest this Trio run is.
 
     Args:
-        current: Called where no Trio task runs: the host has called a client directly.
+        host: It runs the user's functions, and its tasks call the clients.
     """
-    _host.get().current = current
+    _hosting.get().host = host
+
+
+def host_of_this_run() -> Host:
+    """Return the program in which the user's functions run; without another one, Trio itself."""
+    return _hosting.get().host
 
 
 @contextmanager
@@ -112,7 +142,7 @@ def calling_for_host(task: HostTask | None) -> Iterator[None]:
         yield
         return
     mine = trio.lowlevel.current_task()
-    calls = _host.get().calls
+    calls = _hosting.get().calls
     calls[mine] = task
     try:
         yield
@@ -122,12 +152,12 @@ def calling_for_host(task: HostTask | None) -> Iterator[None]:
 
 def acting_task() -> ActingTask | None:
     """Return the task that calls: the host's if there is one behind it, otherwise Trio's."""
-    host = _host.get()
+    hosting = _hosting.get()
     try:
         task = trio.lowlevel.current_task()
     except RuntimeError:  # no Trio task runs: the host calls directly
-        return host.current()
-    return host.calls.get(task, task) if host.calls else task
+        return hosting.host.current_task()
+    return hosting.calls.get(task, task) if hosting.calls else task
 
 
 def is_alive(task: ActingTask) -> bool:

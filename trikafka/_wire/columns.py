@@ -208,6 +208,15 @@ class RecordBatch(Sequence[Record[Key, Value]], Generic[Key, Value]):
         """
         return self
 
+    async def deserialized_again(self) -> RecordBatch[Key, Value]:
+        """Return the same records, with an async deserializer that failed called again.
+
+        The consumer calls async deserializers when it receives the batch, and a record whose
+        deserializer failed raises the same error each time that it is read. Plain ones are called
+        when a record is read, so a batch of theirs is returned as it is.
+        """
+        return self
+
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Return the records as a ``pyarrow.RecordBatch``.
 

@@ -165,7 +165,7 @@ class Consumer(Client, Generic[Key, Value]):
                 partitions. Receives raise this while other tasks use streams.
         """
         self._check()
-        return PartitionStreams(self)
+        return PartitionStreams(self, self._client.partitions())
 
     # --- the group ---
 
@@ -248,7 +248,7 @@ class Batches(Generic[Key, Value]):
         return await taken(
             self._consumer,
             partial(batches.gather_nowait, max_rows, max_bytes),
-            batches.wait_receivable,
+            partial(batches.wait_receivable, raw=True),
         )
 
 

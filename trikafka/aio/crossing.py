@@ -198,6 +198,28 @@ async def on_host(
     )
 
 
+class AsyncioHost:
+    """The asyncio program of a guest: trikafka calls the user's functions in it.
+
+    See :func:`trikafka.toolkit.set_host`.
+    """
+
+    def __init__(self, guest: Guest) -> None:
+        self._guest = guest
+
+    def current_task(self) -> asyncio.Task[Any] | None:
+        """Return asyncio's running task."""
+        return asyncio.current_task()
+
+    async def run(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Call a function that calls async deserializers."""
+        await on_host(self._guest, "an async deserializer", function)
+
+    async def let_others_run(self) -> None:
+        """Let other tasks of asyncio run."""
+        await asyncio.sleep(0)
+
+
 async def _called(what: str, function: Callable[..., object], arguments: tuple[object, ...]) -> Any:
     result = function(*arguments)
     if not inspect.isawaitable(result):

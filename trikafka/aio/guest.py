@@ -22,7 +22,6 @@ from typing import Any, Protocol
 import trio
 
 from ..errors import IllegalStateError
-from ..toolkit import set_host
 
 _log = logging.getLogger("trikafka.aio")
 #: Seconds within which clients whose loop was closed leave their groups.
@@ -65,7 +64,6 @@ class Guest:
     # --- the run ---
 
     async def _main(self) -> None:
-        set_host(asyncio.current_task)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             self._notify()

@@ -5,23 +5,24 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
 from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
 
 import trio
 
 from .. import open_admin as _open_admin
 from .. import open_consumer as _open_consumer
 from .. import open_producer as _open_producer
-from ..config.typed import AdminSettings, ConsumerSettings, ProducerSettings
+from ..config.typed import AdminSettings, BytesConsumerSettings, ProducerSettings
 from ..errors import ClientFailedError, IllegalStateError
-from ..toolkit import calling_for_host
+from ..toolkit import calling_for_host, set_host
+from ..types import AsyncDeserializer, Deserializer, Key, Value
 from .admin import Admin
 from .consumer import Consumer
-from .crossing import Client, Wait, on_host
+from .crossing import AsyncioHost, Client, Wait, on_host
 from .guest import Guest, acquire
 from .producer import Producer
 
@@ -50,6 +51,7 @@ class _Host:
 
     async def run(self) -> None:
         """Open the client, wait for the end of the body, and close the client."""
+        set_host(AsyncioHost(self._guest))
         try:
             with self._scope, ExitStack() as calls:
                 async with self._open_client() as self.client:
@@ -205,7 +207,40 @@ def _check_asyncio(call: str) -> None:
         )
 
 
-def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> Opening[Consumer]:
+@overload
+def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
+    value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
+    **settings: Unpack[BytesConsumerSettings],
+) -> Opening[Consumer[Key, Value]]: ...
+@overload
+def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
+    value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
+    **settings: Unpack[BytesConsumerSettings],
+) -> Opening[Consumer[Key, Value]]: ...
+@overload
+def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
+    value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
+    **settings: Unpack[BytesConsumerSettings],
+) -> Opening[Consumer[Key, Value]]: ...
+@overload
+def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
+    value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
+    **settings: Unpack[BytesConsumerSettings],
+) -> Opening[Consumer[Key, Value]]: ...
+def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
+    value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
+    **settings: Unpack[BytesConsumerSettings],
+) -> Opening[Consumer[Any, Any]]:
     """Open a consumer; subscribe it to ``topics`` if any are given.
 
     Use it with ``async with``. Arguments, errors and the end of the block are those of
@@ -213,7 +248,9 @@ def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> Opening
 
     Args:
         topics: Names of topics; they need a ``group_id``.
-        settings: Those of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
+        key_deserializer: As of :func:`trikafka.open_consumer`. An async one runs in asyncio.
+        value_deserializer: The same for values.
+        settings: The others of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
             or ``sasl_credentials`` runs in asyncio.
 
     Raises:
@@ -222,11 +259,17 @@ def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> Opening
 
     When the block is cancelled, the consumer still leaves its group, within a second.
     """
-    return Opening(
-        "open_consumer",
-        Consumer,
-        lambda guest: _open_consumer(*topics, **_bridged(guest, settings)),
-    )
+    given: dict[str, Any] = {
+        **settings,
+        "key_deserializer": key_deserializer,
+        "value_deserializer": value_deserializer,
+    }
+
+    def make(guest: Guest) -> Any:
+        return _open_consumer(*topics, **_bridged(guest, given))
+
+    face: type[Consumer[Any, Any]] = Consumer
+    return Opening("open_consumer", face, make)
 
 
 def open_producer(**settings: Unpack[ProducerSettings]) -> Opening[Producer]:

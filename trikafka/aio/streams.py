@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self
+from typing import Any, Generic, Self
 
 import trio
 
@@ -19,16 +19,15 @@ from .crossing import Client, cross
 from .methods import crossing, direct
 from .taking import TURN, ArrowBatches, taken
 
-if TYPE_CHECKING:
-    from .consumer import Consumer
-
 
 class PartitionStreams(Generic[Key, Value]):
     """An async iterator of :class:`PartitionStream` s; made by :meth:`Consumer.partitions`."""
 
-    def __init__(self, consumer: Consumer[Key, Value]) -> None:
+    def __init__(
+        self, consumer: Client, streams: AsyncIterator[_PartitionStream[Key, Value]]
+    ) -> None:
         self._consumer = consumer
-        self._streams = consumer._client.partitions()
+        self._streams = streams
         # A cancellation may meet the answer. The stream is then kept for the next call: Trio's side
         # has yielded it, and does not yield it again.
         self._found: deque[_PartitionStream[Key, Value]] = deque()
@@ -65,9 +64,7 @@ class PartitionStream(Client, Generic[Key, Value]):
 
     _client: _PartitionStream[Key, Value]
 
-    def __init__(
-        self, consumer: Consumer[Key, Value], stream: _PartitionStream[Key, Value]
-    ) -> None:
+    def __init__(self, consumer: Client, stream: _PartitionStream[Key, Value]) -> None:
         super().__init__(consumer._guest, stream)
         self._consumer = consumer
         self._due = 0.0  # the time of the next turn of other tasks
@@ -211,5 +208,5 @@ class StreamBatches(Generic[Key, Value]):
         return await taken(
             stream,
             partial(stream._client.batches().gather_nowait, max_rows, max_bytes),
-            stream._client.wait_receivable,
+            partial(stream._client.wait_receivable, raw=True),
         )

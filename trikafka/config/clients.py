@@ -273,12 +273,13 @@ class ConsumerConfig(ClientConfig):
     )
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a plain function from a key's bytes to the record's key, or a Deserializer; None: bytes",
+        "a function from a key's bytes to the record's key, plain or async, or a Deserializer; "
+        "None: bytes",
     )
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a plain function from a value's bytes to the record's value, or a Deserializer; None: "
-        "bytes",
+        "a function from a value's bytes to the record's value, plain or async, or a "
+        "Deserializer; None: bytes",
     )
     check_crcs: bool = setting(True, "check the checksum of every record batch")
     fetch_min_bytes: int = setting(1, "the bytes that a fetch waits for", least=0, most=INT32)
@@ -381,10 +382,6 @@ class ConsumerConfig(ClientConfig):
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be below"
                 f" session_timeout_ms ({self.session_timeout_ms:g})"
             )
-        for name in ("key_deserializer", "value_deserializer"):
-            given = getattr(self, name)
-            if inspect.iscoroutinefunction(getattr(given, "deserialize", given)):
-                raise ConfigurationError(f"{name} must be a plain function (def), not an async one")
         self._check_group()
         self._check_assignors()
 

@@ -100,21 +100,34 @@ class FailureAction(Enum):
 class RecordAttempt:
     """A record, or a batch, with the state of its attempts.
 
-    Only :meth:`Handling.classify_failure` writes ``attempts``, ``dead`` and ``letters``.
+    Only :class:`Handling` writes to it.
     """
 
-    __slots__ = ("attempts", "dead", "item", "letters", "raw", "shortened")
+    __slots__ = ("attempts", "batch", "begun", "dead", "letters", "raw", "shortened")
 
-    def __init__(
-        self, raw: Record | RecordBatch, item: Callable[[], Record | RecordBatch] | None = None
-    ) -> None:
+    def __init__(self, raw: Record | RecordBatch, batch: RecordBatch | None = None) -> None:
         self.raw = raw  # with the bytes as they were written
-        self.item = item  # makes the handler's argument
+        self.batch = batch  # that deserializes the record
+        self.begun = False  # there was an attempt
         self.attempts = 0  # failed ones
         self.dead: Exception | None = None  # why the record goes to the dead-letter topic
         self.letters: list[Letter] = []  # the records for the dead-letter topic
         # A letter was refused since the last judgement, and has been shortened.
         self.shortened = False
+
+    @property
+    def argument(self) -> Record | RecordBatch:
+        """The handler's argument. Raises :exc:`DeserializationError`."""
+        if self.batch is None or isinstance(self.raw, RecordBatch):
+            return self.raw
+        return self.batch.deserialize(self.raw)
+
+    async def deserialize_again(self) -> None:
+        """Call an async deserializer that has failed again."""
+        if isinstance(self.raw, RecordBatch):
+            self.raw = await self.raw.deserialized_again()
+        elif self.batch is not None:
+            self.batch = await self.batch.deserialized_again()
 
     @property
     def offset(self) -> int:
@@ -166,7 +179,7 @@ class Handling:
             # Such a record must not move the partition's position.
             return (RecordAttempt(batch.detached()),)
         if (raw := batch.raw) is not batch:
-            return (RecordAttempt(each, partial(batch.deserialize, each)) for each in raw)
+            return (RecordAttempt(each, batch) for each in raw)
         return map(RecordAttempt, batch)
 
     async def attempt(self, work: RecordAttempt) -> None:
@@ -180,7 +193,10 @@ class Handling:
         await seen_through(f"the handler of {_where(work)}", partial(self._call, work))
 
     async def _call(self, work: RecordAttempt) -> None:
-        called = self._handler(work.raw if work.item is None else work.item())
+        if work.begun:
+            await work.deserialize_again()
+        work.begun = True
+        called = self._handler(work.argument)
         await awaitable("handler", self._handler, called)
 
     def classify_failure(

@@ -65,13 +65,18 @@ class Batches(Generic[Key, Value]):
             raise StopAsyncIteration
         return batch
 
-    async def wait_receivable(self) -> bool:
+    async def wait_receivable(self, *, raw: bool = False) -> bool:
         """Wait until :meth:`receive_nowait` has something to return; deliver nothing.
 
-        Returns False once all is read.
+        Args:
+            raw: Wait for :meth:`gather_nowait`: only the bytes are needed, so async deserializers
+                are not called.
+
+        Returns:
+            False once all is read.
         """
         stop = None if self._until is None else self._reached
-        return await self._receiver.wait(None, self._until, stop)
+        return await self._receiver.wait(None, self._until, stop, raw=raw)
 
     def receive_nowait(self) -> RecordBatch[Any, Any]:
         """Return the next batch if one is buffered. Raises :exc:`trio.WouldBlock` otherwise."""

@@ -6,30 +6,64 @@ seeks past it. A batch that was delivered whole has already moved the position b
 error in it moves the position back to the record. Arrow tables hold the bytes.
 """
 
+# Async deserializers
+# -------------------
+#
+# Where a function is async is decided when the consumer opens. Then the receive itself calls it,
+# before anything is delivered (:class:`AwaitedBatch`), for two reasons: iterating over a batch
+# cannot wait, and a cancelled receive must not lose the record whose function was under way.
+#
+# What has returned is kept with the fetch. So a receive that is cancelled again and again makes
+# progress record by record, and only the function that was cut is called again.
+#
+# Functions are called one after the other, in the order of the records. A receive delivers what it
+# has after ``_SOON``, and ends at a record that failed: the next ones may wait for the same server
+# that did not answer. A failed function is called again when its record is received again, since
+# its error may have been the server's, not the record's.
+
 from __future__ import annotations
 
+import inspect
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
+import trio
+
+from ..._net.callers import Host, host_of_this_run
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig
 from ...errors import DeserializationError
-from ...types import Deserializer, Record
+from ...errors.copies import again
+from ...types import AsyncDeserializer, Deserializer, Record
+from .turns import TURN
 
 _CHUNK = 128
+#: A receive delivers what async deserializers have returned after so long (seconds).
+_SOON = 0.01
 
 
-Given = Callable[[bytes], Any] | Deserializer[Any] | None
+Given = Callable[[bytes], Any] | Deserializer[Any] | AsyncDeserializer[Any] | None
+
+
+class _Function(NamedTuple):
+    """One deserializer: the function to call, and how."""
+
+    call: Callable[..., Any]
+    of_record: bool  # it takes topic and headers, too
+    is_async: bool
 
 
 class Deserializers:
     """The user's functions, and objects that see the record's topic and headers."""
 
-    __slots__ = ("_key", "_value")
+    __slots__ = ("_key", "_value", "is_async")
 
     def __init__(self, key: Given, value: Given) -> None:
-        self._key = _of_record(key)
-        self._value = _of_record(value)
+        self._key = _function(key)
+        self._value = _function(value)
+        #: True if a receive has to await one of them.
+        self.is_async = any(each is not None and each.is_async for each in (self._key, self._value))
 
     @classmethod
     def of(cls, config: ConsumerConfig) -> Deserializers | None:
@@ -37,6 +71,10 @@ class Deserializers:
         if config.key_deserializer is None and config.value_deserializer is None:
             return None
         return cls(config.key_deserializer, config.value_deserializer)
+
+    def batch(self, batch: RecordBatch[Any, Any]) -> DeserializedBatch:
+        """Return a batch whose records are deserialized."""
+        return AwaitedBatch(batch, self) if self.is_async else DeserializedBatch(batch, self)
 
     def apply(self, record: Record) -> Record:
         """Return the record with deserialized key and value; ``None`` stays ``None``.
@@ -47,25 +85,52 @@ class Deserializers:
         part: Literal["key", "value"] = "key"
         try:
             if self._key is not None and key is not None:
-                function, sees = self._key
+                function, sees, _ = self._key
                 key = function(record.topic, record.headers, key) if sees else function(key)
             part = "value"
             if self._value is not None and value is not None:
-                function, sees = self._value
+                function, sees, _ = self._value
                 value = function(record.topic, record.headers, value) if sees else function(value)
         except Exception as error:
-            raise DeserializationError(
-                record.topic, record.partition, record.offset, part, record.key, record.value
-            ) from error
+            raise _failed(record, part) from error
+        return record._replace(key=key, value=value)
+
+    async def apply_async(self, record: Record) -> Record:
+        """Return the record as :meth:`apply`, with async functions awaited."""
+        key, value = record.key, record.value
+        part: Literal["key", "value"] = "key"
+        try:
+            if self._key is not None and key is not None:
+                key = await _called(self._key, record, key)
+            part = "value"
+            if self._value is not None and value is not None:
+                value = await _called(self._value, record, value)
+        except Exception as error:
+            raise _failed(record, part) from error
         return record._replace(key=key, value=value)
 
 
-def _of_record(given: Given) -> tuple[Callable[..., Any], bool] | None:
-    """Return the function to call, and whether it takes topic and headers, too."""
+def _function(given: Given) -> _Function | None:
     if given is None:
         return None
     # A function, or a class, may have a member of that name by chance.
-    return (given, False) if callable(given) else (given.deserialize, True)
+    called: Any = given if callable(given) else given.deserialize
+    is_async = inspect.iscoroutinefunction(called)
+    if not is_async and not isinstance(called, type):  # an object with an async __call__
+        is_async = inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
+    return _Function(called, not callable(given), is_async)
+
+
+async def _called(function: _Function, record: Record, data: bytes) -> Any:
+    call, of_record, is_async = function
+    result = call(record.topic, record.headers, data) if of_record else call(data)
+    return await result if is_async else result
+
+
+def _failed(record: Record, part: Literal["key", "value"]) -> DeserializationError:
+    return DeserializationError(
+        record.topic, record.partition, record.offset, part, record.key, record.value
+    )
 
 
 class DeserializedBatch(RecordBatch):
@@ -158,5 +223,143 @@ class _Records:
                 raise StopIteration
             self._start, self._chunk = index, self._make(index, min(index + _CHUNK, self._count))
         record = self._apply(self._chunk[index - self._start])
+        self._next = index + 1
+        return record
+
+
+class AwaitedBatch(DeserializedBatch):
+    """A batch whose deserializers are async: :meth:`resolve` calls them before it is delivered.
+
+    ``outcomes`` are those of its first records, as far as they are known: the deserialized record,
+    or the error, which is the last one then.
+    """
+
+    __slots__ = ("_outcomes",)
+
+    def __init__(
+        self,
+        batch: RecordBatch,
+        deserializers: Deserializers,
+        stands_at: Callable[[int], object] = lambda offset: None,
+        outcomes: list[Record | DeserializationError] | None = None,
+    ) -> None:
+        super().__init__(batch, deserializers, stands_at)
+        self._outcomes = [] if outcomes is None else outcomes
+
+    @property
+    def known(self) -> int:
+        """The number of records at the beginning whose outcome is known."""
+        return len(self._outcomes)
+
+    async def resolve(self) -> None:
+        """Call the deserializers of the first records, unless outcomes are known.
+
+        When cancelled, what has returned is kept.
+        """
+        if self and not self.known:
+            await self._resolve_next()
+
+    async def _resolve_next(self) -> None:
+        host = host_of_this_run()
+
+        async def fill() -> None:
+            await self._fill(host)
+
+        try:
+            await host.run(fill)
+            # A function that was cut may raise anything. That says nothing of its record.
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            if self._has_failed:
+                self._outcomes.pop()
+            raise
+
+    async def _fill(self, host: Host) -> None:
+        now = trio.current_time()
+        until, turn = now + _SOON, now + TURN
+        while (first := self.known) < len(self):
+            for record in RecordBatch._make(self, first, min(first + _CHUNK, len(self))):
+                try:
+                    self._outcomes.append(await self._deserializers.apply_async(record))
+                except DeserializationError as error:
+                    self._outcomes.append(error)
+                    return
+                if (now := trio.current_time()) >= until:
+                    return
+                if now >= turn:  # the functions may have returned without a wait
+                    await host.let_others_run()
+                    turn = trio.current_time() + TURN
+
+    @property
+    def _has_failed(self) -> bool:
+        return bool(self._outcomes) and isinstance(self._outcomes[-1], DeserializationError)
+
+    def to_retry(self) -> AwaitedBatch:
+        """Return the same records without the error of the last outcome, if that is one."""
+        return self._with(self, self._outcomes[:-1]) if self._has_failed else self
+
+    async def deserialized_again(self) -> RecordBatch[Any, Any]:
+        batch = self.to_retry()
+        if batch is not self:  # only the outcome of its last record is missing
+            await batch._resolve_next()
+        return batch
+
+    def delivered_by(self, stands_at: Callable[[int], object]) -> AwaitedBatch:
+        return AwaitedBatch(self, self._deserializers, stands_at, self._outcomes)
+
+    def deserialize(self, record: Record) -> Record:
+        return self._outcome(bisect_left(self.offsets, record.offset))
+
+    def __iter__(self) -> Iterator[Record]:
+        return _Outcomes(self._outcome_at, len(self))
+
+    def head(self, end_offset: int) -> RecordBatch:
+        batch = RecordBatch.head(self, end_offset)
+        return batch if batch is self else self._with(batch, self._outcomes[: len(batch)])
+
+    def _make(self, start: int, stop: int) -> list[Record]:
+        return [self._outcome_at(index) for index in range(start, stop)]
+
+    def _slice(self, start: int, stop: int) -> RecordBatch:
+        batch = RecordBatch._slice(self, start, stop)
+        return batch if batch is self else self._with(batch, self._outcomes[start:stop])
+
+    def _with(
+        self, batch: RecordBatch, outcomes: list[Record | DeserializationError]
+    ) -> AwaitedBatch:
+        return AwaitedBatch(batch, self._deserializers, self._stands_at, outcomes)
+
+    def _outcome(self, index: int) -> Record:
+        outcome = self._outcomes[index]
+        if isinstance(outcome, DeserializationError):
+            raise again(outcome)
+        return outcome
+
+    def _outcome_at(self, index: int) -> Record:
+        try:
+            return self._outcome(index)
+        except DeserializationError as error:
+            self._stands_at(error.offset)
+            raise
+
+
+class _Outcomes:
+    """An iterator that stays at a record that could not be deserialized."""
+
+    __slots__ = ("_count", "_next", "_outcome")
+
+    def __init__(self, outcome: Callable[[int], Record], count: int) -> None:
+        self._outcome = outcome
+        self._count = count
+        self._next = 0
+
+    def __iter__(self) -> Iterator[Record]:
+        return self
+
+    def __next__(self) -> Record:
+        index = self._next
+        if index == self._count:
+            raise StopIteration
+        record = self._outcome(index)
         self._next = index + 1
         return record

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from ...config import ConsumerConfig, check_topics_given
 from ...config.describe import documented
 from ...config.typed import BytesConsumerSettings
 from ...errors import ConfigurationError
-from ...types import Deserializer, Key, Value
+from ...types import AsyncDeserializer, Deserializer, Key, Value
 from ..client import loading
 from ..client.loading import load
-from ..client.opens import opens
+from ..client.opens import Opening, opens
 from ..client.service import Service, run_client
 from ..client.trio_check import check_runs_under_trio
 
@@ -20,14 +20,43 @@ if TYPE_CHECKING:
     from .consumer import Consumer
 
 
-@documented(ConsumerConfig)
-@opens
-async def open_consumer(
+# Async deserializers come first: what an async function returns is also a value, an awaitable.
+@overload
+def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
+    value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
+    **settings: Unpack[BytesConsumerSettings],
+) -> Opening[Consumer[Key, Value]]: ...
+@overload
+def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
+    value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
+    **settings: Unpack[BytesConsumerSettings],
+) -> Opening[Consumer[Key, Value]]: ...
+@overload
+def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
+    value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
+    **settings: Unpack[BytesConsumerSettings],
+) -> Opening[Consumer[Key, Value]]: ...
+@overload
+def open_consumer(
     *topics: str,
     key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
     value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
     **settings: Unpack[BytesConsumerSettings],
-) -> AsyncIterator[Consumer[Key, Value]]:
+) -> Opening[Consumer[Key, Value]]: ...
+@documented(ConsumerConfig)
+@opens
+async def open_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
+    value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
+    **settings: Unpack[BytesConsumerSettings],
+) -> AsyncIterator[Consumer[Any, Any]]:
     """Open a consumer; subscribe it to ``topics`` if any are given.
 
     On the way out of the block, within ``close_timeout_ms``: the last auto commit, the revoke
@@ -36,8 +65,9 @@ async def open_consumer(
 
     Args:
         topics: Names of topics; they need a ``group_id``.
-        key_deserializer: A function of a key's bytes, or a :class:`Deserializer`. Its result is
-            the type of keys: a ``Consumer[str, bytes | None]`` has keys of text.
+        key_deserializer: A function of a key's bytes, plain or async, or a :class:`Deserializer`
+            or :class:`AsyncDeserializer`. Its result is the type of keys: a ``Consumer[str, bytes |
+            None]`` has keys of text. An async one is recognized by its ``async def``.
         value_deserializer: The same for values.
         settings: The others of :class:`ConsumerConfig`.
 
@@ -62,11 +92,11 @@ async def open_consumer(
     from .consumer import Consumer
     from .parts import ConsumerParts
 
-    async def start(service: Service) -> Consumer[Key, Value]:
+    async def start(service: Service) -> Consumer[Any, Any]:
         parts = ConsumerParts(config, service)
         parts.metadata.want(names)
         await parts.start()
-        consumer: Consumer[Key, Value] = Consumer(parts)
+        consumer: Consumer[Any, Any] = Consumer(parts)
         service.when_hurried(consumer._leaving.shorten)
         if names:
             consumer.subscribe(names)

@@ -193,7 +193,7 @@ class PartitionStream(Generic[Key, Value]):
         batch: RecordBatch[Any, Any] = self._next_nowait()
         return self._reader.deliver(batch, self._streams.max_poll_records)
 
-    def _next_nowait(self) -> RecordBatch[Any, Any]:
+    def _next_nowait(self, *, raw: bool = False) -> RecordBatch[Any, Any]:
         """Return the next buffered batch; the caller delivers it in the same step."""
         self._came_back()
         self._task = acting_task()
@@ -204,15 +204,18 @@ class PartitionStream(Generic[Key, Value]):
         if (error := self._assigned.pop_error()) is not None:
             raise error
         while self._core.buffer.has(self._assigned):
-            if (batch := self._reader.next_batch_nowait()) is not None:
+            if (batch := self._reader.next_batch_nowait(raw=raw)) is not None:
                 return batch
         self._core.buffer.ask(self._assigned, waits=False)
         raise trio.WouldBlock
 
-    async def wait_receivable(self) -> bool:
+    async def wait_receivable(self, *, raw: bool = False) -> bool:
         """Wait until :meth:`receive_nowait` has something to return; deliver nothing.
 
         The records of the receive before it count as processed.
+
+        Args:
+            raw: Wait for the bytes of records: async deserializers are not called.
 
         Returns:
             False once the stream has ended.
@@ -222,7 +225,7 @@ class PartitionStream(Generic[Key, Value]):
 
         When cancelled, no record is lost.
         """
-        batch = await self._next()
+        batch = await self._next(raw=raw)
         if batch is None:
             return False
         self._core.buffer.put_back(self._assigned, batch)  # decoded, and the first to be delivered
@@ -255,9 +258,19 @@ class PartitionStream(Generic[Key, Value]):
         """
         return ArrowBatches(self.batches(), max_rows, max_bytes)
 
-    async def _gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
-        """Return the next batch and what else is buffered; an empty list at the end."""
+    async def _batch(self) -> RecordBatch[Any, Any]:
+        """Return the next batch. Raises :exc:`StopAsyncIteration` at the end."""
         batch = await self._next()
+        if batch is None:
+            raise StopAsyncIteration
+        return self._reader.deliver(batch, self._streams.max_poll_records)
+
+    async def _gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
+        """Return the bytes of the next batch and of what else is buffered.
+
+        The list is empty at the end.
+        """
+        batch = await self._next(raw=True)
         if batch is None:
             return []
         batches = [self._reader.deliver(batch, self._streams.max_poll_records)]
@@ -294,11 +307,12 @@ class PartitionStream(Generic[Key, Value]):
 
     def _gather_nowait(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
         """Return what is buffered, up to the given size. Raises as :meth:`receive_nowait`."""
-        batches: list[RecordBatch[Any, Any]] = [self.receive_batch_nowait()]
+        first: RecordBatch[Any, Any] = self._next_nowait(raw=True)
+        batches = [self._reader.deliver(first, self._streams.max_poll_records)]
         rows, size = len(batches[0]), batches[0].nbytes
         while rows < max_rows and size < max_bytes and self._core.buffer.has(self._assigned):
             try:
-                further = self._reader.next_batch_nowait()
+                further = self._reader.next_batch_nowait(raw=True)
             except (CorruptRecordError, PluginError):  # the next receive raises it
                 break
             if further is not None:
@@ -559,7 +573,7 @@ class PartitionStream(Generic[Key, Value]):
         self._release()
         self._assigned.came_back()
 
-    async def _next(self) -> RecordBatch | None:
+    async def _next(self, *, raw: bool = False) -> RecordBatch | None:
         """Return the next batch that holds a record; ``None`` when the stream has ended.
 
         The caller delivers it in the same step.
@@ -591,7 +605,7 @@ class PartitionStream(Generic[Key, Value]):
                     core.buffer.ask(assigned, waits=True)
                     await signal.wait()
                     self._records.turn_begun()
-                elif (batch := await self._reader.next_batch()) is not None:
+                elif (batch := await self._reader.next_batch(raw=raw)) is not None:
                     return batch
                 # Fetches may hold much without a record.
                 elif trio.current_time() - self._last_seen >= TURN:
@@ -618,7 +632,7 @@ class StreamBatches(Generic[Key, Value]):
 
     async def __anext__(self) -> RecordBatch[Key, Value]:
         """Return the next batch; end with the stream."""
-        return (await self.gather(1, 1))[0]
+        return await self._stream._batch()
 
     async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch[Any, Any]]:
         """Return the next batch and what else is buffered, up to the given size."""

@@ -35,7 +35,7 @@ from ..._wire.compression import Codecs
 from ..._wire.records import IMPLEMENTATION, decode_some, first_batch
 from ...config import ConsumerConfig
 from ...errors import CorruptRecordError
-from .deserializing import DeserializedBatch, Deserializers
+from .deserializing import AwaitedBatch, DeserializedBatch, Deserializers
 
 #: The bytes that are decoded in about 5 ms, and so in the event loop.
 _QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000
@@ -49,9 +49,9 @@ _MORE = 0.1
 
 
 class _Work:
-    """The decoding of one fetch in a thread.
+    """The decoding of one fetch in a thread, or by async deserializers.
 
-    It continues when the waiting task is cancelled; the next call finds the result.
+    A thread continues when the waiting task is cancelled. The next call finds the result.
     """
 
     __slots__ = ("_decoder", "_fetch", "result")
@@ -59,7 +59,7 @@ class _Work:
     def __init__(self, decoder: BatchDecoder, fetch: CompletedFetch) -> None:
         self._decoder = decoder
         self._fetch = fetch
-        self.result: RecordBatch | CorruptRecordError | None = None
+        self.result: RecordBatch[Any, Any] | CorruptRecordError | None = None
 
     def decode(self) -> RecordBatch | CorruptRecordError:
         """Return the decoded batch, or the error. One thread at a time calls this."""
@@ -88,6 +88,8 @@ class BatchDecoder:
         result.
         """
         work = fetch.work
+        if isinstance(work, _Work) and work.result is not None:
+            return work.result
         if work is None and (fetch.batch is not None or self._is_quick(fetch.records)):
             batch = self.decode_now(fetch, most=4 * _ENOUGH)
             if not isinstance(batch, CorruptRecordError) or not first_batch(fetch.records)[2]:
@@ -107,6 +109,8 @@ class BatchDecoder:
         """Return the next batch of a fetch as :meth:`decode`, in this step."""
         if fetch.batch is not None:
             return fetch.batch
+        if isinstance(fetch.work, _Work) and fetch.work.result is not None:
+            return fetch.work.result
         partition = fetch.partition
         try:
             decoded = decode_some(
@@ -130,10 +134,17 @@ class BatchDecoder:
             return (
                 decoded.batch
                 if self._deserializers is None
-                else DeserializedBatch(decoded.batch, self._deserializers)
+                else self._deserializers.batch(decoded.batch)
             )
         except CorruptRecordError as error:
             return error
+
+    def keep(self, fetch: CompletedFetch, batch: AwaitedBatch) -> None:
+        """Keep a decoded batch with its fetch: the next call for that returns the same one."""
+        if fetch.batch is None and not isinstance(fetch.work, _Work):
+            work = _Work(self, fetch)
+            work.result = batch
+            fetch.decoded_by(work)
 
     def _is_quick(self, records: memoryview) -> bool:
         """Return whether the next :meth:`decode_now` will take less than 5 ms."""
@@ -161,36 +172,46 @@ class PartitionReader:
 
     # --- batch by batch ---
 
-    async def next_batch(self) -> RecordBatch | None:
+    async def next_batch(self, *, raw: bool = False) -> RecordBatch | None:
         """Return the next buffered batch, decoded; ``None`` if nothing may be delivered of it.
 
         The caller delivers it in the same step. When cancelled, the batch is still in the buffer.
+        ``raw``: only the bytes are needed, so async deserializers are not called.
         """
         fetch = self._buffer.pop(self.partition)
         if fetch is None:
             return None
         try:
             batch = await self._decoder.decode(fetch)
+            if isinstance(batch, AwaitedBatch) and not raw:
+                self._decoder.keep(fetch, batch)
+                await batch.resolve()
         except BaseException:
             if self.partition.accepts(fetch.ticket):
                 self._buffer.put_first(fetch)
             raise
-        return self._accept(fetch, batch)
+        return self._accept(fetch, batch, raw)
 
-    def next_batch_nowait(self) -> RecordBatch | None:
-        """Return the next batch as :meth:`next_batch`, in this step."""
+    def next_batch_nowait(self, *, raw: bool = False) -> RecordBatch | None:
+        """Return the next batch as :meth:`next_batch`, in this step.
+
+        Raises :exc:`trio.WouldBlock` if async deserializers have to be called first.
+        """
         fetch = self._buffer.pop(self.partition)
         if fetch is None:
             return None
         try:
             batch = self._decoder.decode_now(fetch)
+            if isinstance(batch, AwaitedBatch) and batch and not batch.known and not raw:
+                self._decoder.keep(fetch, batch)
+                raise trio.WouldBlock
         except BaseException:  # a plugin's codec failed, or Ctrl-C came
             self._buffer.put_first(fetch)
             raise
-        return self._accept(fetch, batch)
+        return self._accept(fetch, batch, raw)
 
     async def further_batch(self) -> RecordBatch | None:
-        """Return another batch for the ones just delivered, or ``None``.
+        """Return another batch for the ones just delivered, or ``None``; for their bytes alone.
 
         The wait cannot be cancelled, since there is something to deliver. So it is short.
 
@@ -200,7 +221,7 @@ class PartitionReader:
             PluginError: A plugin's codec failed, likewise.
         """
         with trio.move_on_after(_MORE):
-            return await self.next_batch()
+            return await self.next_batch(raw=True)
         return None
 
     def deliver(self, batch: RecordBatch[Any, Any], most: int | None) -> RecordBatch[Any, Any]:
@@ -225,8 +246,15 @@ class PartitionReader:
 
         :meth:`release` returns the rest to the buffer.
         """
+        if isinstance(batch, AwaitedBatch):
+            batch = batch.delivered_by(self._stop_records)
         self._cursor, self._rest_ticket = self.partition.begin_records(batch), self.partition.ticket
         return self._cursor
+
+    def _stop_records(self, offset: int) -> None:
+        """End the cursor at a record that failed: the next receive calls its deserializer again."""
+        if self._cursor is not None:
+            self._cursor.end()
 
     def release(self) -> None:
         """Return the rest of a batch that is delivered record by record to the buffer."""
@@ -236,10 +264,12 @@ class PartitionReader:
             rest: RecordBatch = cursor.rest
             self.partition.end_records()
             if rest and self.partition.accepts(self._rest_ticket):
+                if isinstance(rest, AwaitedBatch):
+                    rest = rest.to_retry()
                 self._buffer.put_back(self.partition, rest)
 
     def _accept(
-        self, fetch: CompletedFetch, batch: RecordBatch | CorruptRecordError
+        self, fetch: CompletedFetch, batch: RecordBatch | CorruptRecordError, raw: bool
     ) -> RecordBatch | None:
         """Account for a decoded batch; return the part to deliver now.
 
@@ -267,6 +297,9 @@ class PartitionReader:
         if not partition.deliverable:  # paused, or being revoked, since the decoding began
             self._buffer.put_back(partition, batch)
             return None
+        if isinstance(batch, AwaitedBatch) and not raw and batch.known < len(batch):
+            self._buffer.put_back(partition, batch[batch.known :])
+            batch = batch[: batch.known]
         return self._within_limit(batch)
 
     def _within_limit(self, batch: RecordBatch) -> RecordBatch | None:

@@ -177,14 +177,17 @@ class Receiver:
         timeout: float | None,
         until: Until | None = None,
         stop: Callable[[], bool] | None = None,
+        *,
+        raw: bool = False,
     ) -> RecordBatch[Any, Any] | None:
         """Return the next batch; ``None`` past ``timeout`` seconds, or once ``stop()`` is true.
 
         ``timeout=None`` waits without a limit. With ``until``, only its partitions deliver, and
-        only records before its offsets.
+        only records before its offsets. ``raw``: only the bytes are needed, so async deserializers
+        are not called.
         """
         deadline = float("inf") if timeout is None else trio.current_time() + timeout
-        ready = await self._next(deadline, until, stop)
+        ready = await self._next(deadline, until, stop, raw=raw)
         return None if ready is None else self._deliver(*ready)
 
     async def wait(
@@ -192,13 +195,15 @@ class Receiver:
         timeout: float | None,
         until: Until | None = None,
         stop: Callable[[], bool] | None = None,
+        *,
+        raw: bool = False,
     ) -> bool:
         """Wait until there is a batch to deliver, and deliver nothing.
 
         Arguments as of :meth:`batch`. False past ``timeout`` seconds, or once ``stop()`` is true.
         """
         deadline = float("inf") if timeout is None else trio.current_time() + timeout
-        ready = await self._next(deadline, until, stop)
+        ready = await self._next(deadline, until, stop, raw=raw)
         if ready is None:
             return False
         reader, batch = ready
@@ -212,7 +217,7 @@ class Receiver:
 
         Only the wait can be cancelled: later, batches have been delivered that must not be lost.
         """
-        batch = await self.batch(None, until, stop)
+        batch = await self.batch(None, until, stop, raw=True)
         if batch is None:
             return []
         batches = [batch]
@@ -262,7 +267,7 @@ class Receiver:
         self, until: Until | None, max_rows: int, max_bytes: int
     ) -> list[RecordBatch[Any, Any]]:
         """Return the next batch and what else is buffered. Raises as :meth:`batch_nowait`."""
-        batches = [self.batch_nowait(until)]
+        batches = [self.batch_nowait(until, raw=True)]
         rows, size = len(batches[0]), batches[0].nbytes
         while (
             rows < max_rows
@@ -272,7 +277,7 @@ class Receiver:
         ):
             reader, before = self._readers.of(partition), partition.ticket
             try:
-                batch = reader.next_batch_nowait()
+                batch = reader.next_batch_nowait(raw=True)
             except (CorruptRecordError, PluginError):  # the next receive raises it
                 break
             if batch is not None:
@@ -282,13 +287,15 @@ class Receiver:
                 break
         return batches
 
-    def batch_nowait(self, until: Until | None = None) -> RecordBatch[Any, Any]:
+    def batch_nowait(
+        self, until: Until | None = None, *, raw: bool = False
+    ) -> RecordBatch[Any, Any]:
         """Return the next batch if one is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
         self._claim()
         self._begin(trio.current_time())
         self._release()
         self._assignment.limit(until)
-        if not self._invoker.pending and (ready := self._next_nowait()) is not None:
+        if not self._invoker.pending and (ready := self._next_nowait(raw=raw)) is not None:
             return self._deliver(*ready)
         raise trio.WouldBlock
 
@@ -303,7 +310,12 @@ class Receiver:
     # --- the way that all receives share ---
 
     async def _next(
-        self, deadline: float, until: Until | None, stop: Callable[[], bool] | None = None
+        self,
+        deadline: float,
+        until: Until | None,
+        stop: Callable[[], bool] | None = None,
+        *,
+        raw: bool = False,
     ) -> Ready | None:
         """Serve what is due, and take the next batch that holds a record.
 
@@ -328,14 +340,19 @@ class Receiver:
         self._assignment.receive_begun()
         try:
             self._release()
-            return await self._next_ready(now, deadline, until, stop)
+            return await self._next_ready(now, deadline, until, stop, raw)
         finally:
             self._receiving = False
             self._assignment.receive_ended()
             self._polled(trio.current_time())
 
     async def _next_ready(
-        self, now: float, deadline: float, until: Until | None, stop: Callable[[], bool] | None
+        self,
+        now: float,
+        deadline: float,
+        until: Until | None,
+        stop: Callable[[], bool] | None,
+        raw: bool,
     ) -> Ready | None:
         while True:
             if now - self._last_yield >= TURN:  # fetches may hold much without a record
@@ -350,7 +367,7 @@ class Receiver:
                 return None
             if (partition := self._buffer.next_partition()) is not None:
                 reader = self._readers.of(partition)
-                if (batch := await reader.next_batch()) is not None:
+                if (batch := await reader.next_batch(raw=raw)) is not None:
                     return reader, batch
                 now = trio.current_time()
             elif await self._wait(deadline):
@@ -371,10 +388,10 @@ class Receiver:
                 await self._arrived.wait()
             return not scope.cancelled_caught
 
-    def _next_nowait(self) -> Ready | None:
+    def _next_nowait(self, *, raw: bool = False) -> Ready | None:
         while (partition := self._buffer.next_partition()) is not None:
             reader = self._readers.of(partition)
-            if (batch := reader.next_batch_nowait()) is not None:
+            if (batch := reader.next_batch_nowait(raw=raw)) is not None:
                 return reader, batch
         return None
 
