@@ -141,6 +141,11 @@ async def right(**more: Unpack[ConsumerSettings]) -> None:
     ) as consumer:
         async for record in consumer:
             print(record.offset)
+    settings: ConsumerSettings = {"bootstrap_servers": "localhost:9092", "group_id": "g"}
+    async with trikafka.open_consumer("orders", **(settings | {"isolation_level": "read_committed"})) as joined:
+        print(joined.config)
+    async with trikafka.aio.open_consumer("orders", **(more | {"client_id": "c"})) as joined_too:
+        print(joined_too.assignment())
     async with trikafka.open_consumer(**more), trikafka.open_consumer(**trikafka.from_properties({"group.id": "g"})):
         pass
     async with trikafka.open_producer(bootstrap_servers="localhost:9092", acks=1, compression_type="of a plugin") as producer:
@@ -155,6 +160,8 @@ async def wrong() -> None:
     trikafka.open_consumer(isolation_level="committed")  # wrong
     trikafka.open_consumer(max_poll_records="500")  # wrong
     trikafka.open_consumer(["topic"])  # wrong
+    unnamed = {"bootstrap_servers": "localhost:9092", "group_id": "g"}
+    trikafka.open_consumer("orders", **unnamed)  # wrong
     trikafka.open_consumer(acks="all")  # wrong
     trikafka.open_producer(bootstrap_server="localhost:9092")  # wrong
     trikafka.open_producer(acks=2)  # wrong

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/asyncio.md"
 #: The programs of the page, in its order.
-PROGRAMS = ["first", "worker", "fastapi", "aiohttp", "pytest", "anyio"]
+PROGRAMS = ["first", "worker", "streams", "fastapi", "aiohttp", "pytest", "anyio"]
 
 
 def program(name: str, servers: str, tmp_path: Path, port: int = 8000) -> Path:
@@ -116,21 +116,22 @@ def test_first_program_runs(servers: str, tmp_path: Path) -> None:
     assert lines[1].startswith("1000 records read, the last one at offset ")
 
 
+async def write_greetings(servers: str) -> None:
+    async with trikafka.aio.open_producer(bootstrap_servers=servers) as producer:
+        await asyncio.gather(*(producer.send("greetings", b"%d" % n) for n in range(20)))
+
+
+async def committed(servers: str, group: str) -> int:
+    """Return how many greetings a group has committed."""
+    places = [TopicPartition("greetings", number) for number in range(3)]
+    async with trikafka.aio.open_consumer(bootstrap_servers=servers, group_id=group) as consumer:
+        found = await consumer.committed(places)
+    return sum(offset.offset for offset in found.values() if offset is not None)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_worker_stops_in_order(number: int, servers: str, tmp_path: Path) -> None:
-    async def write() -> None:
-        async with trikafka.aio.open_producer(bootstrap_servers=servers) as producer:
-            await asyncio.gather(*(producer.send("greetings", b"%d" % n) for n in range(20)))
-
-    async def committed() -> int:
-        places = [TopicPartition("greetings", number) for number in range(3)]
-        async with trikafka.aio.open_consumer(
-            bootstrap_servers=servers, group_id="worker"
-        ) as consumer:
-            found = await consumer.committed(places)
-        return sum(offset.offset for offset in found.values() if offset is not None)
-
-    asyncio.run(write())
+    asyncio.run(write_greetings(servers))
     with running(program("worker", servers, tmp_path)) as process:
         assert process.stdout is not None
         seen = {process.stdout.readline() for _ in range(20)}
@@ -142,7 +143,20 @@ def test_worker_stops_in_order(number: int, servers: str, tmp_path: Path) -> Non
         assert process.returncode == 0
     else:
         assert rest.rstrip().endswith("KeyboardInterrupt")
-    assert asyncio.run(committed()) == 20
+    assert asyncio.run(committed(servers, "worker")) == 20
+
+
+def test_program_of_streams_ends_by_ctrl_c(servers: str, tmp_path: Path) -> None:
+    asyncio.run(write_greetings(servers))
+    with running(program("streams", servers, tmp_path)) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().rstrip() for _ in range(20)]
+        assert {line.split(": ")[1] for line in lines} == {f"b'{n}'" for n in range(20)}
+        process.send_signal(signal.SIGINT)
+        rest, _ = process.communicate(timeout=60)
+    assert rest.rstrip().endswith("KeyboardInterrupt")
+    # A handler that was cut before it asked for more has not finished its last record.
+    assert 17 <= asyncio.run(committed(servers, "streams")) <= 20
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, TypeAlias
 
 import trio
 
@@ -46,24 +46,20 @@ _SOON = 0.01
 Given = Callable[[bytes], Any] | Deserializer[Any] | AsyncDeserializer[Any] | None
 
 
-class _Function(NamedTuple):
-    """One deserializer: the function to call, and how."""
-
-    call: Callable[..., Any]
-    of_record: bool  # it takes topic and headers, too
-    is_async: bool
+#: The function to call, and whether it takes topic and headers, too.
+_Function: TypeAlias = tuple[Callable[..., Any], bool]
 
 
 class Deserializers:
     """The user's functions, and objects that see the record's topic and headers."""
 
-    __slots__ = ("_key", "_value", "is_async")
+    __slots__ = ("_key", "_key_is_async", "_value", "_value_is_async")
 
     def __init__(self, key: Given, value: Given) -> None:
         self._key = _function(key)
         self._value = _function(value)
-        #: True if a receive has to await one of them.
-        self.is_async = any(each is not None and each.is_async for each in (self._key, self._value))
+        self._key_is_async = _is_async(self._key)
+        self._value_is_async = _is_async(self._value)
 
     @classmethod
     def of(cls, config: ConsumerConfig) -> Deserializers | None:
@@ -74,7 +70,9 @@ class Deserializers:
 
     def batch(self, batch: RecordBatch[Any, Any]) -> DeserializedBatch:
         """Return a batch whose records are deserialized."""
-        return AwaitedBatch(batch, self) if self.is_async else DeserializedBatch(batch, self)
+        if self._key_is_async or self._value_is_async:
+            return AwaitedBatch(batch, self)
+        return DeserializedBatch(batch, self)
 
     def apply(self, record: Record) -> Record:
         """Return the record with deserialized key and value; ``None`` stays ``None``.
@@ -85,11 +83,11 @@ class Deserializers:
         part: Literal["key", "value"] = "key"
         try:
             if self._key is not None and key is not None:
-                function, sees, _ = self._key
+                function, sees = self._key
                 key = function(record.topic, record.headers, key) if sees else function(key)
             part = "value"
             if self._value is not None and value is not None:
-                function, sees, _ = self._value
+                function, sees = self._value
                 value = function(record.topic, record.headers, value) if sees else function(value)
         except Exception as error:
             raise _failed(record, part) from error
@@ -101,10 +99,12 @@ class Deserializers:
         part: Literal["key", "value"] = "key"
         try:
             if self._key is not None and key is not None:
-                key = await _called(self._key, record, key)
+                key = _called(self._key, record, key)
+                key = await key if self._key_is_async else key
             part = "value"
             if self._value is not None and value is not None:
-                value = await _called(self._value, record, value)
+                value = _called(self._value, record, value)
+                value = await value if self._value_is_async else value
         except Exception as error:
             raise _failed(record, part) from error
         return record._replace(key=key, value=value)
@@ -114,17 +114,25 @@ def _function(given: Given) -> _Function | None:
     if given is None:
         return None
     # A function, or a class, may have a member of that name by chance.
-    called: Any = given if callable(given) else given.deserialize
-    is_async = inspect.iscoroutinefunction(called)
-    if not is_async and not isinstance(called, type):  # an object with an async __call__
-        is_async = inspect.iscoroutinefunction(getattr(called, "__call__", None))  # noqa: B004
-    return _Function(called, not callable(given), is_async)
+    return (given, False) if callable(given) else (given.deserialize, True)
 
 
-async def _called(function: _Function, record: Record, data: bytes) -> Any:
-    call, of_record, is_async = function
-    result = call(record.topic, record.headers, data) if of_record else call(data)
-    return await result if is_async else result
+def _is_async(function: _Function | None) -> bool:
+    """Return whether the result of a function is to be awaited."""
+    if function is None:
+        return False
+    call, _ = function
+    if inspect.iscoroutinefunction(call):
+        return True
+    # An object may have an async __call__; that of a class is the one of its instances.
+    return not isinstance(call, type) and inspect.iscoroutinefunction(
+        getattr(call, "__call__", None)  # noqa: B004
+    )
+
+
+def _called(function: _Function, record: Record, data: bytes) -> Any:
+    call, of_record = function
+    return call(record.topic, record.headers, data) if of_record else call(data)
 
 
 def _failed(record: Record, part: Literal["key", "value"]) -> DeserializationError:
