@@ -28,11 +28,14 @@ MANY = 100_000
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    before = gc.get_threshold()
+    before, frozen = gc.get_threshold(), gc.get_freeze_count()
+    gc.unfreeze()  # what conftest.py has frozen: a program has nothing frozen
     yield
     gc.unfreeze()
     gc.enable()
     gc.set_threshold(*before)
+    if frozen:
+        gc.freeze()
 
 
 def waits() -> bool:
