@@ -69,6 +69,12 @@ LONGEST = [
     "plugins/trikafka-export/tests/test_lake_kill_live.py",
     "plugins/trikafka-spark/tests/test_spark_connect_live.py",
     "plugins/trikafka-spark/tests/test_spark_commit_kill_live.py",
+    "tests/api/test_consumer_deadlines.py",
+    "tests/api/test_interrupts.py",
+    "tests/consumer/test_consumer_standstill.py",
+    "tests/cli/test_command_endings.py",
+    "tests/aio/test_aio_clients.py",
+    "plugins/trikafka-export/tests/test_lake_abandoned_live.py",
     "tests/wire/test_sanitized.py",
     "tests/test_generated.py",
 ]

@@ -96,7 +96,7 @@ async def test_fetches_survive_restarts(
                 for number in range(3):
                     await producer.send(topic, b"%d" % written[number], partition=number)
                     written[number] += 1
-                await trio.sleep(0.01)
+                await trio.sleep(0.05)
         over.set()
 
     async def read(consumer: Any) -> None:
