@@ -38,7 +38,7 @@ def messages_of(
         {"bootstrap.servers": bootstrap, "group.id": "read-topic", **settings}
     )
     try:
-        left = set(consumer.list_topics(topic, timeout=patience).topics[topic].partitions)
+        left = _partitions_of(consumer, topic, patience)
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in left])
         while left:
             first = consumer.poll(patience)
@@ -59,6 +59,22 @@ def messages_of(
                     raise confluent_kafka.KafkaException(error)
     finally:
         consumer.close()
+
+
+def _partitions_of(consumer: confluent_kafka.Consumer, topic: str, patience: float) -> set[int]:
+    """Return the numbers of a topic's partitions, once a broker knows the topic.
+
+    A broker that has just started may not know it yet. Taken for the answer, that would be an empty
+    topic, and each of its records would count as lost.
+    """
+    end = time.monotonic() + patience
+    while True:
+        metadata = consumer.list_topics(topic, timeout=patience).topics[topic]
+        if metadata.error is None and metadata.partitions:
+            return set(metadata.partitions)
+        if time.monotonic() > end:
+            raise TimeoutError(f"no partitions of {topic} in {patience:g} s: {metadata.error}")
+        time.sleep(0.2)
 
 
 def wait_until_in_sync(bootstrap: str, topics: Iterable[str], patience: float = 60) -> None:
