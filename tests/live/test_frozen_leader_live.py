@@ -18,11 +18,11 @@ from trikafka_broker.trio_api import Cluster
 import trikafka
 from trikafka import NewTopic, TopicPartition
 
-#: Seconds after the election in which all goes on; the virtual-time tests are exact. Other tests
-#: run at the same time, which slow down all that follows the election; without a look at the other
-#: brokers it would go on after 30 s.
+#: Seconds after the election in which all goes on; the virtual-time tests are exact. On an idle
+#: machine it takes up to 5.4 s, which is too close to the aim to insist on it beside other tests.
 AIM = 6.0
-SLACK = 8.0
+#: Without a look at the other brokers it would go on after 27 s.
+LIMIT = 20.0
 #: After this time (ms) without a heartbeat a broker is fenced, and others are elected.
 SESSION_MS = 3000
 
@@ -73,6 +73,12 @@ async def frozen(cluster: Cluster, node: int, topic: str) -> AsyncIterator[float
     finally:
         await broker.thaw()
         await settled(cluster)
+
+
+def check_resumed(what: str, took: float) -> None:
+    """Report the seconds from the election to the first work after it, and check their limit."""
+    print(f"{what} went on {took:.1f} s after the election (aim: {AIM:g} s)")
+    assert took <= LIMIT
 
 
 async def until(true: Callable[[], object]) -> None:
@@ -145,8 +151,7 @@ async def test_clients_follow_the_new_leader(cluster: Cluster) -> None:
         async with frozen(cluster, node, topic) as elected:
             before = len(got)
             await until(lambda: len(got) > before)
-            took = trio.current_time() - elected
-            assert took <= AIM + SLACK, took
+            check_resumed("reading", trio.current_time() - elected)
         await until(lambda: len(got) == 300)
         nursery.cancel_scope.cancel()
     assert sorted(got, key=lambda value: int(value or b"-1")) == [
@@ -184,10 +189,7 @@ async def test_work_of_a_frozen_coordinator_continues(
         async with frozen(cluster, node, internal) as elected, trio.open_nursery() as nursery:
             nursery.start_soon(work, 1)
             await until(lambda: len(ended) == 2)
-            took = ended[1] - elected
-        # A transaction may have the new leader of its records to find first, and then its
-        # coordinator.
-        assert took <= (AIM if kind == "group" else 2 * AIM) + SLACK, took
+        check_resumed(kind, ended[1] - elected)
         if kind == "group":
             committed = (await consumer.committed([place]))[place]
             assert committed is not None
