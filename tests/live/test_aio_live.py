@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from trikafka_broker.ports import Ports
 
 import trikafka
 import trikafka.aio
@@ -167,8 +168,7 @@ def test_program_of_streams_ends_by_ctrl_c(servers: str, tmp_path: Path) -> None
     ],
 )
 def test_web_program_serves_and_ends(name: str, servers: str, tmp_path: Path) -> None:
-    port = free_port()
-    with running(program(name, servers, tmp_path, port)) as process:
+    with held_port() as port, running(program(name, servers, tmp_path, port)) as process:
         places = [post(port, process) for _ in range(3)]
         assert all(place["offset"] is not None for place in places)
         if name == "fastapi":
@@ -180,10 +180,14 @@ def test_web_program_serves_and_ends(name: str, servers: str, tmp_path: Path) ->
     assert "Error" not in out, out
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port: int = server.getsockname()[1]
-        return port
+@contextmanager
+def held_port() -> Iterator[int]:
+    """Yield a port that no other program gets meanwhile, unless it asks for this very port."""
+    ports = Ports()
+    try:
+        yield ports.take()
+    finally:
+        ports.release()
 
 
 def post(port: int, process: subprocess.Popen[str]) -> dict[str, Any]:

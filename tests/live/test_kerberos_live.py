@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 import trio
 from trikafka_broker import KafkaCluster
+from trikafka_broker.ports import Ports
 from trikafka_broker.pytest_plugin import _open
 
 import trikafka
@@ -40,9 +41,9 @@ class Kdc:
     """A realm of its own below ``directory``."""
 
     def __init__(self, directory: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.directory = directory
-            self.port = free.getsockname()[1]
+        self.directory = directory
+        self._ports = Ports()
+        self.port = self._ports.take()
         self.config = directory / "krb5.conf"
         self.config.write_text(
             f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n "
@@ -82,13 +83,19 @@ class Kdc:
         )
 
     def _await_port(self) -> None:
-        for _ in range(100):
+        until = time.monotonic() + 60
+        while time.monotonic() < until:
             try:
                 socket.create_connection(("127.0.0.1", self.port), 1).close()
                 return
             except OSError:
                 time.sleep(0.05)
         raise AssertionError("the KDC does not listen")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._ports.release()
 
 
 @pytest.fixture(scope="module")
@@ -100,8 +107,7 @@ def kdc(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
         )
     made = Kdc(tmp_path_factory.mktemp("kdc"))
     yield made
-    made.process.kill()
-    made.process.wait()
+    made.close()
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import time
 import zipfile
@@ -15,6 +14,7 @@ from pathlib import Path
 import pyspark
 import trikafka_export
 import trikafka_spark
+from trikafka_broker.ports import Ports
 
 import trikafka
 
@@ -28,11 +28,11 @@ class Standalone:
         self.directory = directory
         self.master = ""
         self._processes: list[subprocess.Popen[bytes]] = []
+        self._ports = Ports()
 
     def start(self) -> None:
         """Start the master and two workers together, and wait until the master knows both."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = str(free.getsockname()[1])
+        port = str(self._ports.take())
         self.master = f"spark://127.0.0.1:{port}"
         log = self._run(
             "master", "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0"
@@ -67,6 +67,7 @@ class Standalone:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+        self._ports.release()
 
     def executors(self) -> list[int]:
         """Return the process ids of the running executors."""

@@ -6,7 +6,6 @@ import importlib.util
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from typing import Any
 import pyspark
 import trio
 from test_spark_write_live import records
+from trikafka_broker.ports import Ports
 
 CLIENT = Path(__file__).with_name("connect_child.py")
 HOME = Path(pyspark.__file__).parent
@@ -26,8 +26,8 @@ HOME = Path(pyspark.__file__).parent
 @contextmanager
 def connect_server(directory: Path) -> Iterator[str]:
     """Run Spark Connect on this machine, in its own process group; yield its address."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    ports = Ports()
+    port = ports.take()
     settings = {
         "spark.connect.grpc.binding.address": "127.0.0.1",
         "spark.connect.grpc.binding.port": str(port),
@@ -61,7 +61,7 @@ def connect_server(directory: Path) -> Iterator[str]:
             start_new_session=True,
         )
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while "server started at" not in log.read_text(errors="replace"):
             assert time.monotonic() < until, log.read_text(errors="replace")
             assert process.poll() is None, log.read_text(errors="replace")
@@ -70,6 +70,7 @@ def connect_server(directory: Path) -> Iterator[str]:
     finally:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+        ports.release()
 
 
 async def test_program_uses_spark_connect(
