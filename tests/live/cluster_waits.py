@@ -10,7 +10,7 @@ import trio
 from trikafka import Admin, open_admin
 
 
-async def topic_reported(admin: Admin, topic: str, partitions: int, limit: float = 20) -> None:
+async def topic_reported(admin: Admin, topic: str, partitions: int, limit: float = 60) -> None:
     """Wait up to ``limit`` seconds until the brokers report ``topic`` with this many partitions."""
     with trio.fail_after(limit):
         while len((await admin.list_topics()).get(topic, ())) != partitions:  # noqa: ASYNC110

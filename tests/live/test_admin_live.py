@@ -97,7 +97,7 @@ async def test_consumer_protocol_group_is_listed(kafka_broker: object) -> None:
         )
         other.subscribe([name])
         try:
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 while group not in (
                     listed := {found.group_id: found for found in await admin.list_groups()}
                 ):

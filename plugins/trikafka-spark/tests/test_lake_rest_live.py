@@ -217,7 +217,7 @@ async def test_catalog_outage_is_logged_once(
             front.mode = "away"
             await add_records(servers, topic, RECORDS, 40, 4)
             for _ in range(6):  # more than a round asks
-                assert await trio.to_thread.run_sync(lambda: refused.acquire(timeout=20))
+                assert await trio.to_thread.run_sync(lambda: refused.acquire(timeout=60))
             front.mode = "open"
             assert await trio.to_thread.run_sync(rows) == 40
             process.send_signal(signal.SIGINT)

@@ -491,7 +491,7 @@ async def test_fenced_part_does_not_keep_others_open(
         pass  # a copy that was killed
     messages[1] = None  # this worker was killed, too, before its message; its note exists
     await job.abort(messages)
-    with trio.fail_after(20):  # its time-out would end it only after a minute
+    with trio.fail_after(45):  # its time-out would end it only after a minute
         await job.until("CompleteAbort", 1)
 
 
