@@ -246,13 +246,17 @@ def test_core_does_not_import_spark() -> None:
     ]
 
 
+#: Parquet is a form of the input of ``trikafka produce``.
+READ_PARQUET = ("cli/produce.py", "cli/producing.py", "cli/tables_in.py")
+
+
 def test_the_core_names_no_product() -> None:
     product = re.compile(r"spark|iceberg|parquet|delta lake|format=delta", re.IGNORECASE)
     assert not [
         (room, line)
         for path, room in zip(FILES, NAMES, strict=True)
         for line in path.read_text().splitlines()
-        if product.search(line)
+        if product.search(re.sub("parquet", "", line, flags=re.I) if room in READ_PARQUET else line)
     ]
 
 

@@ -15,6 +15,7 @@ REFUSED = {
     r"\btrio\._": ("trikafka/aio/guest.py",),
     r"\bgc\.(set_threshold|freeze|unfreeze|disable|enable)\(": (
         "trikafka/_net/decoding.py",  # TRIKAFKA_PAUSE_GC=0 switches it off
+        "trikafka/cli/__init__.py",  # the command's own process
         "plugins/trikafka-spark/trikafka_spark/python_worker.py",  # Spark's own worker process
     ),
     r"\badd_instrument\(": (

@@ -13,6 +13,12 @@ from commanding import Command, Ended, Send, fresh
 from trikafka.cli.app import run
 
 
+@pytest.fixture(autouse=True)
+def tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands print tables, as on a terminal; a test may ask for JSON."""
+    monkeypatch.setenv("TRIKAFKA_OUTPUT", "table")
+
+
 @pytest.fixture
 def command(capfdbinary: pytest.CaptureFixture[bytes]) -> Command:
     """Return a function that runs a command line in this process and returns how it ended."""
@@ -49,6 +55,7 @@ def send(command: Command, topic: str, tmp_path: Path) -> Send:
     def call(data: bytes, *options: str) -> None:
         file = tmp_path / "lines"
         file.write_bytes(data)
-        assert command("produce", "-t", topic, "-f", "raw", *options, str(file)) == (0, b"", "")
+        ended = command("produce", "-t", topic, "-f", "raw", *options, str(file))
+        assert (ended.code, ended.err) == (0, "")
 
     return call

@@ -17,9 +17,9 @@ from trikafka.cli.record_lines import (
     from_json,
     from_raw,
     from_template,
+    json_format,
     literal,
     output_format,
-    to_json,
 )
 
 data = st.none() | st.binary() | st.text().map(str.encode)
@@ -50,7 +50,7 @@ RECORD = Record(
 @settings(deadline=None)
 @given(records)
 def test_every_record_survives_json(record: Record) -> None:
-    line = to_json(record)
+    line = json_format()(record)
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1
     assert from_json(line) == Line(
@@ -79,11 +79,11 @@ def test_any_json_in_a_field_is_read_or_refused(value: object) -> None:
 
 
 def test_json_of_a_record() -> None:
-    assert to_json(RECORD).decode() == (
+    assert json_format()(RECORD).decode() == (
         '{"topic":"t","partition":2,"offset":40,"timestamp":1700000000000,"timestamp_type":"create",'
         '"key":"k","value":"value ü","headers":[["h","1"],["n",null]]}\n'
     )
-    assert json.loads(to_json(RECORD._replace(key=b"\xff\x00", value=None)))["key"] == {
+    assert json.loads(json_format()(RECORD._replace(key=b"\xff\x00", value=None)))["key"] == {
         "base64": "/wA="
     }
 

@@ -78,6 +78,21 @@ class Implementation(Protocol):
         self, partitions: Buffer, n_partitions: int
     ) -> tuple[memoryview, memoryview]: ...
     def find_unfit(self, columns: Columns, largest: int) -> tuple[int, int] | None: ...
+    def render_rows(
+        self,
+        columns: Columns,
+        start: int,
+        stop: int,
+        parts: Sequence[tuple[int, bytes]],
+        null: bytes,
+        into: bytearray,
+        most: int,
+    ) -> tuple[int, memoryview]: ...
+    def split_lines(
+        self, data: Buffer, delimiter: bytes | None, empty_is_null: bool
+    ) -> tuple[
+        int, tuple[memoryview, bytes, bytes] | None, tuple[memoryview, bytes, bytes] | None
+    ]: ...
     @property
     def Cursor(self) -> type[Cursor]: ...
     @property

@@ -40,6 +40,18 @@ def partition_columns(
     shortest: int = 0,
 ) -> memoryview: ...
 def find_unfit(columns: Columns, largest: int) -> tuple[int, int] | None: ...
+def render_rows(
+    columns: Columns,
+    start: int,
+    stop: int,
+    parts: Sequence[tuple[int, bytes]],
+    null: bytes,
+    into: bytearray,
+    most: int,
+) -> tuple[int, memoryview]: ...
+def split_lines(
+    data: Buffer, delimiter: bytes | None, empty_is_null: bool
+) -> tuple[int, tuple[memoryview, bytes, bytes] | None, tuple[memoryview, bytes, bytes] | None]: ...
 def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]: ...
 
 class Cursor:

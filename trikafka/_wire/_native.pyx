@@ -12,7 +12,8 @@ The files that are included below, in order of use:
 - reading, decoding: the fields of a record; sections to columns, in two passes;
 - records, iterating: ``Record`` objects from columns, all at once or one by one to a task;
 - encoding: records, single or from columns, into a batch;
-- partitioning, producing: the hashes of keys; the fast path of a producer's record.
+- partitioning, producing: the hashes of keys; the fast path of a producer's record;
+- lines: columns from lines of text, and back, for the command.
 
 What is compiled is the work for each record, where a Python call would cost more than the work.
 ``Record`` objects and delivery handles are made without the garbage collector's attention: programs
@@ -105,3 +106,4 @@ include "_native_iterating.pxi"
 include "_native_encoding.pxi"
 include "_native_partitioning.pxi"
 include "_native_producing.pxi"
+include "_native_lines.pxi"

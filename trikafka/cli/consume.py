@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from .options import Common, common_options
+from .record_lines import VALUE_FORMATS
 from .running import run
 
 
@@ -51,6 +52,12 @@ from .running import run
     callback=lambda c, p, v: _not_ours(c, v),
 )
 @click.option("-e", "--until-end", is_flag=True, help="End after what is there at the start.")
+@click.option(
+    "--until",
+    "until_time",
+    metavar="TIME",
+    help="End before the first record of each partition that is as late as TIME, or at its end.",
+)
 @click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N records.")
 @click.option(
     "-f",
@@ -70,6 +77,29 @@ from .running import run
 @click.option(
     "-Z", "--null", is_flag=True, help="Print NULL where key or value is null (not in JSON)."
 )
+@click.option(
+    "--value-format",
+    type=click.Choice(VALUE_FORMATS),
+    default="text",
+    show_default=True,
+    help="How values are printed. In lines of JSON, a value that is JSON becomes part of the line "
+    "by json.",
+)
+@click.option(
+    "--key-format",
+    type=click.Choice(VALUE_FORMATS),
+    default="text",
+    show_default=True,
+    help="How keys are printed.",
+)
+@click.option(
+    "--headers", is_flag=True, help="Print headers first, name=value, and a tab (not in JSON)."
+)
+@click.option(
+    "--grep",
+    metavar="REGEX",
+    help="Only records with this regular expression in the key, the value or a header's value.",
+)
 @common_options
 def command(
     common: Common,
@@ -83,6 +113,11 @@ def command(
     form: str,
     key_delimiter: str | None,
     null: bool,
+    until_time: str | None,
+    value_format: str,
+    key_format: str,
+    headers: bool,
+    grep: str | None,
 ) -> None:
     """Print records of topics, as they come, or with -e those that are there.
 
@@ -92,8 +127,8 @@ def command(
     from ..config import ConsumerConfig
     from .admin import chosen
     from .consuming import ConsumePlan, Consuming
-    from .record_lines import output_format
-    from .start import At, parse
+    from .record_lines import matching, output_format
+    from .start import At, parse, past_time
 
     given = common.settings(ConsumerConfig)
     group = group or given.pop("group_id", None)
@@ -112,6 +147,8 @@ def command(
         )
     if group is None and begin is not None and begin.at is At.STORED:
         raise click.UsageError("--from stored needs a group", ctx)
+    if group is not None and until_time is not None:
+        raise click.UsageError("--until goes without a group", ctx)
     plan = ConsumePlan(
         topics=tuple(chosen("topic", names, more)),
         partitions=frozenset(partitions),
@@ -119,7 +156,16 @@ def command(
         start=begin,
         until_end=until_end,
         count=count,
-        form=output_format(form, key_delimiter, b"NULL" if null else b""),
+        form=output_format(
+            form,
+            key_delimiter,
+            b"NULL" if null else b"",
+            key=key_format,
+            value=value_format,
+            headers=headers,
+        ),
+        keep=None if grep is None else matching(grep),
+        until_time=None if until_time is None else past_time(until_time),
     )
     run(Consuming(_settings(given, plan.group, begin.at.value if begin else None), plan).main)
 

@@ -21,9 +21,9 @@ from .._wire.columns import RecordBatch
 from ..errors import IllegalStateError
 from ..types import TopicPartition
 from .admin import no_topic
-from .output import Output
+from .output import Keep, Output
 from .progress import Meter, meter, warn
-from .record_lines import Format
+from .record_lines import OutputFormat
 from .running import Stop
 from .start import At, Start, place
 
@@ -45,7 +45,9 @@ class ConsumePlan:
     start: Start | None
     until_end: bool
     count: int | None
-    form: Format
+    form: OutputFormat
+    keep: Keep | None = None
+    until_time: int | None = None  # milliseconds since the epoch
 
 
 class Consuming:
@@ -56,6 +58,7 @@ class Consuming:
         self._plan = plan
         self._output: Output
         self._printed = 0
+        self._seen = 0
         self._meter: Meter = lambda done, total=None, text=None: None
 
     async def main(self, stop: Stop) -> None:
@@ -116,6 +119,14 @@ class Consuming:
             if start.at is At.TIME
             else {}
         )
+        until_end = self._plan.until_end
+        if self._plan.until_time is not None:
+            until_end = True
+            later = await consumer.offsets_for_times(dict.fromkeys(places, self._plan.until_time))
+            ends = {
+                tp: end if (found := later.get(tp)) is None else min(end, found.offset)
+                for tp, end in ends.items()
+            }
         consumer.assign(places)
         total = 0
         for tp in places:
@@ -124,8 +135,8 @@ class Consuming:
             offset = place(start, begins[tp], ends[tp], at_time, partial(_warn_of, tp))
             consumer.seek(tp, offset)
             total += max(0, ends[tp] - offset)
-        with self._showing(total if self._plan.until_end else None):
-            async for batch in consumer.batches(until=ends if self._plan.until_end else None):
+        with self._showing(total if until_end else None):
+            async for batch in consumer.batches(until=ends if until_end else None):
                 if await self._print(consumer, batch):
                     return
 
@@ -168,22 +179,20 @@ class Consuming:
 
         The consumer seeks back to the first record that was not printed.
         """
-        count = (
-            len(batch)
-            if self._plan.count is None
-            else min(len(batch), self._plan.count - self._printed)
-        )
         self._output.begin()
+        plan = self._plan
         try:
-            await self._output.write(batch[:count], self._plan.form)
+            left = None if plan.count is None else plan.count - self._printed
+            await self._output.write(batch, plan.form, plan.keep, left)
         finally:
             done = self._output.written
-            self._printed += done
+            self._printed += self._output.printed
+            self._seen += done
             if done < len(batch):
                 with suppress(IllegalStateError):
                     consumer.seek(TopicPartition(batch.topic, batch.partition), batch.offsets[done])
-        self._meter(self._printed)
-        return self._printed == self._plan.count
+        self._meter(self._seen)
+        return self._printed == plan.count
 
     @contextmanager
     def _showing(self, total: int | None) -> Iterator[None]:

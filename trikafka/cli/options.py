@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,11 @@ _SETTING_HELP = (
 )
 #: Settings whose values are Python objects.
 _NOT_TEXT = ("dial", "plugins")
+
+
+def is_terminal() -> bool:
+    """Return whether the standard output is a terminal."""
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,20 +133,37 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
+def chosen_output(output: str | None, as_json: bool) -> str:
+    """Return the way to print, one of ``OUTPUTS``, by the options of a command."""
+    if as_json:
+        return "json"
+    return output or ("table" if is_terminal() else "jsonl")
+
+
+OUTPUTS = ("table", "wide", "json", "jsonl")
+OUTPUT_ENVIRONMENT = "TRIKAFKA_OUTPUT"
+
+
 def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add ``--output`` to a command: ``table`` or ``json`` (``--json`` for short)."""
+    """Add ``-o``, ``--output`` to a command, which receives ``table`` or ``json``.
+
+    ``wide`` is a table whose cells are not cut to the terminal's width, ``jsonl`` is JSON of one
+    line for each element. :mod:`.tables` finds these details in the context of the command.
+    """
 
     @click.option(
+        "-o",
         "--output",
-        type=click.Choice(["table", "json"]),
-        default="table",
-        show_default=True,
-        help="How to print.",
+        type=click.Choice(OUTPUTS),
+        envvar=OUTPUT_ENVIRONMENT,
+        help="How to print: a table, a table that is never cut, a JSON document, or a line of JSON "
+        "for each row.  [default: table on a terminal, else jsonl]",
     )
     @click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
     @functools.wraps(command)
-    def wrapped(output: str, as_json: bool, **others: Any) -> Any:
-        return command(output="json" if as_json else output, **others)
+    def wrapped(output: str | None, as_json: bool, **others: Any) -> Any:
+        way = chosen_output(output, as_json)
+        return command(output="json" if way in ("json", "jsonl") else "table", **others)
 
     return wrapped
 

@@ -5,21 +5,28 @@ from __future__ import annotations
 import os
 import select
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from itertools import islice
 
 import click
 import trio
 
+from .._wire import _implementation
+from .._wire.columns import RecordBatch
 from ..types import Record
-from .record_lines import Format
+from .record_lines import OutputFormat
+
+#: Decides whether a record is printed.
+Keep = Callable[[Record], bool]
 
 _FILE_WRITE = 262_144
+#: Bytes of lines that are formatted from columns at once.
+_BLOCK = 1 << 20
 #: Seconds for which a cancelled write waits for the thread. The thread may be blocked by a reader
 #: that does not read.
 _PATIENCE = 0.5
-#: Records formatted and written between two checks for cancellation.
+#: Records that are formatted one by one between two checks for cancellation.
 _STRETCH = 2_000
 
 
@@ -34,7 +41,8 @@ _STRETCH = 2_000
 class Output:
     """The standard output.
 
-    ``written`` is the number of records of the last :meth:`write` that were written.
+    ``written`` is the number of records of the last :meth:`write` that were written or left out,
+    ``printed`` the number of those that were written.
     """
 
     def __init__(self, fd: int = 1) -> None:
@@ -43,7 +51,9 @@ class Output:
         self._token = trio.lowlevel.current_trio_token()
         self._idle = trio.Event()  # set when the thread has finished
         self._stopped = False
+        self._block = bytearray()
         self.written = 0
+        self.printed = 0
         try:
             self._pipe = stat.S_ISFIFO(os.fstat(fd).st_mode)
         except OSError as error:
@@ -54,27 +64,39 @@ class Output:
         self._most = os.fpathconf(fd, "PC_PIPE_BUF") if atomic else _FILE_WRITE
 
     def begin(self) -> None:
-        """Reset ``written``, in case the next step fails before :meth:`write`."""
-        self.written = 0
+        """Reset the counts, in case the next step fails before :meth:`write`."""
+        self.written = self.printed = 0
 
-    async def write(self, records: Iterable[Record], form: Format) -> None:
-        """Write records.
+    async def write(
+        self,
+        batch: RecordBatch,
+        form: OutputFormat,
+        keep: Keep | None = None,
+        most: int | None = None,
+    ) -> None:
+        """Write the records of a batch that ``keep`` accepts, at most ``most`` of them.
 
-        If cancelled, the call returns within half a second, even if the reader does not read.
-        ``written`` then shows the progress, and the thread stops after the current write.
+        If cancelled, the call returns within half a second, even if the reader does not read. The
+        counts then show the progress, and the thread stops after the current write.
 
         Raises:
             BrokenPipeError: The reader has gone.
         """
-        self.written = 0
-        todo = iter(records)
+        self.begin()
+        if keep is None and form.of_columns:
+            some = batch if most is None else batch[:most]
+            await self._in_thread(lambda: self._write_columns(some, form))
+            return
+        todo = iter(batch)
+        while await self._in_thread(lambda: self._write_records(todo, form, keep, most)):
+            pass
+
+    async def _in_thread(self, work: Callable[[], bool]) -> bool:
+        self._idle = trio.Event()
         try:
-            more = True
-            while more:
-                self._idle = trio.Event()
-                more = await trio.to_thread.run_sync(
-                    self._stretch, todo, form, limiter=self._limiter, abandon_on_cancel=True
-                )
+            return await trio.to_thread.run_sync(
+                self._watched, work, limiter=self._limiter, abandon_on_cancel=True
+            )
         except trio.Cancelled:
             self._stopped = True
             with trio.move_on_after(_PATIENCE, shield=True):  # to learn the value of `written`
@@ -96,30 +118,67 @@ class Output:
             break
         await trio.sleep_forever()
 
-    def _stretch(self, records: Iterable[Record], form: Format) -> bool:
-        """Format and write some records in the thread; return whether there were any."""
+    def _watched(self, work: Callable[[], bool]) -> bool:
+        """Do some work in the thread, and say when it has ended."""
         try:
-            return self._format_and_write(records, form)
+            return work()
         finally:
             with suppress(trio.RunFinishedError):
                 self._token.run_sync_soon(self._idle.set)
 
-    def _format_and_write(self, records: Iterable[Record], form: Format) -> bool:
-        lines: list[bytes] = []
-        size = count = 0
-        for record in islice(records, _STRETCH):
-            line = form(record)
-            if size + len(line) > self._most and lines:
-                self._write(lines)
-                lines, size = [], 0
-            lines.append(line)
-            size += len(line)
-            count += 1
-        self._write(lines)
-        return count > 0
+    def _write_columns(self, batch: RecordBatch, form: OutputFormat) -> bool:
+        """Format and write a batch block by block, without a ``Record`` for each line."""
+        if not self._block:
+            self._block = bytearray(_BLOCK)
+        columns, parts = batch.columns, form.parts_of(batch.topic, batch.partition)
+        row, stop = 0, columns.count
+        while row < stop and not self._stopped:
+            first = row
+            row, cuts = _implementation.current.render_rows(
+                columns, first, stop, parts, form.null, self._block, self._most
+            )
+            begin = 0
+            with memoryview(self._block) as block:
+                for end, rows in zip(cuts[::2].tolist(), cuts[1::2].tolist(), strict=True):
+                    if not self._put(block[begin:end]):
+                        return False
+                    begin = end
+                    self.written = self.printed = first + rows
+        return False
 
-    def _write(self, lines: list[bytes]) -> None:
-        left = memoryview(b"".join(lines))
+    def _write_records(
+        self, records: Iterable[Record], form: OutputFormat, keep: Keep | None, most: int | None
+    ) -> bool:
+        """Format and write some records; return whether there may be more to write."""
+        lines: list[bytes] = []
+        size = seen = 0
+        more = False
+        for record in islice(records, _STRETCH):
+            if most is not None and self.printed + len(lines) == most:
+                more = False
+                break
+            more = True
+            if keep is None or keep(record):
+                line = form(record)
+                if size + len(line) > self._most and lines:
+                    if not self._write(lines, seen):
+                        return False
+                    lines, size, seen = [], 0, 0
+                lines.append(line)
+                size += len(line)
+            seen += 1
+        return self._write(lines, seen) and more
+
+    def _write(self, lines: list[bytes], seen: int) -> bool:
+        """Write lines; ``seen`` records were looked at for them. Return whether all are out."""
+        if not self._put(memoryview(b"".join(lines))):
+            return False
+        self.written += seen
+        self.printed += len(lines)
+        return True
+
+    def _put(self, left: memoryview) -> bool:
+        """Write bytes; return whether all are out."""
         while left and not self._stopped:
             try:
                 left = left[os.write(self._fd, left) :]
@@ -131,5 +190,4 @@ class Output:
                 raise click.ClickException(
                     f"cannot write to the standard output: {error.strerror}"
                 ) from error
-        if not left:
-            self.written += len(lines)
+        return not left

@@ -1,13 +1,20 @@
-"""``trikafka produce``: write JSON or raw lines to a topic."""
+"""``trikafka produce``: write JSON lines, raw lines, CSV or Parquet to a topic."""
 
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import click
 
-from .options import Common, common_options
+from .options import Common, common_options, output_option
 from .running import run
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .producing import Producing
+
+_BY_NAME = {".csv": "csv", ".parquet": "parquet"}
 
 
 @click.command()
@@ -21,13 +28,22 @@ from .running import run
     "-f",
     "--format",
     "form",
-    type=click.Choice(["json", "raw"]),
-    help="What lines are.  [default: json; raw with -K]",
+    type=click.Choice(["json", "raw", "csv", "parquet"]),
+    help="What the input is.  [default: by the file's name, else json; raw with -K]",
 )
 @click.option(
     "-K", "--key-delimiter", metavar="TEXT", help="Lines are keys and values with TEXT between."
 )
-@click.option("-Z", "--null", is_flag=True, help="An empty key or value of a raw line is null.")
+@click.option(
+    "--key-column", metavar="NAME", help="The column of keys in CSV or Parquet.  [default: key]"
+)
+@click.option("--value-column", metavar="NAME", help="The column of values.  [default: value]")
+@click.option(
+    "-Z",
+    "--null",
+    is_flag=True,
+    help="An empty key or value of a raw line is null, as in CSV any field.",
+)
 @click.option("-k", "--key", metavar="TEXT", help="The key of records without one.")
 @click.option(
     "-p", "--partition", type=click.IntRange(0), help="To this partition, whatever key or line say."
@@ -44,9 +60,11 @@ from .running import run
     help="For every record; repeatable.",
 )
 @click.option("-z", "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+@output_option
 @common_options
 def command(
     common: Common,
+    output: str,
     files: tuple[str, ...],
     topic: str | None,
     form: str | None,
@@ -57,12 +75,18 @@ def command(
     any_partition: bool,
     headers: tuple[str, ...],
     compression: str | None,
+    key_column: str | None,
+    value_column: str | None,
 ) -> None:
-    """Write lines of the standard input, or of files, to a topic.
+    """Write lines of the standard input, or of files, to a topic; say how many went where.
 
     A line of JSON is {"key": ..., "value": ..., "headers": [["name", "value"]], "partition": 0,
     "timestamp": 0}; what is left out is null, or chosen. Keys and values are text, null or
     {"base64": "..."}, as "trikafka consume" prints them.
+
+    CSV (its first line names the columns) and Parquet: the columns key, value, partition and
+    timestamp are these parts of a record. Without a column of values, the value of a row is a JSON
+    object of all its columns.
     """
     from ..config import ProducerConfig
     from .options import pair
@@ -71,24 +95,31 @@ def command(
 
     ctx = click.get_current_context()
     _check_files(files, topic, ctx)
-    if form == "json" and key_delimiter is not None:
-        raise click.UsageError("-K is for raw lines; JSON has its keys inside", ctx)
+    form = form or ("raw" if key_delimiter is not None else _form_of(files))
+    if form != "raw" and key_delimiter is not None:
+        raise click.UsageError("-K is for raw lines; JSON and tables have keys of their own", ctx)
     if key_delimiter == "":
         raise click.UsageError("the key delimiter must not be empty", ctx)
-    raw = form == "raw" or key_delimiter is not None
-    if raw and topic is None:
-        raise click.UsageError("which topic? Raw lines need --topic", ctx)
+    if form != "json" and topic is None:
+        raise click.UsageError("which topic? Only lines of JSON may name it: give --topic", ctx)
+    if (key_column or value_column) and form not in ("csv", "parquet"):
+        raise click.UsageError("--key-column and --value-column are for CSV and Parquet", ctx)
+    if form == "parquet" and (key is not None or headers or null):
+        raise click.UsageError("-k, -H and -Z are not for Parquet: its columns say it all", ctx)
+    delimiter = None if key_delimiter is None else literal(key_delimiter)
     plan = ProducePlan(
         files=files or ("-",),
         topic=topic,
-        read=from_raw(None if key_delimiter is None else literal(key_delimiter), null)
-        if raw
-        else from_json,
-        skip_blank=not raw,
+        form=form,
+        read=from_raw(delimiter, null) if form == "raw" else from_json,
         key=None if key is None else key.encode(),
         partition=partition,
         any_partition=any_partition,
         headers=tuple((name, value.encode()) for name, value in map(pair, headers)),
+        key_delimiter=delimiter,
+        empty_is_null=null,
+        key_column=key_column,
+        value_column=value_column,
     )
     settings = common.settings(ProducerConfig)
     if settings.pop("transactional_id", None) is not None:
@@ -97,7 +128,36 @@ def command(
         )
     if compression is not None:
         settings["compression_type"] = compression
-    run(Producing(settings, plan).main)
+    work = Producing(settings, plan)
+    try:
+        run(work.main)
+    finally:
+        _report(work, output)
+
+
+def _report(work: Producing, output: str) -> None:
+    """Say how many records were written where."""
+    rows = [
+        (tp.topic, tp.partition, part.rows, part.first_offset, part.last_offset)
+        for tp, part in sorted(work.written.items())
+    ]
+    if output == "json":
+        names = ("topic", "partition", "records", "first_offset", "last_offset")
+        say_json([dict(zip(names, row, strict=True)) for row in rows])
+    elif rows:
+        say(table(("TOPIC", "PARTITION", "RECORDS", "FIRST OFFSET", "LAST OFFSET"), rows))
+
+
+def _form_of(files: tuple[str, ...]) -> str:
+    """Return the form of the input by the names of the files, which must agree."""
+    found = {_BY_NAME.get(os.path.splitext(name)[1].lower(), "json") for name in files}
+    if len(found) > 1:
+        raise click.UsageError(
+            f"the files are of several forms ({', '.join(sorted(found))}): give --format, or write "
+            "them one by one",
+            click.get_current_context(),
+        )
+    return found.pop() if found else "json"
 
 
 def _check_files(files: tuple[str, ...], topic: str | None, ctx: click.Context) -> None:

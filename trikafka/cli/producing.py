@@ -5,47 +5,80 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import click
 
 from .._api.producer.ack import Ack
+from .._api.producer.arrow_sending import ArrowAck, PartitionDelivery
 from .._api.producer.opening import open_producer
 from .._api.producer.producer import Producer
-from ..errors import TrikafkaError
+from .._wire import _implementation
+from .._wire.column_rows import ColumnRows
+from ..errors import ArrowDeliveryError, TrikafkaError
+from ..types import RecordMetadata, TopicPartition
 from .admin import no_topic
-from .progress import Meter, meter, note
+from .progress import Meter, meter
 from .record_lines import BadLineError, Line
 from .running import Stop
-from .source import Lines
+from .source import Lines, split
+from .tables_in import CsvFile, ParquetFile
 
 
 @dataclass(frozen=True, slots=True)
 class ProducePlan:
-    """The lines to read and the records to write."""
+    """The input to read and the records to write.
+
+    ``form`` is ``json``, ``raw``, ``csv`` or ``parquet``; ``read`` makes a record of a line of the
+    first two.
+    """
 
     files: tuple[str, ...]
     topic: str | None
+    form: str
     read: Callable[[bytes], Line]
-    skip_blank: bool
     key: bytes | None
     partition: int | None
     any_partition: bool
     headers: tuple[tuple[str, bytes | None], ...]
+    key_delimiter: bytes | None = None
+    empty_is_null: bool = False
+    key_column: str | None = None
+    value_column: str | None = None
+
+    @property
+    def of_columns(self) -> bool:
+        """True if lines become columns, without a record each: nothing else is wanted of them."""
+        return self.form == "raw" and self.key is None and not self.headers
+
+
+class _Block(NamedTuple):
+    """Lines as columns, with their text for the case that one of them is refused."""
+
+    text: bytes
+    lines: int
+    rows: ColumnRows | None  # None: a line lacks its key delimiter
 
 
 class Producing:
-    """One run of the command."""
+    """One run of the command.
+
+    ``written``: the records that were acknowledged, by partition.
+    """
 
     def __init__(self, settings: dict[str, Any], plan: ProducePlan) -> None:
         self._settings = settings
         self._plan = plan
-        self._acks: deque[tuple[str, Ack]] = deque()  # bounded by the producer's buffer_memory
+        #: What was accepted, in order. Bounded by the producer's buffer_memory. The function names
+        #: the place of a row in the input.
+        self._acks: deque[tuple[Callable[[int], str], Ack | ArrowAck]] = deque()
         self._partitions: dict[str, int] = {}
-        self._written = 0
+        self._count = 0
+        self._total: int | None = None
         self._meter: Meter
+        self.written: dict[TopicPartition, PartitionDelivery] = {}
 
     async def main(self, stop: Stop) -> None:
         """Write all lines; after a signal, those read so far.
@@ -73,26 +106,19 @@ class Producing:
                     failed = failed or error
         if failed is not None:
             before = (
-                f"; {self._written} {'record was' if self._written == 1 else 'records were'} "
-                "written"
+                f"; {self._count} {'record was' if self._count == 1 else 'records were'} written"
             )
             raise click.ClickException(failed.message + before) from failed
-        note(f"{self._written} records written")
 
     async def _send_file(self, producer: Producer, path: str) -> None:
         name = "" if path == "-" else f"{path}: "
-        number = 0
         try:
-            lines = Lines(path)
-            try:
-                while (some := await lines.read()) is not None:
-                    for line in some:
-                        number += 1
-                        if line.strip() or not self._plan.skip_blank:
-                            await self._send(producer, line, f"{name}line {number}")
-                    await self._settle()
-            finally:
-                lines.close()
+            if self._plan.form == "parquet":
+                await self._send_parquet(producer, path, name)
+            elif self._plan.form == "csv":
+                await self._send_csv(producer, path, name)
+            else:
+                await self._send_lines(producer, path, name)
         except OSError as error:
             if isinstance(error, TrikafkaError):
                 raise
@@ -101,26 +127,121 @@ class Producing:
                 f"cannot read {what}: {error.strerror or os.strerror(error.errno or 5)}"
             ) from error
 
-    async def _send(self, producer: Producer, text: bytes, where: str) -> None:
-        plan = self._plan
+    async def _send_lines(self, producer: Producer, path: str, name: str) -> None:
+        number = 0
+        lines = Lines(path)
         try:
-            line = plan.read(text)
-            topic = plan.topic or line.topic
-            if topic is None:
-                raise BadLineError("it names no topic, and there is no --topic")
-            partition = (
-                plan.partition
-                if plan.partition is not None
-                else None
-                if plan.any_partition
-                else line.partition
-            )
-            count = self._partitions.get(topic) or await self._count_partitions(producer, topic)
-            if partition is not None and partition >= count:
-                hint = "" if plan.partition is not None else "; with --any-partition keys decide"
-                raise BadLineError(
-                    f"topic {topic!r} has {count} partitions, and no partition {partition}{hint}"
-                )
+            while (block := await lines.read(self._block)) is not None:
+                where = _lines_from(name, number + 1)
+                if block.rows is None or not await self._send_block(producer, block.rows, where):
+                    for row, line in enumerate(split(block.text)):
+                        if line.strip() or self._plan.form == "raw":
+                            await self._send_line(producer, line, f"{name}line {number + row + 1}")
+                number += block.lines
+                await self._settle()
+        finally:
+            lines.close()
+
+    def _block(self, text: bytes) -> _Block:
+        """Return lines as columns, in the thread that reads."""
+        plan = self._plan
+        if not plan.of_columns:
+            return _Block(text, text.count(b"\n") + (bool(text) and text[-1:] != b"\n"), None)
+        count, keys, values = _implementation.current.split_lines(
+            text, plan.key_delimiter, plan.empty_is_null
+        )
+        if keys is None or values is None:
+            return _Block(text, count, None)
+        keyed = plan.key_delimiter is not None
+        rows = ColumnRows(count, keys, values, keyed=keyed, partition=plan.partition)
+        return _Block(text, count, rows)
+
+    async def _send_block(
+        self, producer: Producer, rows: ColumnRows, where: Callable[[int], str]
+    ) -> bool:
+        """Send lines as columns; return whether they were accepted.
+
+        Where a line is refused before any was accepted, they are to be sent one by one: the lines
+        before it are written, and the error is that of the line.
+        """
+        topic = self._plan.topic
+        if not len(rows) or topic is None:
+            return topic is not None
+        if rows.partition is not None:
+            self._check_partition(topic, rows.partition, where(0))
+        return await self._send_table(lambda: producer.enqueue_arrow(topic, rows), where)
+
+    async def _send_table(
+        self, send: Callable[[], Awaitable[ArrowAck]], where: Callable[[int], str]
+    ) -> bool:
+        try:
+            ack = await send()
+        except ArrowDeliveryError as error:
+            self._count += error.delivered
+            raise BadLineError(f"{where(error.row or 0)}: {error.error}") from error
+        except TrikafkaError:
+            return False
+        self._acks.append((where, ack))
+        return True
+
+    async def _send_csv(self, producer: Producer, path: str, name: str) -> None:
+        plan = self._plan
+        with CsvFile(path, plan.key_column, plan.value_column, plan.empty_is_null) as file:
+            while (rows := await file.read()) is not None:
+                for number, line in rows:
+                    await self._send(producer, line, f"{name}line {number}")
+                await self._settle()
+
+    async def _send_parquet(self, producer: Producer, path: str, name: str) -> None:
+        plan, number = self._plan, 0
+        topic = plan.topic
+        assert topic is not None  # the command has checked it
+        with ParquetFile(path, plan.key_column, plan.value_column, plan.any_partition) as file:
+            self._total = (self._total or 0) + await file.open()
+            if plan.partition is not None:
+                self._check_partition(topic, plan.partition, name.rstrip(": "))
+            while (table := await file.read()) is not None:
+                where = _rows_from(name, number)
+                try:
+                    ack = await producer.enqueue_arrow(
+                        topic, table, partition=plan.partition, **file.names
+                    )
+                except ArrowDeliveryError as error:
+                    self._count += error.delivered
+                    raise BadLineError(f"{where(error.row or 0)}: {error.error}") from error
+                except TrikafkaError as error:
+                    raise BadLineError(f"{where(0)} and following: {error}") from error
+                self._acks.append((where, ack))
+                number += table.num_rows
+                await self._settle()
+
+    async def _send_line(self, producer: Producer, text: bytes, where: str) -> None:
+        try:
+            line = self._plan.read(text)
+        except click.ClickException as error:
+            raise BadLineError(f"{where}: {error.message}") from error
+        await self._send(producer, line, where)
+
+    async def _send(self, producer: Producer, line: Line, where: str) -> None:
+        plan = self._plan
+        topic = plan.topic or line.topic
+        if topic is None:
+            raise BadLineError(f"{where}: it names no topic, and there is no --topic")
+        partition = (
+            plan.partition
+            if plan.partition is not None
+            else None
+            if plan.any_partition
+            else line.partition
+        )
+        if topic not in self._partitions:
+            try:
+                await self._count_partitions(producer, topic)
+            except (click.ClickException, TrikafkaError) as error:
+                raise BadLineError(f"{where}: {_text_of(error)}") from error
+        if partition is not None:
+            self._check_partition(topic, partition, where)
+        try:
             ack = await producer.enqueue(
                 topic,
                 line.value,
@@ -129,17 +250,24 @@ class Producing:
                 timestamp=line.timestamp,
                 partition=partition,
             )
-        except (click.ClickException, TrikafkaError) as error:
-            text_of = error.message if isinstance(error, click.ClickException) else str(error)
-            raise BadLineError(f"{where}: {text_of}") from error
-        self._acks.append((where, ack))
+        except TrikafkaError as error:
+            raise BadLineError(f"{where}: {error}") from error
+        self._acks.append((lambda row: where, ack))
 
-    async def _count_partitions(self, producer: Producer, topic: str) -> int:
+    def _check_partition(self, topic: str, partition: int, where: str) -> None:
+        count = self._partitions[topic]
+        if partition >= count:
+            hint = "" if self._plan.partition is not None else "; with --any-partition keys decide"
+            raise BadLineError(
+                f"{where}: topic {topic!r} has {count} partitions, and no partition "
+                f"{partition}{hint}"
+            )
+
+    async def _count_partitions(self, producer: Producer, topic: str) -> None:
         count = len(await producer.partitions_for(topic))
         if not count:
             raise await no_topic(self._settings, topic)
         self._partitions[topic] = count
-        return count
 
     async def _settle(self, *, everything: bool = False) -> None:
         """Collect the known outcomes, or wait for all; raise the first failure."""
@@ -147,11 +275,43 @@ class Producing:
         while self._acks and (everything or self._acks[0][1].done):
             where, ack = self._acks.popleft()
             try:
-                await ack.wait()
-                self._written += 1
-            except TrikafkaError as error:
-                failed = failed or BadLineError(f"{where}: {error}")
+                outcome = await ack.wait()
+            except ArrowDeliveryError as error:
+                self._count += error.delivered
+                failed = failed or BadLineError(f"{where(error.row or 0)}: {error.error}")
                 failed.__cause__ = failed.__cause__ or error
-        self._meter(self._written)
+            except TrikafkaError as error:
+                failed = failed or BadLineError(f"{where(0)}: {error}")
+                failed.__cause__ = failed.__cause__ or error
+            else:
+                self._add(_by_partition(outcome))
+        self._meter(self._count, self._total)
         if failed is not None:
             raise failed
+
+    def _add(self, parts: Mapping[TopicPartition, PartitionDelivery]) -> None:
+        for tp, part in parts.items():
+            before = self.written.get(tp, part)
+            rows = part.rows if before is part else before.rows + part.rows
+            self.written[tp] = PartitionDelivery(rows, before.first_offset, part.last_offset)
+            self._count += part.rows
+
+
+def _by_partition(outcome: Any) -> Mapping[TopicPartition, PartitionDelivery]:
+    if isinstance(outcome, RecordMetadata):
+        place = TopicPartition(outcome.topic, outcome.partition)
+        return {place: PartitionDelivery(1, outcome.offset, outcome.offset)}
+    parts: Mapping[TopicPartition, PartitionDelivery] = outcome.partitions
+    return parts
+
+
+def _lines_from(name: str, first: int) -> Callable[[int], str]:
+    return lambda row: f"{name}line {first + row}"
+
+
+def _rows_from(name: str, first: int) -> Callable[[int], str]:
+    return lambda row: f"{name}row {first + row}"
+
+
+def _text_of(error: Exception) -> str:
+    return error.message if isinstance(error, click.ClickException) else str(error)

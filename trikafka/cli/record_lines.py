@@ -14,16 +14,16 @@ import difflib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import click
 
-from ..types import Record, TimestampType
+from .._wire.rendering import Part, json_of, line_of, literal_json
+from ..types import Record
 
-Format = Callable[[Record], bytes]
+Transform = Callable[[bytes | None], bytes | None]
 
-_quote = json.JSONEncoder(ensure_ascii=False).encode
-_TYPES = {TimestampType.CREATE_TIME: '"create"', TimestampType.LOG_APPEND_TIME: '"append"'}
 #: The fields of a line. ``produce`` ignores some that ``consume`` prints.
 _FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 
@@ -44,26 +44,6 @@ class BadLineError(click.ClickException):
 
 
 # --- JSON -----------------------------------------------------------------------------------------
-
-
-def to_json(record: Record) -> bytes:
-    """Return the record as one line of JSON."""
-    headers = ",".join(f"[{_quote(name)},{_data(value)}]" for name, value in record.headers)
-    timestamp = "null" if record.timestamp is None else record.timestamp
-    return (
-        f'{{"topic":{_quote(record.topic)},"partition":{record.partition},"offset":{record.offset},"timestamp":{timestamp},'
-        f'"timestamp_type":{_TYPES[record.timestamp_type]},'
-        f'"key":{_data(record.key)},"value":{_data(record.value)},"headers":[{headers}]}}\n'
-    ).encode()
-
-
-def _data(data: bytes | None) -> str:
-    if data is None:
-        return "null"
-    try:
-        return _quote(str(data, "utf-8"))
-    except UnicodeDecodeError:
-        return f'{{"base64":"{base64.b64encode(data).decode()}"}}'
 
 
 def from_json(text: bytes) -> Line:
@@ -173,10 +153,53 @@ def unescaped(data: bytes) -> str:
     return data.decode("utf-8", "backslashreplace")
 
 
-# --- formats of kcat ------------------------------------------------------------------------------
+# --- lines of records -----------------------------------------------------------------------------
 
+#: How a key or a value is printed.
+VALUE_FORMATS = ("text", "json", "hex", "base64")
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _TOKEN = re.compile(r"%(.)|\\x([0-9A-Fa-f]{2})|\\(.)|([^%\\]+)|(.)", re.DOTALL)
+#: The signs of formats: those of kcat. Topic and partition are the same for a whole batch.
+_TOPIC, _PARTITION = ord("t"), ord("p")
+_JSON_TOPIC = ord("j")
+_SIGNS = "tpoTkshKSR"
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFormat:
+    """The line of a record: its parts, and what stands for a null.
+
+    ``key`` and ``value`` turn the bytes of a record into those to print; ``None``: as they are.
+    """
+
+    parts: tuple[Part, ...]
+    null: bytes = b""
+    key: Transform | None = None
+    value: Transform | None = None
+
+    @property
+    def of_columns(self) -> bool:
+        """True if whole batches are formatted from their columns, without a ``Record`` each."""
+        return self.key is None and self.value is None
+
+    def parts_of(self, topic: str, partition: int) -> tuple[Part, ...]:
+        """Return the parts of the lines of one partition."""
+        fixed = {
+            _TOPIC: topic.encode(),
+            _PARTITION: b"%d" % partition,
+            _JSON_TOPIC: literal_json(topic),
+        }
+        return tuple(
+            (0, fixed[sign]) if sign in fixed else (sign, data) for sign, data in self.parts
+        )
+
+    def __call__(self, record: Record) -> bytes:
+        """Return the line of one record."""
+        if self.key is not None:
+            record = record._replace(key=self.key(record.key))
+        if self.value is not None:
+            record = record._replace(value=self.value(record.value))
+        return line_of(record, self.parts_of(record.topic, record.partition), self.null)
 
 
 def literal(text: str) -> bytes:
@@ -192,8 +215,8 @@ def literal(text: str) -> bytes:
     return b"".join(parts)
 
 
-def from_template(template: str, null: bytes = b"") -> Format:
-    r"""Return the formatter for a format like kcat's.
+def from_template(template: str, null: bytes = b"") -> OutputFormat:
+    r"""Return the output format of a text like kcat's.
 
     ``%t`` topic, ``%p`` partition, ``%o`` offset, ``%k`` key, ``%s`` value, ``%T`` timestamp,
     ``%h`` headers, ``%K`` and ``%S`` lengths of key and value (-1: null), ``%R`` the value's length
@@ -202,47 +225,114 @@ def from_template(template: str, null: bytes = b"") -> Format:
     Raises:
         click.BadParameter: The format has an unknown sign.
     """
-    tokens: dict[str, Format] = {
-        "t": lambda r: r.topic.encode(),
-        "p": lambda r: b"%d" % r.partition,
-        "o": lambda r: b"%d" % r.offset,
-        "T": lambda r: b"%d" % (-1 if r.timestamp is None else r.timestamp),
-        "k": lambda r: null if r.key is None else bytes(r.key),
-        "s": lambda r: null if r.value is None else bytes(r.value),
-        "K": lambda r: b"%d" % (-1 if r.key is None else len(r.key)),
-        "S": lambda r: b"%d" % (-1 if r.value is None else len(r.value)),
-        "R": lambda r: (-1 if r.value is None else len(r.value)).to_bytes(4, "big", signed=True),
-        "h": lambda r: b",".join(
-            n.encode() + b"=" + (b"NULL" if v is None else bytes(v)) for n, v in r.headers
-        ),
-    }
-    parts: list[Format] = []
+    parts: list[Part] = []
     for match in _TOKEN.finditer(template):
         sign = match[1]
         if sign is not None and sign != "%":
-            if sign not in tokens:
+            if sign not in _SIGNS:
                 raise click.BadParameter(
                     f"%{sign} in a format means nothing; there are "
-                    f"{', '.join('%' + t for t in tokens)}, %%",
+                    f"{', '.join('%' + t for t in _SIGNS)}, %%",
                     param_hint="--format",
                 )
-            parts.append(tokens[sign])
+            parts.append((ord(sign), b""))
         else:
-            text = b"%" if sign else literal(match[0])
-            parts.append(lambda record, text=text: text)  # type: ignore[misc]
-    return lambda record: b"".join([part(record) for part in parts])
+            _add(parts, b"%" if sign else literal(match[0]))
+    return OutputFormat(tuple(parts), null)
 
 
-def output_format(text: str, key_delimiter: str | None, null: bytes = b"") -> Format:
-    """Return the formatter for ``--format`` and ``--key-delimiter``."""
+def _add(parts: list[Part], text: bytes) -> None:
+    """Add bytes as they are, to the part before where that is possible."""
+    if parts and not parts[-1][0]:
+        text = parts.pop()[1] + text
+    parts.append((0, text))
+
+
+def json_format(key: str = "text", value: str = "text") -> OutputFormat:
+    """Return the format of JSON lines, with keys and values in these formats.
+
+    With ``json`` what is JSON becomes a part of the line; anything else is printed as ``text`` is.
+    """
+    signs = {"text": "xy", "hex": "xy", "base64": "xy", "json": "ks"}
+    parts: list[Part] = []
+    for text, sign in (
+        ('{"topic":', "j"),
+        (',"partition":', "p"),
+        (',"offset":', "o"),
+        (',"timestamp":', "m"),
+        (',"timestamp_type":', "c"),
+        (',"key":', signs[key][0]),
+        (',"value":', signs[value][1]),
+        (',"headers":', "z"),
+    ):
+        parts += [(0, text.encode()), (ord(sign), b"")]
+    parts.append((0, b"}\n"))
+    transforms = {**_TRANSFORMS, "json": _embedded}
+    return OutputFormat(tuple(parts), b"null", transforms[key], transforms[value])
+
+
+def _embedded(data: bytes | None) -> bytes | None:
+    """Return JSON as one line of JSON, and other bytes as :func:`json_of` writes them."""
+    if data is None:
+        return None
+    compact = _compact(data)
+    return json_of(data).encode() if compact is None else compact
+
+
+def _one_line(data: bytes | None) -> bytes | None:
+    """Return JSON as one line, and other bytes as they are."""
+    compact = None if data is None else _compact(data)
+    return data if compact is None else compact
+
+
+def _compact(data: bytes) -> bytes | None:
+    """Return JSON on one line; ``None``: this is none.
+
+    Line ends stand only between the tokens of JSON, so numbers and texts stay as they are.
+    """
+    try:
+        json.loads(str(data, "utf-8"), parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        return None
+    return data.replace(b"\r", b" ").replace(b"\n", b" ").strip()
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+_TRANSFORMS: dict[str, Transform | None] = {
+    "text": None,
+    "json": _one_line,
+    "hex": lambda data: None if data is None else data.hex().encode(),
+    "base64": lambda data: None if data is None else base64.b64encode(data),
+}
+
+
+def output_format(
+    text: str,
+    key_delimiter: str | None,
+    null: bytes = b"",
+    *,
+    key: str = "text",
+    value: str = "text",
+    headers: bool = False,
+) -> OutputFormat:
+    """Return the format for ``--format``, ``--key-delimiter`` and the options beside them."""
+    if key_delimiter is None and text == "json":
+        return json_format(key, value)
+    before = "%h\t" if headers else ""
     if key_delimiter is not None:
-        delimiter = literal(key_delimiter)
-        value = from_template("%s\n", null)
-        key = from_template("%k", null)
-        return lambda record: key(record) + delimiter + value(record)
-    if text == "json":
-        return to_json
-    if text != "raw" and "%" not in text:
+        parts = list(from_template(before + "%k").parts)
+        _add(parts, literal(key_delimiter))
+        parts += from_template(r"%s\n").parts
+    elif text == "raw":
+        parts = list(from_template(before + r"%s\n").parts)
+    elif "%" in text:
+        if headers:
+            raise click.BadParameter("in a format, %h prints the headers", param_hint="--headers")
+        parts = list(from_template(text).parts)
+    else:
         near = difflib.get_close_matches(text.lower(), ("json", "raw"), n=1)
         hint = (
             f"did you mean {near[0]!r}?" if near else r"it is 'json', 'raw', or such as '%k: %s\n'"
@@ -250,4 +340,24 @@ def output_format(text: str, key_delimiter: str | None, null: bytes = b"") -> Fo
         raise click.BadParameter(
             f"{text!r} prints the same for each record; {hint}", param_hint="--format"
         )
-    return from_template("%s\n" if text == "raw" else text, null)
+    return OutputFormat(tuple(parts), null, _TRANSFORMS[key], _TRANSFORMS[value])
+
+
+def matching(pattern: str) -> Callable[[Record], bool]:
+    """Return whether a record has a match in its key, its value or a header's value.
+
+    Raises:
+        click.BadParameter: The pattern is no regular expression.
+    """
+    try:
+        search = re.compile(pattern.encode()).search
+    except re.error as error:
+        raise click.BadParameter(
+            f"{pattern!r} is no regular expression: {error}", param_hint="--grep"
+        ) from None
+
+    def keep(record: Record) -> bool:
+        texts = (record.value, record.key, *(value for _, value in record.headers))
+        return any(text is not None and search(text) is not None for text in texts)
+
+    return keep

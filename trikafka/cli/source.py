@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import select
+import stat
+from collections.abc import Callable
+from typing import TypeVar
 
 import trio
 
 from .record_lines import BadLineError
 
-_PIECE = 65_536
+T = TypeVar("T")
+_PIECE = 1 << 20
 _LONGEST = 100_000_000
 #: Flags of the file. O_BINARY is Windows' own: without it, line ends are translated.
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class Lines:
-    """The lines of one input without their line ends.
-
-    The last line may lack its line end.
-    """
+    """The lines of one input, in blocks of about a megabyte, or of what has arrived."""
 
     def __init__(self, path: str) -> None:
         """Open ``path``; ``-`` is the standard input.
@@ -38,29 +39,51 @@ class Lines:
         if self._fd > 0:
             os.close(self._fd)
 
-    async def read(self) -> Sequence[bytes] | None:
-        """Return the next lines, possibly none; ``None`` at the end.
+    async def read(self, convert: Callable[[bytes], T]) -> T | None:
+        """Return the next lines, converted in the thread; ``None`` at the end.
 
-        If cancelled, the call returns at once, even if no input arrives.
+        A block is whole lines with their line ends, possibly none. Only the last line of the input
+        may lack its line end. If cancelled, the call returns at once, even if no input arrives.
         """
         if self._ended:
             await trio.lowlevel.checkpoint()
             return None
-        piece = await trio.to_thread.run_sync(
-            os.read, self._fd, _PIECE, limiter=self._limiter, abandon_on_cancel=True
+        return await trio.to_thread.run_sync(
+            self._next, convert, limiter=self._limiter, abandon_on_cancel=True
         )
+
+    def _next(self, convert: Callable[[bytes], T]) -> T | None:
+        piece = self._read_piece()
         if not piece:
             self._ended = True
-            return [b"".join(self._rest)] if self._rest else None
-        *whole, rest = piece.split(b"\n")
-        if not whole:
-            self._keep_rest(rest)
-            return ()
-        whole[0] = b"".join([*self._rest, whole[0]])
-        self._rest = []
-        self._size = 0
-        self._keep_rest(rest)
-        return whole
+            return convert(b"".join(self._rest)) if self._rest else None
+        end = piece.rfind(b"\n") + 1
+        if not end:
+            self._keep_rest(piece)
+            return convert(b"")
+        block = b"".join([*self._rest, piece[:end]]) if self._rest else piece[:end]
+        self._rest, self._size = [], 0
+        self._keep_rest(piece[end:])
+        return convert(block)
+
+    def _read_piece(self) -> bytes:
+        """Return what can be read without waiting, or the first bytes that arrive.
+
+        A pipe gives at most 64 KiB at once, so that a block would be small.
+        """
+        pieces = [os.read(self._fd, _PIECE)]
+        size = len(pieces[0])
+        while pieces[-1] and size < _PIECE and self._is_ready():
+            pieces.append(os.read(self._fd, _PIECE - size))
+            size += len(pieces[-1])
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _is_ready(self) -> bool:
+        if not stat.S_ISFIFO(os.fstat(self._fd).st_mode) or not hasattr(select, "poll"):
+            return False
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        return any(events & select.POLLIN for _, events in poll.poll(0))
 
     def _keep_rest(self, rest: bytes) -> None:
         if rest:
@@ -68,3 +91,11 @@ class Lines:
             self._size += len(rest)
         if self._size > _LONGEST:
             raise BadLineError(f"a line is longer than {_LONGEST} bytes")
+
+
+def split(block: bytes) -> list[bytes]:
+    """Return the lines of a block without their line ends."""
+    lines = block.split(b"\n")
+    if not lines[-1]:
+        lines.pop()
+    return lines

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -60,7 +61,7 @@ def parse(text: str) -> Start:
     )
 
 
-def _time(text: str) -> int:
+def _time(text: str, option: str = "--from") -> int:
     """Return milliseconds since the epoch, given as such or as a date and time.
 
     The time zone is UTC if the text names none.
@@ -72,12 +73,28 @@ def _time(text: str) -> int:
     except ValueError:
         raise click.BadParameter(
             f"@{text}: this is neither milliseconds since the epoch nor a time like "
-            "2026-01-31T12:00"
+            "2026-01-31T12:00",
+            param_hint=option,
         ) from None
     when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
     if when.timestamp() < 0:
-        raise click.BadParameter(f"@{text}: this is before 1970", param_hint="--from")
+        raise click.BadParameter(f"@{text}: this is before 1970", param_hint=option)
     return round(when.timestamp() * 1000)
+
+
+def past_time(text: str) -> int:
+    """Return the time of ``--until`` in milliseconds since the epoch.
+
+    Raises:
+        click.BadParameter: The text is no time, or one that has not come yet.
+    """
+    ms = _time(text.removeprefix("@"), "--until")
+    if ms > time.time() * 1000:
+        raise click.BadParameter(
+            f"{text} has not come yet; without --until records are printed as they come",
+            param_hint="--until",
+        )
+    return ms
 
 
 def place(

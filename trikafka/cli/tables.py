@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
+from .options import chosen_output, is_terminal
 from .running import NobodyReadsError
+
+#: The narrowest column to which a cut table is made to fit.
+_NARROWEST = 8
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Return columns padded to their widest cell; numbers to the right, ``None`` as ``-``."""
+    """Return columns padded to their widest cell; numbers to the right, ``None`` as ``-``.
+
+    On a terminal the header is bold, and the widest cells are cut so that a row is one line, unless
+    ``wide`` was asked for.
+    """
     body = list(rows)
     numeric = [
         bool(body) and all(isinstance(row[at], int | None) for row in body)
@@ -20,14 +30,46 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     ]
     cells = [list(header), *([_text(cell) for cell in row] for row in body)]
     widths = [max(len(row[at]) for row in cells) for at in range(len(header))]
-    lines = (
+    terminal = is_terminal()
+    if terminal and _way() != "wide":
+        _fit(widths, [len(name) for name in header], shutil.get_terminal_size().columns)
+    lines = [
         "  ".join(
-            cell.rjust(width) if right else cell.ljust(width)
+            _cut(cell, width).rjust(width) if right else _cut(cell, width).ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
-        )
+        ).rstrip()
         for row in cells
-    )
-    return "\n".join(line.rstrip() for line in lines)
+    ]
+    if terminal and "NO_COLOR" not in os.environ:
+        lines[0] = click.style(lines[0], bold=True)
+    return "\n".join(lines)
+
+
+def _fit(widths: list[int], headers: list[int], room: int) -> None:
+    """Make the widest columns narrower, as far as the headers allow, until a row fits."""
+    excess = sum(widths) + 2 * (len(widths) - 1) - room
+    while excess > 0:
+        # Column by column: the widest one gives up what it has more than the next, or the rest.
+        spare = [
+            width - max(header, _NARROWEST) for width, header in zip(widths, headers, strict=True)
+        ]
+        at = max(range(len(widths)), key=lambda column: (spare[column] > 0, widths[column]))
+        if spare[at] <= 0:
+            return
+        widths[at] -= 1
+        excess -= 1
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if len(cell) <= width else cell[: width - 1] + "…"
+
+
+def _way() -> str | None:
+    """Return the way to print that the running command was asked for."""
+    context = click.get_current_context(silent=True)
+    if context is None or "output" not in context.params:
+        return None
+    return chosen_output(context.params["output"], context.params.get("as_json", False))
 
 
 def say(text: str) -> None:
@@ -45,8 +87,13 @@ def say(text: str) -> None:
 
 
 def say_json(what: object) -> None:
-    """Print one JSON document to the standard output."""
-    say(json.dumps(what, indent=2, ensure_ascii=False))
+    """Print JSON to the standard output: one document, or a line for each element of a list."""
+    if _way() != "jsonl":
+        say(json.dumps(what, indent=2, ensure_ascii=False))
+        return
+    rows = what if isinstance(what, list) else [what]
+    if rows:
+        say("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
 
 
 def say_done(output: str, line: str, what: Mapping[str, object]) -> None:

@@ -520,17 +520,25 @@ class ArrowDeliveryError(TrikafkaError):
         failed: The rows that are certainly not in the log: refused, or never sent.
         unknown: The rows whose outcome is unknown, for example because they expired in flight.
         error: The first failure.
+        row: The first row of the first batch that failed, counted from 0; ``None``: not known.
         maybe_written: True if ``unknown`` is not 0.
     """
 
     def __init__(
-        self, topic: str, rows: int, delivered: int, unknown: int, error: Exception
+        self,
+        topic: str,
+        rows: int,
+        delivered: int,
+        unknown: int,
+        error: Exception,
+        row: int | None = None,
     ) -> None:
         self.topic = topic
         self.rows = rows
         self.delivered = delivered
         self.unknown = unknown
         self.error = error
+        self.row = row
         self.failed = rows - delivered - unknown
         counts = (
             f"{delivered} of {rows} rows were delivered, {self.failed} failed, {unknown} may be "

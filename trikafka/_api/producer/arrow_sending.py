@@ -18,7 +18,9 @@ from ..._managers.producer.outcomes import settled
 from ..._net.deadlines import RunningCall, run_call
 from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
+from ..._state.producer.table_rows import RowGroup
 from ..._wire import _implementation
+from ..._wire.column_rows import ColumnRows
 from ..._wire.columns import Columns, arrow_is_loaded
 from ...config import ProducerConfig
 from ...errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
@@ -71,8 +73,10 @@ class ArrowDelivery:
     partitions: Mapping[TopicPartition, PartitionDelivery]
 
 
-async def open_rows(data: Any, limiter: trio.CapacityLimiter, **names: Any) -> ArrowRows:
-    """Return the table as rows to send.
+async def open_rows(
+    data: Any, limiter: trio.CapacityLimiter, **names: Any
+) -> ArrowRows | ColumnRows:
+    """Return the table as rows to send; ``ColumnRows`` are such rows already.
 
     Data that is not a pyarrow object is converted in a thread: a query may run for its results. The
     first table of a program is converted there, too, because the import takes 30 ms and more.
@@ -80,6 +84,8 @@ async def open_rows(data: Any, limiter: trio.CapacityLimiter, **names: Any) -> A
     Raises :exc:`ConfigurationError`, ``ImportError`` without pyarrow, and the errors of the
     conversion. When cancelled, waits for the thread.
     """
+    if isinstance(data, ColumnRows):
+        return data
     if arrow_is_loaded():
         import pyarrow
 
@@ -105,7 +111,7 @@ class ArrowSending:
         manager: ProduceManager,
         config: ProducerConfig,
         topic: str,
-        rows: ArrowRows,
+        rows: ArrowRows | ColumnRows,
         joins: Callable[[], None],
         *,
         call: str,
@@ -121,6 +127,7 @@ class ArrowSending:
         self._rows = rows
         self._count = len(rows)
         self._tally = _Tally(claimed=awaited)
+        self._at = 0  # the row to take next
         self._used = self._accumulator.used  # when the senders last ran
         # ``asks``: a function chooses partitions, and is called for each row.
         slowly = _implementation.name_in_use != "native" or asks
@@ -155,7 +162,7 @@ class ArrowSending:
         except (TrikafkaError, trio.ClosedResourceError) as error:
             if not tally.accepted:
                 raise
-            tally.fail(error)
+            tally.fail(error, self._at)
         # Otherwise the acks of many tables would keep all these tables in memory.
         self._rows.release()
         return tally.error is None
@@ -173,7 +180,7 @@ class ArrowSending:
             tally.gather()  # one by one, while the brokers work on the next
         if tally.error is not None:
             raise ArrowDeliveryError(
-                self._topic, self._count, tally.delivered, tally.unknown, tally.error
+                self._topic, self._count, tally.delivered, tally.unknown, tally.error, tally.row
             ) from tally.error
         return ArrowDelivery(self._count, dict(tally.partitions))
 
@@ -189,7 +196,8 @@ class ArrowSending:
         Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`.
         """
         most = -1
-        for first, piece in self._rows.pieces(self._piece_rows, self._looked_at):
+        pieces: Iterator[tuple[int, Any]] = self._rows.pieces(self._piece_rows, self._looked_at)
+        for first, piece in pieces:
             await fairness.checkpoint()
             unfit = _implementation.current.find_unfit(
                 self._rows.columns(piece, 0), self._accumulator.largest
@@ -209,7 +217,8 @@ class ArrowSending:
 
     async def _put(self) -> None:
         """Put every row into a batch, up to the first that fails."""
-        for _, piece in self._rows.pieces(self._piece_rows, _PIECE_BYTES):
+        pieces: Iterator[tuple[int, Any]] = self._rows.pieces(self._piece_rows, _PIECE_BYTES)
+        for first, piece in pieces:
             await fairness.checkpoint()
             columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
             partitions = (
@@ -223,11 +232,12 @@ class ArrowSending:
             ):
                 position = group.start
                 while position < group.stop:
+                    self._at = first + _row(group, position)
                     await fairness.checkpoint()
                     taken = self._extend(columns, group, position) or await self._wait(
                         columns, group, position
                     )
-                    self._tally.add(taken, taken.next - position)
+                    self._tally.add(taken, taken.next - position, self._at)
                     position = taken.next
                     self._tally.gather()
                     if self._tally.error is not None:
@@ -347,19 +357,21 @@ class _Tally:
         self._claimed = claimed
         self.accepted = self.delivered = self.unknown = 0
         self.error: Exception | None = None
+        self.row: int | None = None  # the first that failed
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
-        #: The table's spans of records, by batch: records of other calls may lie between.
-        self.waiting: dict[ProducerBatch | RowsBatch, list[tuple[int, int]]] = {}
+        #: The table's spans of records, by batch: records of other calls may lie between. The third
+        #: number is the row of the first record.
+        self.waiting: dict[ProducerBatch | RowsBatch, list[tuple[int, int, int]]] = {}
 
-    def add(self, taken: TakenRows, count: int) -> None:
-        """Note that ``count`` more rows are in a batch."""
+    def add(self, taken: TakenRows, count: int, row: int) -> None:
+        """Note that ``count`` more rows, from ``row`` on, are in a batch."""
         batch, first = taken.batch, taken.first
         if self._claimed:
             _claim(batch)
         spans = self.waiting.setdefault(batch, [])
         if spans and spans[-1][1] == first:
-            first = spans.pop()[0]
-        spans.append((first, taken.first + count))
+            first, _, row = spans.pop()
+        spans.append((first, taken.first + count, row))
         self.accepted += count
 
     def claim(self) -> None:
@@ -371,9 +383,10 @@ class _Tally:
                     if not leaf.settled:
                         _claim(leaf)
 
-    def fail(self, error: Exception) -> None:
-        """Note an error; the first one counts."""
+    def fail(self, error: Exception, row: int) -> None:
+        """Note that a row failed; the first error counts, and the smallest row."""
         self.error = self.error or error
+        self.row = row if self.row is None else min(self.row, row)
 
     def gather(self) -> None:
         """Take the outcomes of the oldest batches, as far as they are known."""
@@ -382,16 +395,20 @@ class _Tally:
             if not batch.settled and not (isinstance(batch, ProducerBatch) and batch.parts):
                 return
             spans = self.waiting[batch]
-            leaves = [leaf for start, stop in spans for leaf in _leaves(batch, start, stop)]
-            if not all(leaf.settled for leaf, _, _ in leaves):
+            leaves = [
+                (row, leaf) for start, stop, row in spans for leaf in _leaves(batch, start, stop)
+            ]
+            if not all(leaf.settled for _, (leaf, _, _) in leaves):
                 return
             del self.waiting[batch]
-            for leaf in leaves:
-                self._add_result(*leaf)
+            for row, leaf in leaves:
+                self._add_result(row, *leaf)
 
-    def _add_result(self, batch: ProducerBatch | RowsBatch, start: int, stop: int) -> None:
+    def _add_result(
+        self, row: int, batch: ProducerBatch | RowsBatch, start: int, stop: int
+    ) -> None:
         if (error := batch.error) is not None:
-            self.fail(error)
+            self.fail(error, row)
             self.unknown += stop - start if batch.maybe_written else 0
             return
         self.delivered += stop - start
@@ -407,6 +424,13 @@ class _Tally:
             )
         else:
             self.partitions[batch.place] = PartitionDelivery(stop - start, first, last)
+
+
+def _row(group: TableRows, position: int) -> int:
+    """Return the row of a piece at a position of a group; a plugin's groups do not say it."""
+    if isinstance(group, RowGroup):
+        return position if group.rows is None else int(group.rows[position])
+    return 0
 
 
 async def _settled(batch: ProducerBatch | RowsBatch) -> None:
