@@ -17,7 +17,8 @@ from trikafka.testing import ScriptedCluster
 def test_topics_report_each_change(command: Command, broker: str) -> None:
     """The report goes to the standard output also without a terminal, and for ``alter``."""
     one, two, three = fresh(), fresh(), fresh()
-    assert command("topics", "create", one, two) == (0, f"created: {one}, {two}\n".encode(), "")
+    made = "".join(f"created: {name}, 1 partition, 1 copy of each\n" for name in (one, two))
+    assert command("topics", "create", one, two) == (0, made.encode(), "")
     assert command("topics", "create", one, "--if-not-exists") == (
         0,
         b"nothing to create: all are there\n",
@@ -35,9 +36,18 @@ def test_topics_report_each_change(command: Command, broker: str) -> None:
         "",
     )
     for args, what in (
-        (("create", three, "--json"), {"created": [three]}),
-        (("create", three, "--if-not-exists", "--output", "json"), {"created": []}),
-        (("alter", three, "-p", "2", "--json"), {"altered": [three], "partitions": 2}),
+        (
+            ("create", three, "-p", "2", "--json"),
+            {
+                "created": [three],
+                "topics": [{"topic": three, "partitions": 2, "replication_factor": 1}],
+            },
+        ),
+        (
+            ("create", three, "--if-not-exists", "--output", "json"),
+            {"created": [], "topics": []},
+        ),
+        (("alter", three, "-p", "3", "--json"), {"altered": [three], "partitions": 3}),
         (("delete", two, three, "--json"), {"deleted": [two, three]}),
     ):
         ended = command("topics", *args)

@@ -154,7 +154,7 @@ def test_lines_become_records(implementation: ModuleType) -> None:
     count, keys, values = implementation.split_lines(b"a=1\n=2\nb=\n\nc=d=e", b"=", True)
     assert (count, keys, values) == (3, None, None), "the fourth line has no delimiter"
     count, keys, values = implementation.split_lines(b"a=1\n=2\nb=\nc=d=e", b"=", True)
-    made = ColumnRows(count, keys, values, keyed=True)
+    made = ColumnRows.of_lines(count, keys, values, keyed=True)
     ((first, piece),) = made.pieces(100, 1 << 20)
     found = RecordBatch("t", 0, made.columns(piece, 7), 4)
     assert (first, len(made)) == (0, 4)
@@ -171,7 +171,7 @@ def test_rows_come_in_pieces() -> None:
     count, keys, values = _implementation.current.split_lines(text, None, False)
     assert keys is not None
     assert values is not None
-    made = ColumnRows(count, keys, values, keyed=False)
+    made = ColumnRows.of_lines(count, keys, values, keyed=False)
     pieces = list(made.pieces(24, 1 << 20))
     assert [first for first, _ in pieces] == [0, 24, 48, 72, 96]
     seen = [r for _, piece in pieces for r in RecordBatch("t", 0, made.columns(piece, 1), 0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from array import array
 from collections.abc import Iterator
 
 from trikafka._wire._columns import Columns
@@ -13,36 +14,40 @@ BinaryColumn = tuple[memoryview, Buffer, Buffer | None]
 
 
 class ColumnRows:
-    """Rows of keys and values, with the interface of ``trikafka._wire.arrow.ArrowRows``.
+    """Rows to write, with the interface of ``trikafka._wire.arrow.ArrowRows``.
 
-    They need no pyarrow. The timestamps are those of the moment at which the rows are encoded.
+    They need no pyarrow. Offsets and the kinds of the timestamps do not count.
     """
 
     #: All columns are read in place, so a piece costs no copy at any size.
     shared = True
 
     def __init__(
-        self,
+        self, columns: Columns, *, keyed: bool, timed: bool, partition: int | None = None
+    ) -> None:
+        #: The partition of all rows, or ``None``.
+        self.partition = partition
+        #: True if there may be keys.
+        self.keyed = keyed
+        self._timed = timed  # False: the time is that at which the rows are encoded
+        self._count = columns.count
+        self._columns: Columns | None = columns
+
+    @classmethod
+    def of_lines(
+        cls,
         count: int,
         keys: BinaryColumn,
         values: BinaryColumn,
         *,
         keyed: bool,
         partition: int | None = None,
-    ) -> None:
-        #: The partition of all rows, or ``None``.
-        self.partition = partition
-        #: True if there may be keys.
-        self.keyed = keyed
-        self._count = count
-        self._columns: Columns | None = Columns(
-            count,
-            memoryview(bytes(8 * count)).cast("q"),
-            memoryview(bytes(8 * count)).cast("q"),
-            memoryview(bytes(count)).cast("b"),
-            *keys,
-            *values,
-        )
+    ) -> ColumnRows:
+        """Return rows of keys and values, without timestamps and headers."""
+        zeros = memoryview(bytes(8 * count)).cast("q")
+        kinds = memoryview(bytes(count)).cast("b")
+        columns = Columns(count, zeros, zeros, kinds, *keys, *values)
+        return cls(columns, keyed=keyed, timed=False, partition=partition)
 
     def __len__(self) -> int:
         return self._count
@@ -62,12 +67,18 @@ class ColumnRows:
             yield start, whole.slice(start, min(start + step, self._count))
 
     def columns(self, piece: Columns, default_timestamp: int) -> Columns:
-        """Return the columns of a piece to encode from, with this timestamp."""
-        stamp = default_timestamp.to_bytes(8, sys.byteorder, signed=True)
+        """Return the columns of a piece to encode from; without timestamps they get the default."""
+        times = piece.timestamps
+        if not self._timed:
+            stamp = default_timestamp.to_bytes(8, sys.byteorder, signed=True)
+            times = memoryview(stamp * piece.count).cast("q")
+        elif min(times, default=0) < 0:  # the messages of old formats may have none
+            known = array("q", [default_timestamp if time < 0 else time for time in times])
+            times = memoryview(known)
         return Columns(
             piece.count,
             piece.offsets,
-            memoryview(stamp * piece.count).cast("q"),
+            times,
             piece.timestamp_types,
             piece.key_offsets,
             piece.key_data,
@@ -75,6 +86,12 @@ class ColumnRows:
             piece.value_offsets,
             piece.value_data,
             piece.value_validity,
+            piece.header_offsets,
+            piece.header_name_offsets,
+            piece.header_name_data,
+            piece.header_value_offsets,
+            piece.header_value_data,
+            piece.header_value_validity,
         )
 
     def partitions(self, piece: Columns) -> None:

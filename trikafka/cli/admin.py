@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from .._api.admin.admin import Admin
 
 T = TypeVar("T")
+#: The sentence of ``topic_missing`` in the error of a response.
+_NO_TOPIC = re.compile(r"topic '(?P<name>[^']+)' does not exist;.*?(?P<rest>; also failed: .*)?$")
 #: Seconds for listing the topics, which only improves an error message.
 _NAMES_WITHIN = 5
 
@@ -23,15 +26,36 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
     """Open an admin client and run ``work`` with it; return the result."""
     from .._api.admin.opening import open_admin
     from ..config import AdminConfig
+    from ..errors import UnknownTopicOrPartitionError
 
     answers: list[T] = []
 
     async def main(stop: Stop) -> None:
         async with open_admin(**common.settings(AdminConfig)) as admin:
-            answers.append(await work(admin))
+            try:
+                answers.append(await work(admin))
+            except UnknownTopicOrPartitionError as error:
+                raise await _with_near_names(admin, error) from error
 
     run(main)
     return answers[0]
+
+
+async def _with_near_names(admin: Admin, error: Exception) -> Exception:
+    """Return the error about a missing topic in the words of all commands, with similar names.
+
+    A broker's response names the topic, and the admin client does not look up others for it.
+    """
+    from ..errors import TrikafkaError, topic_missing
+
+    found = _NO_TOPIC.search(str(error))
+    if found is None:
+        return error
+    known: Iterable[str] = ()
+    with suppress(TrikafkaError):  # without the permission to list topics, no names are suggested
+        known = await admin.list_topics(timeout=_NAMES_WITHIN)
+    rest = found["rest"] or ""
+    return click.ClickException(topic_missing(found["name"], known, make=False) + rest)
 
 
 async def no_topic(settings: Mapping[str, Any], topic: str) -> click.ClickException:

@@ -34,6 +34,7 @@ _OWN = {
     "cluster": "Show the brokers, the features and the controllers.",
     "configs": "Show or change settings of topics, brokers and groups.",
     "consume": "Print records of topics.",
+    "copy": "Copy the records of topics to another cluster or topic.",
     "groups": "Show or delete consumer groups: members, offsets, lag. Reset their offsets.",
     "produce": "Write lines or JSON to a topic.",
     "quotas": "List, set or delete quotas of users, client ids and addresses.",
@@ -51,6 +52,10 @@ _PLUGINS = {
 #: may also be a click command itself.
 _ENTRY_POINT_GROUP = "trikafka.commands"
 BROKEN_PIPE = 141
+EXIT_CODES = (
+    "Exit codes: 0 success, 1 failure, 2 wrong usage, 129, 130 and 143 ended by SIGHUP, SIGINT and "
+    "SIGTERM, 141 the reader of the output has gone."
+)
 _PLAIN = warnings.showwarning
 
 
@@ -73,6 +78,11 @@ class Commands(Suggesting):
             "quota": "quotas",
             "user": "users",
             "scram": "users",
+            "mirror": "copy",
+            "cp": "copy",
+            "cat": "consume",
+            "lag": "groups lag",
+            "reset-offsets": "groups reset-offsets",
         }
     )
 
@@ -106,7 +116,7 @@ class Commands(Suggesting):
     cls=Commands,
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog=COMMON_HELP,
+    epilog=f"{COMMON_HELP}\n\n{EXIT_CODES}",
 )
 @click.option(
     "--version",

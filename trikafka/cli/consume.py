@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import Common, common_options
 from .record_lines import VALUE_FORMATS
 from .running import run
+
+if TYPE_CHECKING:
+    from .start import Start
 
 
 @click.command()
@@ -124,29 +127,15 @@ def command(
     A line of JSON has topic, partition, offset, timestamp, timestamp_type, key, value and headers;
     bytes that are not UTF-8 are {"base64": "..."}. "trikafka produce" reads such lines.
     """
-    from ..config import ConsumerConfig
     from .admin import chosen
     from .consuming import ConsumePlan, Consuming
     from .record_lines import matching, output_format
-    from .start import At, parse, past_time
+    from .start import past_time
 
-    given = common.settings(ConsumerConfig)
-    group = group or given.pop("group_id", None)
-    begin = parse(start) if start is not None else None
     ctx = click.get_current_context()
+    settings, group, begin = reading(common, group, start, ctx)
     if group is not None and partitions:
         raise click.UsageError("-p goes without a group: the group gives out partitions", ctx)
-    if (
-        group is not None
-        and begin is not None
-        and begin.at not in (At.BEGINNING, At.END, At.STORED)
-    ):
-        raise click.UsageError(
-            "with a group --from is 'beginning', 'end' or 'stored': the group knows where it is",
-            ctx,
-        )
-    if group is None and begin is not None and begin.at is At.STORED:
-        raise click.UsageError("--from stored needs a group", ctx)
     if group is not None and until_time is not None:
         raise click.UsageError("--until goes without a group", ctx)
     plan = ConsumePlan(
@@ -167,7 +156,7 @@ def command(
         keep=None if grep is None else matching(grep),
         until_time=None if until_time is None else past_time(until_time),
     )
-    run(Consuming(_settings(given, plan.group, begin.at.value if begin else None), plan).main)
+    run(Consuming(settings, plan).main)
 
 
 def _not_ours(ctx: click.Context, given: bool) -> None:
@@ -175,6 +164,35 @@ def _not_ours(ctx: click.Context, given: bool) -> None:
         raise click.UsageError(
             "there is no option --from-beginning; it is --from beginning, which is the default", ctx
         )
+
+
+def reading(
+    common: Common, group: str | None, start: str | None, ctx: click.Context
+) -> tuple[dict[str, Any], str | None, Start | None]:
+    """Return the consumer's settings, its group and its start, by the options about them.
+
+    Raises:
+        click.UsageError: The options contradict each other.
+        ConfigurationError: A setting is wrong.
+    """
+    from ..config import ConsumerConfig
+    from .start import At, parse
+
+    given = common.settings(ConsumerConfig)
+    group = group or given.pop("group_id", None)
+    begin = parse(start) if start is not None else None
+    if (
+        group is not None
+        and begin is not None
+        and begin.at not in (At.BEGINNING, At.END, At.STORED)
+    ):
+        raise click.UsageError(
+            "with a group --from is 'beginning', 'end' or 'stored': the group knows where it is",
+            ctx,
+        )
+    if group is None and begin is not None and begin.at is At.STORED:
+        raise click.UsageError("--from stored needs a group", ctx)
+    return _settings(given, group, begin.at.value if begin else None), group, begin
 
 
 def _settings(given: dict[str, Any], group: str | None, start: str | None) -> dict[str, Any]:

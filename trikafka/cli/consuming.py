@@ -137,7 +137,7 @@ class Consuming:
             total += max(0, ends[tp] - offset)
         with self._showing(total if until_end else None):
             async for batch in consumer.batches(until=ends if until_end else None):
-                if await self._print(consumer, batch):
+                if await self._take(consumer, batch):
                     return
 
     # As a member of a group.
@@ -147,7 +147,7 @@ class Consuming:
         hopes_until = trio.current_time() + _ASSIGNED_WITHIN
         while True:
             batch = await consumer.receive_batch(timeout=_LOOK if self._plan.until_end else None)
-            if batch and await self._print(consumer, batch):
+            if batch and await self._take(consumer, batch):
                 return
             if (
                 consumer.assignment() or consumer.statistics().state != "stable"
@@ -174,7 +174,7 @@ class Consuming:
 
     # Printing.
 
-    async def _print(self, consumer: Consumer, batch: RecordBatch) -> bool:
+    async def _take(self, consumer: Consumer, batch: RecordBatch) -> bool:
         """Print a batch; return whether the requested count is reached.
 
         The consumer seeks back to the first record that was not printed.

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .admin import ask, chosen
+from .lag import lag
 from .options import Common, common_options, output_option
 from .resetting import reset_offsets
-from .suggesting import WithVerbs
+from .suggesting import WithVerbs, complete_verbs
 from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
@@ -19,21 +21,21 @@ if TYPE_CHECKING:
 
 
 class _Groups(WithVerbs):
-    verbs = MappingProxyType({"reset-offsets": reset_offsets})
+    verbs = MappingProxyType({"lag": lag, "reset-offsets": reset_offsets})
 
 
 #: What a word means that is no group, by other tools' habits.
 _HINTS = {
     **{verb: f"; did you mean --{verb}?" for verb in ("list", "describe", "delete")},
     **dict.fromkeys(
-        ("reset", "reset-offset", "--reset-offsets"),
+        ("reset", "reset-offset", "resetoffsets", "seek"),
         "; did you mean 'trikafka groups reset-offsets GROUP'?",
     ),
 }
 
 
 @click.command(cls=_Groups)
-@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@click.argument("names", nargs=-1, metavar="[GROUP]...", shell_complete=complete_verbs)
 @click.option(
     "-G",
     "--group",
@@ -66,7 +68,8 @@ def command(
     (LAG), and who reads it (MEMBER, CLIENT: the client_id of its program, HOST). A member without
     partitions has a line of its own.
 
-    "trikafka groups reset-offsets GROUP" sets the offsets of a group; see its --help.
+    "trikafka groups lag GROUP" shows only the lag, with --watch again and again; "trikafka groups
+    reset-offsets GROUP" sets the offsets of a group; see their --help.
     """
     if list_ + describe + delete > 1:
         raise click.UsageError(
@@ -112,7 +115,8 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
     listed = {group.group_id: group for group in await admin.list_groups()}
     for name in names or ():
         if name not in listed:
-            hint = _HINTS.get(name, "")
+            near = get_close_matches(name, listed, n=1)
+            hint = _HINTS.get(name, f"; did you mean {near[0]!r}?" if near else "")
             raise click.ClickException(f"group {name!r} does not exist{hint}")
     chosen = sorted(listed) if names is None else names
     described = await admin.describe_groups(chosen)

@@ -101,11 +101,11 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--config-file",
         "from_file",
         type=click.Path(dir_okay=False),
-        callback=_file_pairs,
+        callback=file_pairs,
         help="A file of settings, NAME=VALUE a line, named as by -X, Java or librdkafka.",
     )
     @click.option(
-        "-X", "properties", multiple=True, metavar="NAME=VALUE", callback=_pairs, help=_SETTING_HELP
+        "-X", "properties", multiple=True, metavar="NAME=VALUE", callback=pairs, help=_SETTING_HELP
     )
     @click.option("--debug", is_flag=True, help="Log what happens; show tracebacks.")
     @functools.wraps(command)
@@ -168,15 +168,17 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def _pairs(
+def pairs(
     ctx: click.Context, param: click.Parameter, given: tuple[str, ...]
 ) -> tuple[tuple[str, str], ...]:
+    """Return the names and values of a repeatable option; a callback of click."""
     return tuple(pair(text) for text in given)
 
 
-def _file_pairs(
+def file_pairs(
     ctx: click.Context, param: click.Parameter, given: str | None
 ) -> tuple[tuple[str, str], ...]:
+    """Return the names and values of a file of settings; a callback of click."""
     from ..config.properties import read_properties_file
 
     if given is None:

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
 import click
 
 from .options import Common, common_options, output_option
 from .running import run
-from .tables import say, say_json, table
-
-if TYPE_CHECKING:
-    from .producing import Producing
 
 _BY_NAME = {".csv": "csv", ".parquet": "parquet"}
 
@@ -132,20 +127,7 @@ def command(
     try:
         run(work.main)
     finally:
-        _report(work, output)
-
-
-def _report(work: Producing, output: str) -> None:
-    """Say how many records were written where."""
-    rows = [
-        (tp.topic, tp.partition, part.rows, part.first_offset, part.last_offset)
-        for tp, part in sorted(work.written.items())
-    ]
-    if output == "json":
-        names = ("topic", "partition", "records", "first_offset", "last_offset")
-        say_json([dict(zip(names, row, strict=True)) for row in rows])
-    elif rows:
-        say(table(("TOPIC", "PARTITION", "RECORDS", "FIRST OFFSET", "LAST OFFSET"), rows))
+        work.delivered.report(output)
 
 
 def _form_of(files: tuple[str, ...]) -> str:

@@ -20,6 +20,7 @@ from .._wire.column_rows import ColumnRows
 from ..errors import ArrowDeliveryError, TrikafkaError
 from ..types import RecordMetadata, TopicPartition
 from .admin import no_topic
+from .delivered import Delivered
 from .progress import Meter, meter
 from .record_lines import BadLineError, Line
 from .running import Stop
@@ -63,10 +64,7 @@ class _Block(NamedTuple):
 
 
 class Producing:
-    """One run of the command.
-
-    ``written``: the records that were acknowledged, by partition.
-    """
+    """One run of the command."""
 
     def __init__(self, settings: dict[str, Any], plan: ProducePlan) -> None:
         self._settings = settings
@@ -75,10 +73,9 @@ class Producing:
         #: the place of a row in the input.
         self._acks: deque[tuple[Callable[[int], str], Ack | ArrowAck]] = deque()
         self._partitions: dict[str, int] = {}
-        self._count = 0
         self._total: int | None = None
         self._meter: Meter
-        self.written: dict[TopicPartition, PartitionDelivery] = {}
+        self.delivered = Delivered()
 
     async def main(self, stop: Stop) -> None:
         """Write all lines; after a signal, those read so far.
@@ -105,9 +102,8 @@ class Producing:
                 except click.ClickException as error:
                     failed = failed or error
         if failed is not None:
-            before = (
-                f"; {self._count} {'record was' if self._count == 1 else 'records were'} written"
-            )
+            count = self.delivered.count
+            before = f"; {count} {'record was' if count == 1 else 'records were'} written"
             raise click.ClickException(failed.message + before) from failed
 
     async def _send_file(self, producer: Producer, path: str) -> None:
@@ -153,7 +149,7 @@ class Producing:
         if keys is None or values is None:
             return _Block(text, count, None)
         keyed = plan.key_delimiter is not None
-        rows = ColumnRows(count, keys, values, keyed=keyed, partition=plan.partition)
+        rows = ColumnRows.of_lines(count, keys, values, keyed=keyed, partition=plan.partition)
         return _Block(text, count, rows)
 
     async def _send_block(
@@ -177,7 +173,7 @@ class Producing:
         try:
             ack = await send()
         except ArrowDeliveryError as error:
-            self._count += error.delivered
+            self.delivered.add_uncounted(error.delivered)
             raise BadLineError(f"{where(error.row or 0)}: {error.error}") from error
         except TrikafkaError:
             return False
@@ -207,10 +203,10 @@ class Producing:
                         topic, table, partition=plan.partition, **file.names
                     )
                 except ArrowDeliveryError as error:
-                    self._count += error.delivered
+                    self.delivered.add_uncounted(error.delivered)
                     raise BadLineError(f"{where(error.row or 0)}: {error.error}") from error
                 except TrikafkaError as error:
-                    raise BadLineError(f"{where(0)} and following: {error}") from error
+                    raise BadLineError(f"{name}rows from {number}: {error}") from error
                 self._acks.append((where, ack))
                 number += table.num_rows
                 await self._settle()
@@ -277,24 +273,17 @@ class Producing:
             try:
                 outcome = await ack.wait()
             except ArrowDeliveryError as error:
-                self._count += error.delivered
+                self.delivered.add_uncounted(error.delivered)
                 failed = failed or BadLineError(f"{where(error.row or 0)}: {error.error}")
                 failed.__cause__ = failed.__cause__ or error
             except TrikafkaError as error:
                 failed = failed or BadLineError(f"{where(0)}: {error}")
                 failed.__cause__ = failed.__cause__ or error
             else:
-                self._add(_by_partition(outcome))
-        self._meter(self._count, self._total)
+                self.delivered.add(_by_partition(outcome))
+        self._meter(self.delivered.count, self._total)
         if failed is not None:
             raise failed
-
-    def _add(self, parts: Mapping[TopicPartition, PartitionDelivery]) -> None:
-        for tp, part in parts.items():
-            before = self.written.get(tp, part)
-            rows = part.rows if before is part else before.rows + part.rows
-            self.written[tp] = PartitionDelivery(rows, before.first_offset, part.last_offset)
-            self._count += part.rows
 
 
 def _by_partition(outcome: Any) -> Mapping[TopicPartition, PartitionDelivery]:

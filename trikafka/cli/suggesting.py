@@ -30,6 +30,14 @@ class WithVerbs(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
 
+def complete_verbs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """Return the verbs of a :class:`WithVerbs` for the completion of its first argument."""
+    command = ctx.command
+    if not isinstance(command, WithVerbs) or ctx.params.get(param.name or ""):
+        return []
+    return [verb for verb in command.verbs if verb.startswith(incomplete)]
+
+
 class Suggesting(click.Group):
     """A group of commands whose error for an unknown name suggests a command.
 

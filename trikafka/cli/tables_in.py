@@ -202,6 +202,12 @@ class ParquetFile:
             raise click.ClickException(f"{self._path} cannot be read: {error}") from None
         if batch is None:
             return None
+        place = -1 if self._key is None else batch.schema.get_field_index(self._key)
+        keys = None if place < 0 else batch.column(place)
+        if keys is not None and pyarrow.types.is_integer(keys.type):  # numbers as text, as in CSV
+            keys = keys.cast(pyarrow.string())
+            if not self._as_json:
+                batch = batch.set_column(place, self._key, keys)
         if not self._as_json:
             ignored = {"partition"} if self._any_partition else set()
             return batch.select([name for name in batch.schema.names if name not in ignored])
@@ -215,8 +221,8 @@ class ParquetFile:
                 f"{self._path} has a NaN or an infinite number, which JSON has not"
             ) from None
         columns = {"value": pyarrow.array(values, pyarrow.binary())}
-        if self._key is not None:
-            columns["key"] = batch.column(self._key)
+        if keys is not None:
+            columns["key"] = keys
         return pyarrow.RecordBatch.from_pydict(columns)
 
 

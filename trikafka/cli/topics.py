@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from .._api.admin.admin import Admin
     from ..types import PartitionInfo
 
+#: Seconds within which the brokers know of a new topic.
+_KNOWN_WITHIN = 5.0
 _VERBS = ("list", "create", "delete", "describe", "alter")
 _topic_option = click.option(
     "-t",
@@ -70,12 +72,7 @@ def list_(common: Common, internal: bool, output: str) -> None:
 def _list(common: Common, output: str, internal: bool) -> None:
     topics = ask(common, lambda admin: admin.list_topics(include_internal=internal))
     if output == "json":
-        say_json(
-            [
-                {"topic": name, "partitions": len(found), "replication_factor": _replicas(found)}
-                for name, found in topics.items()
-            ]
-        )
+        say_json([_row(name, found) for name, found in topics.items()])
     elif topics:
         rows = [(name, len(found), _replicas(found)) for name, found in topics.items()]
         say(table(("TOPIC", "PARTITIONS", "REPLICATION"), rows))
@@ -117,7 +114,7 @@ def create(
         partitions or -1, replication_factor or -1, dict(pair(text) for text in config)
     )
 
-    async def work(admin: Admin) -> list[str]:
+    async def work(admin: Admin) -> dict[str, list[PartitionInfo]]:
         todo = chosen("topic", names, more)
         if if_not_exists:
             known = await admin.list_topics(include_internal=True)
@@ -127,15 +124,39 @@ def create(
         except TopicAlreadyExistsError:
             if not if_not_exists or len(todo) > 1:
                 raise
-            return []
-        return todo
+            return {}
+        return await _made(admin, todo)
 
     chosen("topic", names, more)
     made = ask(common, work)
-    say_done(
-        output,
-        f"created: {', '.join(made)}" if made else "nothing to create: all are there",
-        {"created": made},
+    if output == "json":
+        say_json({"created": list(made), "topics": [_row(name, made[name]) for name in made]})
+    for name, found in made.items() if output != "json" else ():
+        settings = " ".join(config)
+        say(f"created: {name}{_size(found)}" + (f"  ({settings})" if settings else ""))
+    if not made and output != "json":
+        say("nothing to create: all are there")
+
+
+async def _made(admin: Admin, names: list[str]) -> dict[str, list[PartitionInfo]]:
+    """Return the partitions of new topics; none where the brokers do not know them in time."""
+    import trio
+
+    known: dict[str, list[PartitionInfo]] = {}
+    with trio.move_on_after(_KNOWN_WITHIN):
+        while not all(known.get(name) for name in names):
+            known = await admin.list_topics(include_internal=True)
+            await trio.sleep(0.05)
+    return {name: known.get(name, []) for name in names}
+
+
+def _size(partitions: list[PartitionInfo]) -> str:
+    if not partitions:
+        return ""
+    count, copies = len(partitions), _replicas(partitions)
+    return (
+        f", {count} partition{'s' * (count != 1)}, {copies} "
+        f"{'copy' if copies == 1 else 'copies'} of each"
     )
 
 
@@ -264,6 +285,14 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
         }
         for name in wanted
     ]
+
+
+def _row(name: str, partitions: list[PartitionInfo]) -> dict[str, Any]:
+    return {
+        "topic": name,
+        "partitions": len(partitions),
+        "replication_factor": _replicas(partitions),
+    }
 
 
 def _replicas(partitions: list[PartitionInfo]) -> int:

@@ -199,6 +199,13 @@ def command(
     if check:
         _check(destination, (*names, *more), sink_options, as_json, deep)
         return
+    if not names and not more and not re.search(r"[/\\:]", destination):
+        # Click gives the only argument to the destination, and a name like this is a topic's.
+        raise click.UsageError(
+            f"where to? Give the destination after the topic: trikafka export {destination} "
+            "s3://bucket/folder, or a folder such as ./out",
+            click.get_current_context(),
+        )
     group = group or settings.get("group_id")
     arguments = dict(
         topics=chosen("topic", names, more),

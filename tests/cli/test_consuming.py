@@ -1,0 +1,125 @@
+"""``trikafka consume``: which records, and how they are printed, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from piping import consumed
+from trio.testing import MockClock as Clock
+
+from trikafka import Record, TimestampType
+from trikafka.cli.record_lines import matching, output_format
+from trikafka.cli.start import past_time
+from trikafka.testing import ScriptedCluster
+
+Out = Callable[[], list[bytes]]
+
+
+@pytest.fixture
+def out(capfdbinary: pytest.CaptureFixture[bytes]) -> Out:
+    """Return a function that returns the lines printed since the last call."""
+    return lambda: capfdbinary.readouterr().out.splitlines()
+
+
+def record(value: bytes | None, key: bytes | None = None, **more: Any) -> Record:
+    fields = {"partition": 0, "offset": 5, "timestamp": 7, "headers": (), **more}
+    return Record("t", timestamp_type=TimestampType.CREATE_TIME, key=key, value=value, **fields)
+
+
+async def test_grep_prints_what_matches(autojump_clock: Clock, out: Out) -> None:
+    """Records that do not match do not count, and the next look begins behind them."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append("t", 0, [b"%d" % number for number in range(5_000)])
+        raw = output_format("raw", None)
+        await consumed(cluster, form=raw, keep=matching("^4.*2$"))
+        assert out() == [b"%d" % n for n in range(5_000) if str(n)[0] == "4" and str(n)[-1] == "2"]
+        await consumed(cluster, form=raw, keep=matching("9"), count=3)
+        assert out() == [b"9", b"19", b"29"]
+
+
+def test_grep_looks_at_keys_and_headers() -> None:
+    keep = matching("needle")
+    assert keep(record(b"a needle"))
+    assert keep(record(None, b"needle"))
+    assert keep(record(b"x", headers=(("h", None), ("g", b"needle"))))
+    assert not keep(record(None))
+    assert not keep(record(b"hay", b"needl", headers=(("needle", b""),)))
+
+
+async def test_until_ends_before_a_time(autojump_clock: Clock, out: Out) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        for partition in range(2):
+            for number in range(10):
+                cluster.append("t", partition, [(None, b"%d" % number, 1_000 + number)])
+        raw = output_format("raw", None)
+        await consumed(cluster, form=raw, until_end=False, until_time=1_003)
+        assert sorted(out()) == [b"0", b"0", b"1", b"1", b"2", b"2"]
+        await consumed(cluster, form=raw, until_end=False, until_time=9_999)
+        assert len(out()) == 20
+
+
+def test_time_of_until_may_have_an_at() -> None:
+    ms = round(datetime(2026, 1, 31, 12, tzinfo=UTC).timestamp() * 1000)
+    for text in ("2026-01-31T12:00", "@2026-01-31T12:00", f"@{ms}", str(ms)):
+        assert past_time(text) == ms
+
+
+@pytest.mark.parametrize(
+    ("form", "value", "printed"),
+    [
+        ("text", b"a", "a"),
+        ("hex", b"a\xff", "61ff"),
+        ("base64", b"a\xff", "Yf8="),
+        ("json", b'{"b": [1.50,\n 1e400]}', {"b": [1.50, float("inf")]}),
+        ("json", b"5", 5),
+        ("json", b"no", "no"),
+        ("json", b"NaN", "NaN"),
+        ("json", b"\xff", {"base64": "/w=="}),
+        *((form, None, None) for form in ("text", "hex", "base64", "json")),
+    ],
+)
+def test_format_of_a_value_in_json(form: str, value: bytes | None, printed: object) -> None:
+    line = output_format("json", None, value=form)(record(value, b"k"))
+    assert line.count(b"\n") == 1
+    found = json.loads(line)
+    assert (found["value"], found["key"]) == (printed, "k")
+    found = json.loads(output_format("json", None, key=form)(record(b"v", value)))
+    assert (found["key"], found["value"]) == (printed, "v")
+
+
+@pytest.mark.parametrize(
+    ("form", "printed"),
+    [("text", b'{"a":\n1}'), ("json", b'{"a": 1}'), ("hex", b"7b2261223a0a317d")],
+)
+def test_format_of_a_value_in_raw_lines(form: str, printed: bytes) -> None:
+    value = b'{"a":\n1}'
+    assert output_format("raw", None, value=form)(record(value)) == printed + b"\n"
+    assert output_format("%s;", None, b"NULL", value=form)(record(None)) == b"NULL;"
+    assert output_format("json", "=", key="hex")(record(value, b"\x00")) == b"00=" + value + b"\n"
+
+
+def test_headers_stand_before_raw_lines() -> None:
+    given = record(b"v", b"k", headers=(("a", b"1"), ("b", None)))
+    assert output_format("raw", None, headers=True)(given) == b"a=1,b=NULL\tv\n"
+    assert output_format("json", ":", headers=True)(given) == b"a=1,b=NULL\tk:v\n"
+    assert b'"headers":[["a","1"],["b",null]]' in output_format("json", None, headers=True)(given)
+
+
+@pytest.mark.parametrize("text", ["json", "raw", "%t[%p]@%o %T %k=%s %h %K %S%%", "%R%s%s"])
+async def test_lines_of_columns_are_those_of_records(
+    autojump_clock: Clock, capfdbinary: pytest.CaptureFixture[bytes], text: str
+) -> None:
+    """A batch is printed from its columns; what is printed is the line of each record."""
+    values = [b"x" * (n % 700) for n in range(3_000)] + [b"y" * 3_000_000]
+    form = output_format(text, None, b"NULL")
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        for start in range(0, len(values), 500):
+            cluster.append("t", 0, values[start : start + 500])
+        await consumed(cluster, form=form)
+        assert capfdbinary.readouterr().out == b"".join(map(form, cluster.records("t", 0)))
+        await consumed(cluster, form=form, count=7)
+        assert capfdbinary.readouterr().out == b"".join(map(form, cluster.records("t", 0)[:7]))

@@ -1,0 +1,115 @@
+"""``trikafka copy`` and ``trikafka groups lag``, in virtual time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import click
+import pytest
+from piping import copied, settings
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import Record, TopicPartition
+from trikafka.cli import lag
+from trikafka.error_codes import ErrorCode
+from trikafka.testing import ScriptedCluster
+
+
+async def fill(cluster: ScriptedCluster, count: int, partitions: int = 2) -> None:
+    async with trikafka.open_producer(**settings(cluster)) as producer:
+        for number in range(count):
+            await producer.send(
+                "t",
+                b"v%d" % number if number % 5 else None,
+                key=b"k%d" % (number % 4),
+                headers=(("h", b"%d" % number), ("n", None)) if number % 2 else (),
+                timestamp=1_000 + number,
+                partition=number % partitions,
+            )
+
+
+def plain(records: list[Record]) -> list[tuple[Any, ...]]:
+    return [(r.partition, r.timestamp, r.key, r.value, r.headers) for r in records]
+
+
+async def test_copy_keeps_all_of_a_record(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 2}) as here,
+        ScriptedCluster(topics={"u": 3, "t": 2}) as there,
+    ):
+        await fill(here, 40)
+        work = await copied(here, there, to="u", keep_partitions=True)
+        for partition in range(2):
+            assert plain(there.records("u", partition)) == plain(here.records("t", partition))
+        assert work.delivered.count == 40
+        await copied(here, there, count=7)
+        assert sum(len(there.records("t", number)) for number in range(2)) == 7
+
+
+async def test_copy_needs_its_target(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 3}) as here,
+        ScriptedCluster(topics={"orders": 1}) as there,
+    ):
+        for to, says in (
+            ("order", "did you mean 'orders'"),
+            ("orders", "'orders' only 1: without"),
+        ):
+            with pytest.raises(click.ClickException, match=says):
+                await copied(here, there, to=to, keep_partitions=True)
+        with pytest.raises(click.ClickException, match="topic 'nowhere' does not exist"):
+            await copied(here, there, "nowhere", to="orders")
+
+
+async def test_copy_goes_on_with_its_group(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 2}) as here,
+        ScriptedCluster(topics={"t": 2}) as there,
+    ):
+        await fill(here, 20)
+        assert (await copied(here, there, group="g")).delivered.count == 20
+        assert (await copied(here, there, group="g")).delivered.count == 0
+        await fill(here, 6)
+        assert (await copied(here, there, group="g")).delivered.count == 6
+
+
+async def test_refused_copy_is_not_committed(autojump_clock: Clock) -> None:
+    """The error names the record, and the next copy begins with it."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as here,
+        ScriptedCluster(topics={"t": 1}) as there,
+    ):
+        await fill(here, 10, 1)
+        rule = there.fail("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+        with pytest.raises(click.ClickException, match=r"^t-0 offset 0: "):
+            await copied(here, there, group="g")
+        rule.remove()
+        assert (await copied(here, there, group="g")).delivered.count == 10
+        assert plain(there.records("t", 0)) == plain(here.records("t", 0))
+
+
+async def test_lag_is_end_less_offset(
+    autojump_clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        await fill(cluster, 20)
+        async with trikafka.open_admin(**settings(cluster)) as admin:
+            await admin.alter_group_offsets("g", {TopicPartition("t", 0): 3})
+            before = await lag._look(admin, ["g"])
+            assert before == {"g": {TopicPartition("t", 0): (3, 10)}}
+            await admin.alter_group_offsets("g", {TopicPartition("t", 0): 7})
+            rows = lag._rows(await lag._look(admin, []), before, 2.0)
+            with pytest.raises(click.ClickException, match="group 'other' does not exist"):
+                await lag._look(admin, ["other"])
+    assert rows == [
+        {"group": "g", "topic": "t", "partition": 0, "offset": 7, "end": 10, "lag": 3, "rate": 2}
+    ]
+    lag._show(rows, "table", True, False)
+    assert [line.split()[-2:] for line in capsys.readouterr().out.splitlines()] == [
+        ["LAG", "RATE"],
+        ["3", "2"],
+    ]
+    lag._show(lag._summed(rows), "json", False, True)
+    assert json.loads(capsys.readouterr().out) == [{"group": "g", "partitions": 1, "lag": 3}]

@@ -1,0 +1,231 @@
+"""``trikafka produce`` from lines and tables, in virtual time."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from piping import produced
+from trio.testing import MockClock as Clock
+
+from trikafka._wire import _implementation
+from trikafka.error_codes import ErrorCode
+from trikafka.testing import ScriptedCluster
+
+Pair = tuple[bytes | None, bytes | None]
+
+
+def pairs(cluster: ScriptedCluster, partition: int = 0) -> list[Pair]:
+    return [(record.key, record.value) for record in cluster.records("t", partition)]
+
+
+@pytest.fixture(params=["native", "pure"])
+def either(request: pytest.FixtureRequest) -> Any:
+    before = _implementation.use(request.param)
+    yield
+    _implementation.use(before)
+
+
+@pytest.mark.usefixtures("either")
+async def test_raw_lines_are_written_as_they_are(autojump_clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_bytes(b"one\n\ntwo\r\n\xff\nlast")
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        work = await produced(cluster, file)
+        assert pairs(cluster) == [
+            (None, value) for value in (b"one", b"", b"two\r", b"\xff", b"last")
+        ]
+    assert work.delivered.count == 5
+
+
+async def test_keys_of_lines_choose_partitions(autojump_clock: Clock, tmp_path: Path) -> None:
+    """Lines as columns go where lines one by one go, which a header makes them."""
+    file = tmp_path / "in"
+    file.write_bytes(b"".join(b"k%d::v%d\n" % (n, n) for n in range(40)) + b"y::\n")
+    found = []
+    for headers in ((), (("h", b"1"),)):
+        async with ScriptedCluster(topics={"t": 3}) as cluster:
+            await produced(cluster, file, key_delimiter=b"::", empty_is_null=True, headers=headers)
+            found.append([pairs(cluster, number) for number in range(3)])
+    assert found[0] == found[1]
+    assert sum(map(len, found[0])) == 41
+    assert (b"y", None) in found[0][0] + found[0][1] + found[0][2]
+
+
+async def test_line_without_delimiter_is_named(autojump_clock: Clock, tmp_path: Path) -> None:
+    """The lines before it are written, also those of its block."""
+    file = tmp_path / "in"
+    file.write_bytes(b"a:1\nb:2\nc\nd:4\n")
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(click.ClickException, match="line 3: there is no key delimiter") as told:
+            await produced(cluster, file, key_delimiter=b":")
+        assert pairs(cluster) == [(b"a", b"1"), (b"b", b"2")]
+    assert told.value.message.endswith("; 2 records were written")
+
+
+async def test_too_large_line_is_named(autojump_clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_bytes(b"a\nb\n" + b"x" * 2_000_000 + b"\nd\n")
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(click.ClickException, match=r"in: line 3: .*; 2 records were written"):
+            await produced(cluster, file)
+        assert pairs(cluster) == [(None, b"a"), (None, b"b")]
+
+
+async def test_refused_line_is_named(autojump_clock: Clock, tmp_path: Path) -> None:
+    """Of what a broker refuses, the error names the first line of the batch."""
+    file = tmp_path / "in"
+    file.write_bytes(b"".join(b"%05d%s\n" % (n, b"x" * 995) for n in range(3_000)))
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def refuse(request: Any, default: Any) -> Any:
+            response = await default()
+            if len(cluster.records("t", 0)) > 1_000:
+                for topic in response.responses:
+                    for part in topic.partition_responses:
+                        part.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED.value
+            return response
+
+        cluster.on("Produce", refuse)
+        with pytest.raises(click.ClickException) as told:
+            await produced(cluster, file, client={"max_in_flight_requests_per_connection": 1})
+    line = int(told.value.message.partition(": line ")[2].partition(":")[0])
+    count = int(told.value.message.rpartition("; ")[2].partition(" ")[0])
+    assert line == count + 1
+    assert 1 < line <= 3_000
+
+
+async def test_missing_partition_is_refused_before(autojump_clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "in"
+    file.write_bytes(b"a\n")
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        with pytest.raises(click.ClickException, match="line 1: topic 't' has 2 partitions"):
+            await produced(cluster, file, partition=2)
+        await produced(cluster, file, partition=1)
+        assert (pairs(cluster, 0), pairs(cluster, 1)) == ([], [(None, b"a")])
+
+
+async def test_report_counts_by_partition(
+    autojump_clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "in"
+    file.write_text('{"value": "a", "partition": 0}\n\n' + '{"value": "b", "partition": 1}\n' * 2)
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        work = await produced(cluster, file, "json")
+    work.delivered.report("table")
+    work.delivered.report("json")
+    told = capsys.readouterr().out
+    rows = [line.split() for line in told.splitlines()[1:3]]
+    assert rows == [["t", "0", "1", "0", "0"], ["t", "1", "2", "0", "1"]]
+    assert json.loads(told[told.index("[") :])[1] == {
+        "topic": "t",
+        "partition": 1,
+        "records": 2,
+        "first_offset": 0,
+        "last_offset": 1,
+    }
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+
+async def test_csv_rows_become_records(autojump_clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text('\ufeffid,name\n1,"a\nb"\n2,\n\n3,"ü,"\n')
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        await produced(cluster, file, "csv", key_column="id")
+        found = [(key, json.loads(value or b"")) for key, value in pairs(cluster)]
+    assert found == [
+        (b"1", {"id": "1", "name": "a\nb"}),
+        (b"2", {"id": "2", "name": ""}),
+        (b"3", {"id": "3", "name": "ü,"}),
+    ]
+
+
+async def test_columns_of_csv_are_parts_of_records(autojump_clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text("value,key,partition,timestamp\na,k,1,1000\nb,,,\n,x,0,\n")
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        await produced(cluster, file, "csv", empty_is_null=True)
+        (first, *_), everything = cluster.records("t", 1), pairs(cluster, 0) + pairs(cluster, 1)
+    assert (first.key, first.value, first.timestamp) == (b"k", b"a", 1000)
+    assert set(everything) == {(b"k", b"a"), (None, b"b"), (b"x", None)}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("a,b\n1,2\n3\n", "line 3: it has 1 fields, and there are 2 columns"),
+        ("value,partition\nx,one\n", "line 2: partition must be a whole number from 0, not 'one'"),
+        ('a\n"x', "line 2: this is no CSV"),
+        ("a,a\n1,2\n", "line 1: two columns have one name"),
+        ("a,b\n1,2\n", r"line 1: there is no column 'id' \(--key-column\); the columns are: a, b"),
+    ],
+)
+async def test_wrong_csv_is_explained(
+    autojump_clock: Clock, tmp_path: Path, text: str, says: str
+) -> None:
+    file = tmp_path / "in.csv"
+    file.write_text(text)
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(click.ClickException, match=says):
+            await produced(cluster, file, "csv", key_column="id" if "no column" in says else None)
+
+
+async def test_parquet_columns_are_parts_of_records(autojump_clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "in.parquet"
+    table = pa.table(
+        {
+            "key": pa.array([b"k", None]),
+            "text": ["a", "b"],
+            "timestamp": pa.array([1000, 2000], pa.timestamp("ms")),
+            "partition": [1, 0],
+        }
+    )
+    pq.write_table(table, file)
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        work = await produced(cluster, file, "parquet", value_column="text")
+        (first,) = cluster.records("t", 1)
+        assert (first.key, first.value, first.timestamp) == (b"k", b"a", 1000)
+        assert pairs(cluster, 0) == [(None, b"b")]
+        assert work.delivered.count == 2
+        await produced(cluster, file, "parquet", value_column="text", partition=0)
+        assert len(pairs(cluster, 0)) == 3
+
+
+async def test_parquet_rows_become_json(autojump_clock: Clock, tmp_path: Path) -> None:
+    file = tmp_path / "in.parquet"
+    table = pa.table({"id": [1, 2], "name": ["a", None], "raw": [b"\xff", b"x"], "tags": [[1], []]})
+    pq.write_table(table, file)
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(click.ClickException, match=r"rows from 0: key: column 'key' is list"):
+            await produced(cluster, file, "parquet", key_column="tags")
+        await produced(cluster, file, "parquet", key_column="id")
+        found = [(key, json.loads(value or b"")) for key, value in pairs(cluster)]
+    assert found == [
+        (b"1", {"id": 1, "name": "a", "raw": {"base64": "/w=="}, "tags": [1]}),
+        (b"2", {"id": 2, "name": None, "raw": "x", "tags": []}),
+    ]
+
+
+async def test_wrong_parquet_is_explained(
+    autojump_clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "in.parquet"
+    file.write_bytes(b"no table")
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(click.ClickException, match=r"in\.parquet is no Parquet file"):
+            await produced(cluster, file, "parquet")
+        pq.write_table(pa.table({"x": [float("nan")]}), file)
+        with pytest.raises(click.ClickException, match="NaN or an infinite number"):
+            await produced(cluster, file, "parquet")
+        monkeypatch.setitem(sys.modules, "pyarrow", None)
+        with pytest.raises(click.ClickException, match=r"pip install 'trikafka\[arrow\]'"):
+            await produced(cluster, file, "parquet")
+        assert pairs(cluster) == []

@@ -1,0 +1,95 @@
+"""Tables and JSON of the command: colour, width, lines in a pipe, completion."""
+
+from __future__ import annotations
+
+import json
+
+import click
+import pytest
+from commanding import Command, trikafka
+
+from trikafka.cli import options, tables
+
+
+@click.command()
+@options.output_option
+def shown(output: str) -> None:
+    rows = [{"name": "a" * 60, "count": 5}, {"name": "b", "count": None}]
+    if output == "json":
+        tables.say_json(rows)
+    else:
+        tables.say(tables.table(("NAME", "COUNT"), [tuple(row.values()) for row in rows]))
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that the standard output is a terminal of 40 columns."""
+    monkeypatch.setattr(options, "is_terminal", lambda: True)
+    monkeypatch.setattr(tables, "is_terminal", lambda: True)
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.delenv("TRIKAFKA_OUTPUT")
+
+
+def printed(capsys: pytest.CaptureFixture[str], *args: str) -> str:
+    shown(list(args), standalone_mode=False)
+    return capsys.readouterr().out
+
+
+def test_pipe_gets_a_line_of_json_each(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TRIKAFKA_OUTPUT")
+    lines = printed(capsys).splitlines()
+    assert [json.loads(line)["count"] for line in lines] == [5, None]
+    assert printed(capsys, "-o", "jsonl").splitlines() == lines
+    document = json.loads(printed(capsys, "-o", "json"))
+    assert document == [json.loads(line) for line in lines]
+    assert json.loads(printed(capsys, "--json")) == document
+    assert printed(capsys, "-o", "table").splitlines()[0].split() == ["NAME", "COUNT"]
+    monkeypatch.setenv("TRIKAFKA_OUTPUT", "table")
+    assert printed(capsys).splitlines()[2].split() == ["b", "-"]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_table_fits_the_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    head, *rows = printed(capsys).splitlines()
+    assert rows[0] == "a" * 32 + "…" + "      5"
+    assert click.unstyle(head).split() == ["NAME", "COUNT"]
+    assert "a" * 60 in printed(capsys, "-o", "wide")
+    monkeypatch.setenv("COLUMNS", "5")
+    assert printed(capsys).splitlines()[1] == "a" * 7 + "…" + "      5", "headers stay whole"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_header_is_bold_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert tables.table(("A",), [(1,)]).splitlines()[0] == click.style("A", bold=True)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert tables.table(("A",), [(1,)]).splitlines()[0] == "A"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("trikafka con", {"configs", "consume"}),
+        ("trikafka groups la", {"lag"}),
+        ("trikafka groups lag --wa", {"--watch"}),
+        ("trikafka topics cr", {"create"}),
+        ("trikafka consume --value-format he", {"hex"}),
+    ],
+)
+def test_shell_completes_the_command(words: str, expected: set[str]) -> None:
+    environment = {
+        "_TRIKAFKA_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    ended = trikafka(environment=environment)
+    assert {line.split(",")[1] for line in ended.out.decode().split()} == expected
+
+
+def test_help_names_the_exit_codes(command: Command) -> None:
+    told = " ".join(command("--help").out.decode().split())
+    assert "Exit codes: 0 success, 1 failure, 2 wrong usage" in told

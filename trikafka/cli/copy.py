@@ -1,0 +1,114 @@
+"""``trikafka copy``: copy the records of topics, to another cluster or another topic."""
+
+from __future__ import annotations
+
+import click
+
+from .options import Common, common_options, file_pairs, output_option, pairs
+from .running import run
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="TOPIC...")
+@click.option(
+    "-B",
+    "--to-servers",
+    metavar="HOST:PORT[,...]",
+    help="Brokers of the other cluster.  [default: the same cluster]",
+)
+@click.option(
+    "--to-topic", metavar="NAME", help="The topic to write to.  [default: that of the same name]"
+)
+@click.option(
+    "--to-config-file",
+    type=click.Path(dir_okay=False),
+    callback=file_pairs,
+    help="A file of settings of the other cluster, as -F.",
+)
+@click.option(
+    "-T",
+    "to_properties",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=pairs,
+    help="A setting of the other cluster, as -X; repeatable.",
+)
+@click.option(
+    "-G",
+    "--group",
+    metavar="ID",
+    help="Go on where this group has got to, and commit to it what was copied.",
+)
+@click.option(
+    "--from",
+    "start",
+    metavar="WHERE",
+    help="Where to begin, as in 'trikafka consume'.  [default: beginning]",
+)
+@click.option("-e", "--until-end", is_flag=True, help="End after what is there at the start.")
+@click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N records.")
+@click.option(
+    "--keep-partitions",
+    is_flag=True,
+    help="Write each record to the partition of the same number.  [default: keys decide]",
+)
+@click.option("-z", "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
+@output_option
+@common_options
+def command(
+    common: Common,
+    output: str,
+    names: tuple[str, ...],
+    to_servers: str | None,
+    to_topic: str | None,
+    to_config_file: tuple[tuple[str, str], ...],
+    to_properties: tuple[tuple[str, str], ...],
+    group: str | None,
+    start: str | None,
+    until_end: bool,
+    count: int | None,
+    keep_partitions: bool,
+    compression: str | None,
+) -> None:
+    """Copy the records of topics: keys, values, headers and timestamps; say how many went where.
+
+    -b, -X and -F are about the cluster to read from. With --group, a copy that ended or was killed
+    goes on where it was. No record is lost, and those of its last batch may be written twice.
+    """
+    from ..config import ProducerConfig
+    from .admin import chosen
+    from .consume import reading
+    from .consuming import ConsumePlan
+    from .copying import Copying
+    from .record_lines import json_format
+
+    ctx = click.get_current_context()
+    topics = tuple(chosen("topic", names))
+    elsewhere = bool(to_servers or to_config_file or to_properties)
+    if not elsewhere and (to_topic is None or to_topic in topics):
+        raise click.UsageError(
+            "where to? Give --to-servers for another cluster, or --to-topic with another name", ctx
+        )
+    settings, group, begin = reading(common, group, start, ctx)
+    target = common
+    if elsewhere:
+        target = Common(to_servers, to_properties, common.debug, to_config_file)
+    producer = target.settings(ProducerConfig)
+    if producer.pop("transactional_id", None) is not None:
+        raise click.UsageError("a copy writes no transactions: leave transactional.id out", ctx)
+    if compression is not None:
+        producer["compression_type"] = compression
+    plan = ConsumePlan(
+        topics=topics,
+        partitions=frozenset(),
+        group=group,
+        start=begin,
+        until_end=until_end,
+        count=count,
+        form=json_format(),
+    )
+    work = Copying(settings, plan, producer, to_topic, keep_partitions)
+    try:
+        run(work.main)
+    finally:
+        work.delivered.report(output)

@@ -1,0 +1,46 @@
+"""How many records were written where: counted while they are, and told at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .._api.producer.arrow_sending import PartitionDelivery
+from ..types import TopicPartition
+from .tables import say, say_json, table
+
+_NAMES = ("topic", "partition", "records", "first_offset", "last_offset")
+_HEADER = ("TOPIC", "PARTITION", "RECORDS", "FIRST OFFSET", "LAST OFFSET")
+
+
+class Delivered:
+    """The records that were acknowledged, by partition.
+
+    ``count``: all of them. Records of other programs may lie between the first offset and the last.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._parts: dict[TopicPartition, PartitionDelivery] = {}
+
+    def add(self, parts: Mapping[TopicPartition, PartitionDelivery]) -> None:
+        """Add what was delivered."""
+        for tp, part in parts.items():
+            before = self._parts.get(tp, part)
+            rows = part.rows if before is part else before.rows + part.rows
+            self._parts[tp] = PartitionDelivery(rows, before.first_offset, part.last_offset)
+            self.count += part.rows
+
+    def add_uncounted(self, count: int) -> None:
+        """Add records of which only the number is known: a part of their table failed."""
+        self.count += count
+
+    def report(self, output: str) -> None:
+        """Print a row for each partition."""
+        rows = [
+            (tp.topic, tp.partition, part.rows, part.first_offset, part.last_offset)
+            for tp, part in sorted(self._parts.items())
+        ]
+        if output == "json":
+            say_json([dict(zip(_NAMES, row, strict=True)) for row in rows])
+        elif rows:
+            say(table(_HEADER, rows))

@@ -1,0 +1,143 @@
+"""``trikafka groups lag``: how far groups are behind, once or again and again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .options import Common, common_options, is_terminal, output_option
+from .running import Stop, run
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from ..types import TopicPartition
+
+Places = dict["TopicPartition", tuple[int, int | None]]
+_CLEAR = "\x1b[H\x1b[2J"
+
+
+@click.command("lag")
+@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@click.option("-w", "--watch", is_flag=True, help="Show it again and again, until a signal.")
+@click.option(
+    "--every",
+    type=click.FloatRange(0.1),
+    default=2.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="The time between two looks of --watch.",
+)
+@click.option(
+    "--by-group", is_flag=True, help="A row for each group, with the sum of its partitions."
+)
+@output_option
+@common_options
+def lag(
+    common: Common, names: tuple[str, ...], watch: bool, every: float, by_group: bool, output: str
+) -> None:
+    """Show how many records groups have still to read: of those that are given, or of all.
+
+    With --watch, RATE is the number of records that the group passed in a second since the look
+    before.
+    """
+    from .._api.admin.opening import open_admin
+    from ..config import AdminConfig
+
+    async def main(stop: Stop) -> None:
+        import trio
+
+        before: dict[str, Places] = {}
+        then = 0.0
+        async with open_admin(**common.settings(AdminConfig)) as admin:
+            with stop.here():
+                while True:
+                    found, now = await _look(admin, list(names)), time.monotonic()
+                    rows = _rows(found, before, now - then)
+                    _show(_summed(rows) if by_group else rows, output, watch, by_group)
+                    if not watch:
+                        return
+                    before, then = found, now
+                    await trio.sleep(every)
+
+    run(main)
+
+
+async def _look(admin: Admin, names: list[str]) -> dict[str, Places]:
+    """Return committed offset and end of each partition, by group."""
+    from ..types import OffsetSpec, TopicPartition
+
+    listed = {group.group_id for group in await admin.list_groups()}
+    for name in names:
+        if name not in listed:
+            raise click.ClickException(f"group {name!r} does not exist")
+    stored = {name: await admin.list_group_offsets(name) for name in names or sorted(listed)}
+    places = {tp for offsets in stored.values() for tp in offsets}
+    topics = await admin.list_topics(include_internal=True) if places else {}
+    alive = {
+        TopicPartition(info.topic, info.partition)
+        for infos in topics.values()
+        for info in infos
+        if info.leader is not None
+    }
+    ends = await admin.list_offsets(dict.fromkeys(places & alive, OffsetSpec.LATEST))
+    return {
+        name: {
+            tp: (at.offset, end.offset if (end := ends.get(tp)) is not None else None)
+            for tp, at in sorted(offsets.items())
+        }
+        for name, offsets in stored.items()
+    }
+
+
+def _rows(
+    found: dict[str, Places], before: dict[str, Places], seconds: float
+) -> list[dict[str, Any]]:
+    rows = []
+    for group, places in found.items():
+        for tp, (offset, end) in places.items():
+            earlier = before.get(group, {}).get(tp)
+            rows.append(
+                {
+                    "group": group,
+                    "topic": tp.topic,
+                    "partition": tp.partition,
+                    "offset": offset,
+                    "end": end,
+                    "lag": None if end is None else max(0, end - offset),
+                    "rate": None if earlier is None else round((offset - earlier[0]) / seconds),
+                }
+            )
+    return rows
+
+
+def _summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each group; unknown numbers do not count."""
+    sums: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        known = sums.setdefault(
+            row["group"], {"group": row["group"], "partitions": 0, "lag": 0, "rate": None}
+        )
+        known["partitions"] += 1
+        known["lag"] += row["lag"] or 0
+        if row["rate"] is not None:
+            known["rate"] = (known["rate"] or 0) + row["rate"]
+    return list(sums.values())
+
+
+def _show(rows: list[dict[str, Any]], output: str, watch: bool, by_group: bool) -> None:
+    if not watch:
+        rows = [{name: row[name] for name in row if name != "rate"} for row in rows]
+    if output == "json":
+        say_json(rows)
+        return
+    names = (
+        ["group", "partitions"] if by_group else ["group", "topic", "partition", "offset", "end"]
+    )
+    names += ["lag", "rate"] if watch else ["lag"]
+    text = table([name.upper() for name in names], [tuple(row.values()) for row in rows])
+    if watch and is_terminal():
+        text = _CLEAR + time.strftime("%H:%M:%S\n") + text
+    say(text)
