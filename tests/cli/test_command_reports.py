@@ -67,8 +67,19 @@ def test_misspelt_topic_has_a_hint(command: Command, broker: str) -> None:
     name = fresh() + "-of-january"
     assert command("topics", "create", name).code == 0
     meant = f"does not exist; did you mean {name!r}?"
-    for args in (("consume", name[:-1]), ("topics", "describe", name[:-1])):
-        assert meant in command(*args).err
+    near = name[:-1]
+    for args in (
+        ("consume", near),
+        ("produce", "-t", near, "/dev/null"),
+        ("topics", "describe", near),
+        ("topics", "delete", near),
+        ("topics", "alter", near, "-p", "9"),
+        ("configs", "get", "topic", near),
+        ("records", "delete", "-t", near, "--before", "0"),
+        ("copy", near, "--to-topic", name),
+    ):
+        told = command(*args).err
+        assert told.startswith(f"Error: topic {near!r} {meant}"), told
 
 
 @pytest.mark.parametrize(

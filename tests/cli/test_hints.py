@@ -49,7 +49,8 @@ def test_every_hinted_word_is_a_command() -> None:
         assert group.words
     context = click.Context(topics)
     assert set(type(topics).words.values()) <= set(topics.list_commands(context))  # type: ignore[attr-defined]
-    assert set(Commands.words.values()) <= set(Commands("x").list_commands(context))
+    first = {words.split()[0] for words in Commands.words.values()}
+    assert first <= set(Commands("x").list_commands(context))
 
 
 def test_groups_verb_suggests_its_option(command: Command, broker: str) -> None:

@@ -16,14 +16,22 @@ BinaryColumn = tuple[memoryview, Buffer, Buffer | None]
 class ColumnRows:
     """Rows to write, with the interface of ``trikafka._wire.arrow.ArrowRows``.
 
-    They need no pyarrow. Offsets and the kinds of the timestamps do not count.
+    They need no pyarrow. ``explicit``: the partition of each row, or -1 where the key decides. The
+    column of offsets then has the numbers of the rows; else offsets do not count, nor do the kinds
+    of timestamps.
     """
 
     #: All columns are read in place, so a piece costs no copy at any size.
     shared = True
 
     def __init__(
-        self, columns: Columns, *, keyed: bool, timed: bool, partition: int | None = None
+        self,
+        columns: Columns,
+        *,
+        keyed: bool,
+        timed: bool,
+        partition: int | None = None,
+        explicit: memoryview | None = None,
     ) -> None:
         #: The partition of all rows, or ``None``.
         self.partition = partition
@@ -32,6 +40,7 @@ class ColumnRows:
         self._timed = timed  # False: the time is that at which the rows are encoded
         self._count = columns.count
         self._columns: Columns | None = columns
+        self._explicit = explicit
 
     @classmethod
     def of_lines(
@@ -94,5 +103,16 @@ class ColumnRows:
             piece.header_value_validity,
         )
 
-    def partitions(self, piece: Columns) -> None:
-        """Return ``None``: keys, or :attr:`partition`, decide."""
+    def partitions(self, piece: Columns) -> memoryview | None:
+        """Return the partition of each row of a piece; ``None``: all are chosen by keys."""
+        if self._explicit is None or not piece.count:
+            return self._explicit
+        first = piece.offsets[0]
+        return self._explicit[first : first + piece.count]
+
+    @property
+    def highest_partition(self) -> int:
+        """The highest partition that a row names; -1: none is named."""
+        if self.partition is not None:
+            return self.partition
+        return max(self._explicit, default=-1) if self._explicit is not None else -1

@@ -21,6 +21,7 @@ from ..errors import ArrowDeliveryError, TrikafkaError
 from ..types import RecordMetadata, TopicPartition
 from .admin import no_topic
 from .delivered import Delivered
+from .json_columns import read_json_block
 from .progress import Meter, meter
 from .record_lines import BadLineError, Line
 from .running import Stop
@@ -52,7 +53,7 @@ class ProducePlan:
     @property
     def of_columns(self) -> bool:
         """True if lines become columns, without a record each: nothing else is wanted of them."""
-        return self.form == "raw" and self.key is None and not self.headers
+        return self.key is None and not self.headers
 
 
 class _Block(NamedTuple):
@@ -60,7 +61,8 @@ class _Block(NamedTuple):
 
     text: bytes
     lines: int
-    rows: ColumnRows | None  # None: a line lacks its key delimiter
+    topic: str | None = None
+    rows: ColumnRows | None = None  # None: a line is to be read by itself
 
 
 class Producing:
@@ -129,7 +131,7 @@ class Producing:
         try:
             while (block := await lines.read(self._block)) is not None:
                 where = _lines_from(name, number + 1)
-                if block.rows is None or not await self._send_block(producer, block.rows, where):
+                if not await self._send_block(producer, block, where):
                     for row, line in enumerate(split(block.text)):
                         if line.strip() or self._plan.form == "raw":
                             await self._send_line(producer, line, f"{name}line {number + row + 1}")
@@ -141,30 +143,40 @@ class Producing:
     def _block(self, text: bytes) -> _Block:
         """Return lines as columns, in the thread that reads."""
         plan = self._plan
-        if not plan.of_columns:
-            return _Block(text, text.count(b"\n") + (bool(text) and text[-1:] != b"\n"), None)
-        count, keys, values = _implementation.current.split_lines(
-            text, plan.key_delimiter, plan.empty_is_null
-        )
-        if keys is None or values is None:
-            return _Block(text, count, None)
-        keyed = plan.key_delimiter is not None
-        rows = ColumnRows.of_lines(count, keys, values, keyed=keyed, partition=plan.partition)
-        return _Block(text, count, rows)
+        if plan.form == "raw" and plan.of_columns:
+            count, keys, values = _implementation.current.split_lines(
+                text, plan.key_delimiter, plan.empty_is_null
+            )
+            if keys is None or values is None:  # a line lacks its delimiter
+                return _Block(text, text.count(b"\n") + (text[-1:] != b"\n"))
+            keyed = plan.key_delimiter is not None
+            rows = ColumnRows.of_lines(count, keys, values, keyed=keyed, partition=plan.partition)
+            return _Block(text, count, plan.topic, rows)
+        count = text.count(b"\n") + (bool(text) and text[-1:] != b"\n")
+        if plan.form == "json" and plan.of_columns:
+            found = read_json_block(
+                text,
+                plan.topic,
+                with_partitions=plan.partition is None and not plan.any_partition,
+                partition=plan.partition,
+            )
+            if found is not None:
+                return _Block(text, count, *found)
+        return _Block(text, count)
 
     async def _send_block(
-        self, producer: Producer, rows: ColumnRows, where: Callable[[int], str]
+        self, producer: Producer, block: _Block, where: Callable[[int], str]
     ) -> bool:
         """Send lines as columns; return whether they were accepted.
 
         Where a line is refused before any was accepted, they are to be sent one by one: the lines
         before it are written, and the error is that of the line.
         """
-        topic = self._plan.topic
-        if not len(rows) or topic is None:
-            return topic is not None
-        if rows.partition is not None:
-            self._check_partition(topic, rows.partition, where(0))
+        topic, rows = block.topic, block.rows
+        if rows is None or topic is None or not len(rows):
+            return False
+        if rows.highest_partition >= self._partitions.get(topic, 0):
+            return False
         return await self._send_table(lambda: producer.enqueue_arrow(topic, rows), where)
 
     async def _send_table(

@@ -25,7 +25,7 @@ from ..types import Record
 Transform = Callable[[bytes | None], bytes | None]
 
 #: The fields of a line. ``produce`` ignores some that ``consume`` prints.
-_FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
+FIELDS = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers")
 
 
 class Line(NamedTuple):
@@ -63,9 +63,9 @@ def from_json(text: bytes) -> Line:
             "this is JSON, but not an object; for lines as they are use --format raw"
         )
     for name in found:
-        if name not in _FIELDS:
-            near = difflib.get_close_matches(name, _FIELDS, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(_FIELDS)}"
+        if name not in FIELDS:
+            near = difflib.get_close_matches(name, FIELDS, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(FIELDS)}"
             raise BadLineError(f"unknown field {name!r}; {hint}")
     topic = found.get("topic")
     if topic is not None and not (isinstance(topic, str) and topic.isascii()):
