@@ -6,6 +6,7 @@ Both the admin client and the command do it.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -52,6 +53,7 @@ async def write_without_a_coordinator(
 async def command(*args: str) -> str:
     done = await trio.run_process(
         [sys.executable, "-m", "trikafka.cli", "transactions", *args],
+        env={**os.environ, "TRIKAFKA_OUTPUT": "table"},
         capture_stdout=True,
         capture_stderr=True,
     )
