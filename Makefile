@@ -12,7 +12,7 @@ export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-export:plugins/trika
 # pytest all tests. Empty is as good as unset.
 export PYTHONDONTWRITEBYTECODE :=
 
-#: One release of each line that trikafka supports; the oldest, the default and the newest are in `make test` too.
+#: One release of each line that trikafka supports; the oldest and the last two are in `make test` too.
 BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1 4.4.0
 
 #: The PySpark that `make test-spark` runs the plugin's tests on, beside the locked one of `make test`.

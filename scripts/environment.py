@@ -168,9 +168,9 @@ def find_java():
 
 def more_versions():
     """Return the versions of Kafka that the tests run against, beside the default one."""
-    from trikafka_broker.settings import NEWEST_VERSION, OLDEST_VERSION
+    from trikafka_broker.settings import OLDEST_VERSION, TOOLS_VERSION
 
-    return [OLDEST_VERSION, NEWEST_VERSION]
+    return [OLDEST_VERSION, TOOLS_VERSION]
 
 
 def run(name, program, arguments):

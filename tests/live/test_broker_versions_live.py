@@ -1,4 +1,4 @@
-"""The main paths against the oldest supported broker, the default version, and the newest.
+"""The main paths against the oldest supported broker, the default version, and the one before.
 
 ``--kafka-version`` selects another; ``make test-brokers`` runs these tests against one release of
 each line.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import uuid
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -19,7 +21,7 @@ import pytest
 import trio
 from cluster_waits import topic_reported
 from trikafka_broker.cluster import KafkaCluster
-from trikafka_broker.settings import DEFAULT_VERSION, NEWEST_VERSION, OLDEST_VERSION
+from trikafka_broker.settings import DEFAULT_VERSION, OLDEST_VERSION, TOOLS_VERSION
 
 import trikafka
 from trikafka import (
@@ -34,6 +36,7 @@ from trikafka import (
 )
 
 DEFAULT = "the default version"
+FEATURES = "org.apache.kafka.tools.FeatureCommand"
 
 
 def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
@@ -50,7 +53,7 @@ def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     chosen = metafunc.config.getoption("--kafka-version")
     if "broker" in metafunc.fixturenames:
-        versions = [chosen] if chosen else [OLDEST_VERSION, DEFAULT, NEWEST_VERSION]
+        versions = [chosen] if chosen else [OLDEST_VERSION, DEFAULT, TOOLS_VERSION]
         metafunc.parametrize("broker", versions, indirect=True, scope="module")
 
 
@@ -411,26 +414,39 @@ async def test_instance_id_needs_telemetry(broker: Broker) -> None:
             await admin.client_instance_id()
 
 
-@in_time
 async def test_feature_levels_survive_restarts(tmp_path: Path) -> None:
-    """A broker of 4.4 has the consumer protocol after each kind of start.
+    """A cluster of the default version has all features after each kind of start.
 
-    The kinds are a formatted directory, a copy of a template, and an existing directory.
+    The kinds are a formatted directory, copies of a template for three nodes, and existing
+    directories.
     """
-    properties = {
-        "queued.max.requests": 1000 + os.getpid()
-    }  # no earlier run has left a template of these
-    for directory in (tmp_path / "formatted", tmp_path / "copied", tmp_path / "copied"):
-        cluster = KafkaCluster(version=NEWEST_VERSION, directory=directory, properties=properties)
-        await trio.to_thread.run_sync(cluster.start)
-        try:
-            broker = Broker(cluster.bootstrap_servers, NEWEST_VERSION)
-            topic = await broker.topic()
-            await broker.fill(topic, 2)
-            await consumer_protocol(broker, topic)
-        finally:
-            with trio.CancelScope(shield=True):
-                await trio.to_thread.run_sync(cluster.close)
+    # No earlier run has left a template of these properties.
+    properties = {"queued.max.requests": 1000 + os.getpid()}
+    starts = ((tmp_path / "formatted", 1), (tmp_path / "copied", 3), (tmp_path / "copied", 3))
+    topics: dict[Path, set[str]] = defaultdict(set)
+    with trio.fail_after(240):
+        for directory, brokers in starts:
+            cluster = KafkaCluster(directory=directory, brokers=brokers, properties=properties)
+            await trio.to_thread.run_sync(cluster.start)
+            try:
+                broker = Broker(cluster.bootstrap_servers, DEFAULT_VERSION)
+                topic = await broker.topic()
+                await broker.fill(topic, 2)
+                await consumer_protocol(broker, topic)
+                described = await trio.to_thread.run_sync(
+                    cluster.run_tool, FEATURES, "--bootstrap-server", broker.bootstrap, "describe"
+                )
+                levels = dict(
+                    re.findall(r"Feature: (\S+) .*FinalizedVersionLevel: (\d+)", described.stdout)
+                )
+                assert (levels["group.version"], levels["share.version"]) == ("1", "2")
+                async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+                    kept = await admin.list_topics()
+                topics[directory].add(topic)
+                assert topics[directory] <= set(kept)
+            finally:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(cluster.close)
 
 
 @in_time

@@ -225,7 +225,7 @@ def test_command_refuses_a_wrong_version() -> None:
         [*COMMAND, "--kafka-version", "newest"], capture_output=True, text=True, timeout=180
     )
     assert done.returncode == 1
-    assert done.stderr == "Error: 'newest' is not a version of Kafka; an example of one is 4.3.1\n"
+    assert done.stderr == "Error: 'newest' is not a version of Kafka; an example of one is 4.4.0\n"
 
 
 def test_command_fetches_the_jars() -> None:

@@ -20,6 +20,7 @@ from trikafka_broker import (
 )
 from trikafka_broker.probe import answers, registered_brokers
 from trikafka_broker.pytest_plugin import MakeKafkaCluster
+from trikafka_broker.settings import TOOLS_VERSION
 
 PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -221,4 +222,10 @@ def test_failed_tool_is_an_error(kafka_cluster: KafkaCluster) -> None:
     done = subprocess.run(
         kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=180
     )
-    assert done.stdout.startswith("4.")
+    assert done.stdout.strip() == TOOLS_VERSION  # Maven has none of the cluster's own version
+
+
+def test_classes_of_the_cluster_are_its_own(kafka_cluster: KafkaCluster) -> None:
+    command = kafka_cluster.java_command("kafka.tools.StorageTool", "version-mapping")
+    done = subprocess.run(command, capture_output=True, text=True, timeout=180)
+    assert "share.version=2" in done.stdout

@@ -15,13 +15,13 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self, Unpack
+from typing import NamedTuple, Self, Unpack
 
 from . import archive, formatting
 from .broker import KafkaBroker, log_tail
 from .errors import BrokerError, BrokerStartError
 from .guardian import Guardian
-from .jars import fetch_jars
+from .jars import fetch_jars, has_class
 from .java import find_java
 from .ports import Ports
 from .security import SECURED, write_certificates
@@ -29,6 +29,7 @@ from .settings import (
     CONTROLLER,
     DEFAULT_JVM_OPTIONS,
     PLAINTEXT,
+    TOOLS_VERSION,
     ClusterOptions,
     Settings,
     logging_options,
@@ -39,6 +40,14 @@ from .settings import (
 
 _PORT_ATTEMPTS = 3
 _log = logging.getLogger("trikafka_broker")
+
+
+class _Jars(NamedTuple):
+    """The jars of one version."""
+
+    libs: Path
+    #: The class-data archive, if there is one.
+    archive: Path | None
 
 
 class KafkaCluster:
@@ -56,8 +65,9 @@ class KafkaCluster:
         self._ports = Ports()
         self._directory: Path | None = None
         self._java: Path | None = None
-        self._libs: Path | None = None
-        self._archive: Path | None = None
+        self._jars: _Jars
+        #: The jars of the tools, if they were needed and are those of another version.
+        self._tools: _Jars | None = None
         self._owner = os.getpid()
 
     def __enter__(self) -> Self:
@@ -189,7 +199,8 @@ class KafkaCluster:
         """Return the command that runs a class of Kafka's jars.
 
         An example is `org.apache.kafka.tools.ConsoleProducer`. The command logs warnings to its
-        standard error.
+        standard error. Maven has no tools of Kafka 4.4.0: a class that its jars lack is that of
+        Kafka 4.3.1, with that version's client. Its jars are downloaded at the first use.
 
         Args:
             main_class: The class.
@@ -198,8 +209,13 @@ class KafkaCluster:
 
         Raises:
             BrokerError: The cluster is not open.
+            DownloadError: The jars of the tools could not be downloaded.
         """
-        return self._command("WARN", main_class, *arguments, jvm_options=jvm_options)
+        # Without the check, the jars would be downloaded for a cluster that is not open.
+        _ = self.directory
+        return self._command(
+            "WARN", main_class, *arguments, jvm_options=jvm_options, jars=self._jars_of(main_class)
+        )
 
     def run_tool(
         self, main_class: str, *arguments: str, input: str | None = None, timeout: float = 60
@@ -214,6 +230,7 @@ class KafkaCluster:
 
         Raises:
             BrokerError: The tool failed. The message has its last output.
+            DownloadError: The jars of the tools could not be downloaded.
             subprocess.TimeoutExpired: The tool took too long.
         """
         command = self.java_command(
@@ -244,19 +261,37 @@ class KafkaCluster:
     # --- the steps of start and close
 
     def _command(
-        self, level: str, main_class: str, *arguments: str, jvm_options: Sequence[str]
+        self,
+        level: str,
+        main_class: str,
+        *arguments: str,
+        jvm_options: Sequence[str],
+        jars: _Jars | None = None,
     ) -> list[str]:
+        libs, classes = jars or self._jars
         logging = logging_options(self.directory, level)
         # a killed JVM leaves native libraries in its temporary directory
         own = f"-Djava.io.tmpdir={self._scratch}"
-        classes = archive.using_options(self._archive, jvm_options)
-        options = [own, *classes, *jvm_options, *logging]
-        return [str(self._java), *options, "-cp", f"{self._libs}/*", main_class, *arguments]
+        options = [own, *archive.using_options(classes, jvm_options), *jvm_options, *logging]
+        return [str(self._java), *options, "-cp", f"{libs}/*", main_class, *arguments]
+
+    def _jars_of(self, main_class: str) -> _Jars:
+        """Return the jars with a class: the cluster's own, or those of `TOOLS_VERSION`."""
+        own = self._jars.libs
+        if any(own.glob("kafka-tools-[0-9]*.jar")) or has_class(own, main_class):
+            return self._jars
+        if self._tools is None:
+            self._tools = self._fetch(TOOLS_VERSION)
+        return self._tools
+
+    def _fetch(self, version: str) -> _Jars:
+        assert self._java is not None
+        libs = fetch_jars(version, progress=self.settings.progress)
+        return _Jars(libs, self._find_archive(self._java, libs, version))
 
     def _open(self) -> None:
         self._java = find_java()
-        self._libs = fetch_jars(self.settings.version, progress=self.settings.progress)
-        self._archive = self._find_archive(self._java, self._libs)
+        self._jars = self._fetch(self.settings.version)
         self.guardian.start()
         atexit.register(self.close)
         self._directory = self._make_directory()
@@ -276,7 +311,7 @@ class KafkaCluster:
                     raise
                 self._ports.release()
 
-    def _find_archive(self, java: Path, libs: Path) -> Path | None:
+    def _find_archive(self, java: Path, libs: Path, version: str) -> Path | None:
         """Return the class-data archive of Kafka's jars, which makes JVMs start quickly.
 
         The first process to need the archive creates it with a short-lived broker.
@@ -284,13 +319,13 @@ class KafkaCluster:
 
         def write(file: Path) -> None:
             options = [*DEFAULT_JVM_OPTIONS, *archive.writing_options(file)]
-            with KafkaCluster(version=self.settings.version, jvm_options=options) as trained:
+            with KafkaCluster(version=version, jvm_options=options) as trained:
                 trained.stop()
 
         if archive.concerns(self.settings.jvm_options):
             return None
         report = self.settings.progress or (lambda line: None)
-        news = f"preparing Kafka {self.settings.version} to start more quickly from now on"
+        news = f"preparing Kafka {version} to start more quickly from now on"
         return archive.prepare(
             java, archive.Jars(libs, f"{libs}/*", libs.parent), write, lambda: report(news)
         )
@@ -376,8 +411,7 @@ class KafkaCluster:
     def _format(self) -> None:
         """Create the brokers' data directories, unless they exist."""
         options = self.settings.security.storage_arguments()
-        assert self._libs is not None
-        template = formatting.template_of(self._libs, self.settings.properties, options)
+        template = formatting.template_of(self._jars.libs, self.settings.properties, options)
         directories = {broker.node_id: broker.directory / "data" for broker in self.brokers}
         report = self.settings.progress or _log.warning
         run_tool = lambda cluster_id: self._run_storage_tool(cluster_id, options)  # noqa: E731

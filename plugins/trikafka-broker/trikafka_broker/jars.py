@@ -16,6 +16,7 @@ import os
 import re
 import shutil
 import tempfile
+import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -185,6 +186,16 @@ def verify(folder: Path, known: Mapping[str, str] | None = None) -> None:
             f" remove {folder.parent if folder.name == 'libs' else folder} to have them "
             "downloaded again"
         )
+
+
+def has_class(folder: Path, name: str) -> bool:
+    """Return whether one of Kafka's own jars in a folder has a class."""
+    path = f"{name.replace('.', '/')}.class"
+    for jar in folder.glob("kafka*.jar"):
+        with zipfile.ZipFile(jar) as content:
+            if path in content.NameToInfo:
+                return True
+    return False
 
 
 def _record_of(folder: Path) -> Path:
