@@ -362,7 +362,10 @@ class Connection:
         except BaseException:
             self._abandon(request)
             raise
-        return await decoded(request)
+        response = await decoded(request)
+        if throttle := request.late_throttle(response):
+            self.throttle(throttle, name)
+        return response
 
     @trio.lowlevel.enable_ki_protection
     def _enqueue(

@@ -24,35 +24,6 @@ from . import bounds
 from .transport import Views, without
 
 _WRITE_BYTES = 262_144
-#: The version from which these responses begin with a throttle time that the client has to keep,
-#: and that the broker has not kept itself before it responded (KIP-219).
-_THROTTLES = {
-    "FetchRequest": 8,
-    "ListOffsetsRequest": 3,
-    "MetadataRequest": 6,
-    "OffsetCommitRequest": 4,
-    "OffsetFetchRequest": 4,
-    "FindCoordinatorRequest": 2,
-    "JoinGroupRequest": 3,
-    "HeartbeatRequest": 2,
-    "LeaveGroupRequest": 2,
-    "SyncGroupRequest": 2,
-    "DescribeGroupsRequest": 2,
-    "ListGroupsRequest": 2,
-    "CreateTopicsRequest": 3,
-    "DeleteTopicsRequest": 2,
-    "DescribeConfigsRequest": 2,
-    "CreatePartitionsRequest": 1,
-    "IncrementalAlterConfigsRequest": 0,
-    "DeleteRecordsRequest": 1,
-    "DeleteGroupsRequest": 1,
-    "InitProducerIdRequest": 1,
-    "AddPartitionsToTxnRequest": 1,
-    "AddOffsetsToTxnRequest": 1,
-    "EndTxnRequest": 1,
-    "TxnOffsetCommitRequest": 1,
-    "ConsumerGroupHeartbeatRequest": 0,
-}
 #: How long (seconds) a broker may leave a request unanswered, beyond what it was asked to wait,
 #: before that is reported.
 SILENCE = 5.0
@@ -124,16 +95,15 @@ class InFlightRequest:
         self.error = error
 
     def throttle(self, frame: memoryview) -> float:
-        """Return the throttle time (seconds) in the response, where that is quick to read."""
-        if self.outgoing.version < _THROTTLES.get(self.outgoing.api, 1 << 15):
-            return 0.0
+        """Return the throttle time (seconds) that the undecoded response begins with, or 0."""
         try:
-            milliseconds = int.from_bytes(
-                messages.response_body(self.outgoing, frame)[:4], "big", signed=True
-            )
+            return messages.read_throttle(self.outgoing, frame)
         except ProtocolError:  # the reader of the response raises it
             return 0.0
-        return max(0, milliseconds) / 1000
+
+    def late_throttle(self, response: Any) -> float:
+        """Return the throttle time (seconds) that only the decoded response shows, or 0."""
+        return messages.late_throttle(self.outgoing, response)
 
 
 class RequestQueue:

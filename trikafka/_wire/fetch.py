@@ -95,6 +95,7 @@ class FetchResponse:
     node_endpoints: tuple[NodeEndpoint, ...] = ()
 
     API_KEY = ApiKey.Fetch
+    throttle_position = 0
 
     @staticmethod
     def flexible_version_q(version: int) -> bool:

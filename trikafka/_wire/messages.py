@@ -38,7 +38,9 @@ __all__ = [
     "decode_response",
     "encode_request",
     "finalized_features",
+    "late_throttle",
     "read_correlation_id",
+    "read_throttle",
     "response_body",
     "version_ranges",
 ]
@@ -59,6 +61,19 @@ _OLDEST = {
 }
 
 _INT32 = struct.Struct(">i")
+_THROTTLE = "throttle_time_ms"
+#: The sizes (bytes) of the types of single values that always take the same room.
+_FIXED = {
+    "bool": 1,
+    "int8": 1,
+    "int16": 2,
+    "uint16": 2,
+    "int32": 4,
+    "uint32": 4,
+    "int64": 8,
+    "float64": 8,
+    "uuid": 16,
+}
 #: kafka-python reads a compact length to its end, no matter how long, which takes minutes for some
 #: hundred kilobytes of 0xff.
 _LONG_RUN = 16_384
@@ -178,6 +193,56 @@ def read_correlation_id(frame: memoryview) -> int:
     if len(frame) < 4:
         raise DamagedResponseError(f"a response of {len(frame)} bytes is too short to be Kafka's")
     return int(_INT32.unpack_from(frame, 0)[0])
+
+
+# Quotas. Every supported broker responds at once and then reads nothing more for the throttle time
+# (KIP-219), in all versions that have the field. So the field alone decides, and a request that is
+# added later is throttled without an entry in any table.
+#
+# The time has to be known in the step that reads the response, before another request is written.
+# In most responses it is the first field, and in some it follows numbers of a fixed size. In the few
+# others it is read from the decoded message (`late_throttle`).
+@lru_cache(maxsize=512)
+def _throttle_position(response_class: Any, version: int) -> int | None:
+    """Return where the throttle time begins in a body; ``None`` if decoding has to show it."""
+    position = 0
+    for name, field in response_class.fields.items():
+        if not field.for_version_q(version) or field.tagged_field_q(version):
+            continue
+        if name == _THROTTLE:
+            return position
+        if field.is_array() or field.type_str not in _FIXED:
+            return None
+        position += _FIXED[field.type_str]
+    return None
+
+
+def _position_of_throttle(outgoing: EncodedRequest) -> int | None:
+    response_class = outgoing.response_class
+    if not isinstance(response_class, type(ApiMessage)):
+        return response_class.throttle_position  # type: ignore[no-any-return]
+    # kafka-python gives a weak reference, which is no key; the ignore: as in `_check_nulls`.
+    return _throttle_position(response_class[None], outgoing.version)
+
+
+def read_throttle(outgoing: EncodedRequest, frame: memoryview) -> float:
+    """Return the throttle time (seconds) of the response ``frame`` where it need not be decoded.
+
+    Raises :exc:`DamagedResponseError` if the frame ends in its header.
+    """
+    position = _position_of_throttle(outgoing)
+    if position is None:
+        return 0.0
+    body = response_body(outgoing, frame)
+    milliseconds = int.from_bytes(body[position : position + 4], "big", signed=True)
+    return max(0, milliseconds) / 1000
+
+
+def late_throttle(outgoing: EncodedRequest, response: Any) -> float:
+    """Return the throttle time (seconds) that :func:`read_throttle` could not see."""
+    if _position_of_throttle(outgoing) is not None:
+        return 0.0
+    return max(0, getattr(response, _THROTTLE, None) or 0) / 1000
 
 
 def response_body(outgoing: EncodedRequest, frame: memoryview) -> memoryview:

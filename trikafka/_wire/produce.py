@@ -68,6 +68,7 @@ class ProduceResponse:
     """
 
     API_KEY = ApiKey.Produce
+    throttle_position = None
     __slots__ = ("node_endpoints", "partitions", "throttle_ms")
 
     def __init__(

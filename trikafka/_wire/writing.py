@@ -27,7 +27,9 @@ class RawRequest:
     name: str
     max_version: int
     flexible: int  #: the first version with compact lengths and tags
-    response: Any  #: the class of its responses
+    #: The class of its responses. Its ``throttle_position`` is where the throttle time begins in the
+    #: body, ``None`` if whoever decodes the response reads it.
+    response: Any
     records: int = 0  #: the number of records in it
     __slots__ = ()
 
