@@ -31,6 +31,7 @@ from .in_flight import SILENCE, ConnectionListener
 from .outages import Outages
 from .reasons import waiting_for
 from .reconnect import Reconnect
+from .misrouting import MisroutingCheck
 from .refusals import Refusals
 from .security import Security
 from .session import Ask
@@ -82,8 +83,10 @@ class ConnectionSlot:
         endpoint: BrokerEndpoint,
         watch: Callable[[ConnectionState, ConnectionStateMachine, Exception | None], object],
         refusals: Refusals,
+        misrouting: MisroutingCheck,
     ) -> None:
         self._refusals = refusals
+        self._misrouting = misrouting
         self._node = node
         self._config = config
         self._start_soon = start_soon
@@ -198,7 +201,7 @@ class ConnectionSlot:
                 transport = await self._security.connect(dial, node)
                 connection = Connection(transport, node, self._config, self._listener, machine)
                 self._start_soon(self._run, connection)
-                await connection.negotiate(_version.VERSION)
+                await connection.negotiate(_version.VERSION, self._misrouting)
                 await connection.authenticate(
                     None if self._security.authenticate is None else self._authenticate
                 )
@@ -245,6 +248,7 @@ class Brokers:
         self._watch: Callable[[ConnectionEvent], object] | None = None
         self.outages = Outages()
         self.throttles = Throttles()
+        self.misrouting = MisroutingCheck(config)
         self._refusals = Refusals(config)
         # True if a Produce whose response is lost may be sent again at once.
         self._repeats = bool(getattr(config, "enable_idempotence", False))
@@ -275,6 +279,7 @@ class Brokers:
                 endpoint,
                 watch,
                 self._refusals,
+                self.misrouting,
             )
             self._slots[key] = slot
         if slot.connection is None:

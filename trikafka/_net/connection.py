@@ -28,6 +28,7 @@ from ..errors import (
     KafkaConnectionError,
     ProtocolError,
     TrikafkaError,
+    from_code,
 )
 from ..errors.copies import again
 from ..types import Node
@@ -41,6 +42,7 @@ from .in_flight import (
     InFlightRequest,
     RequestQueue,
 )
+from .misrouting import MisroutingCheck
 from .reasons import waiting_for
 from .session import Authenticate, Session
 from .transport import STREAM_ERRORS, Transport
@@ -206,13 +208,25 @@ class Connection:
         self._expiry.paused(until)
         self._listener.throttled(api, seconds)
 
-    async def negotiate(self, software_version: str) -> None:
+    async def negotiate(self, software_version: str, check: MisroutingCheck) -> None:
         """Ask for the versions that the broker supports. Raises as :meth:`request`.
 
-        An old broker responds in version 0 (KIP-511).
+        An old broker responds in version 0 (KIP-511). A broker that is not the expected one refuses
+        with REBOOTSTRAP_REQUIRED (KIP-1242).
         """
         self._state.enter(ConnectionState.NEGOTIATING)
-        response = await self._ask(messages.api_versions_request(4, software_version), 4, None)
+        version, cluster_id, node_id = check.stated(self.node)
+        response = await self._ask(
+            messages.api_versions_request(version, software_version, cluster_id, node_id),
+            version,
+            None,
+        )
+        if response.error_code == ErrorCode.REBOOTSTRAP_REQUIRED:
+            check.refused()
+            raise from_code(
+                response.error_code,
+                f"the connection to {self.node}, which is not that broker of cluster {cluster_id}",
+            )
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             offered = messages.version_ranges(response).get(
                 messages.ApiVersionsRequest.API_KEY, (0, 0)
@@ -223,6 +237,7 @@ class Connection:
             )
         self.versions = messages.version_ranges(response)
         self.features = messages.finalized_features(response)
+        check.negotiated(self.versions)
         if response.error_code != 0 or not self.versions:
             raise DamagedResponseError(
                 f"{self.node} did not say which versions it speaks (error code "

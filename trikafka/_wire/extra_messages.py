@@ -7,12 +7,58 @@ registrations of nodes (KIP-853).
 
 from __future__ import annotations
 
+import struct
+from typing import Any
+
 from kafka.protocol.api_message import ApiMessage
 
 from .._kafka_python import allow_schemas
 
 _OURS = "trikafka._wire.schemas"
+_UNSUPPORTED_VERSION = 35
 allow_schemas()
+
+
+class ApiVersionsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The first request of a connection (KIP-511).
+
+    From version 5 on it names the cluster and the node that the client expects (KIP-1242).
+    """
+
+
+class ApiVersionsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The versions of each API that the broker speaks, and the cluster's features.
+
+    Its header has no tags in any version: a client reads it before it knows the broker's versions.
+    A broker that lacks the version of the request answers in version 0.
+    """
+
+    @classmethod
+    def parse_header(cls, data: Any, version: int | None = None) -> Any:
+        """Return the header, which is the same in all versions."""
+        return cls.header_class.decode(data, flexible=False)
+
+    def encode_header(self, flexible: bool = False) -> Any:
+        """Return the encoded header, which is the same in all versions."""
+        return super().encode_header(flexible=False)
+
+    @classmethod
+    def decode(cls, data: Any, version: int | None = None, **options: Any) -> Any:
+        """Return the message, read in version 0 if its error says that the version is unknown."""
+        if not options and struct.unpack_from(">h", data)[0] == _UNSUPPORTED_VERSION:
+            version = 0
+        return super().decode(data, version=version, **options)
+
+
+class TxnOffsetCommitRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to commit offsets with a transaction (KIP-447).
+
+    From version 6 on it names topics by their ids (KIP-1319).
+    """
+
+
+class TxnOffsetCommitResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The error code of each partition's offset."""
 
 
 class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]

@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
-from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from ..errors import (
     ConfigurationError,
@@ -25,6 +24,7 @@ from ..errors import (
 )
 from ._format import Buffer
 from .asking import count_asked, keep_requested, names_something
+from .extra_messages import ApiVersionsRequest, ApiVersionsResponse
 from .releases import needed
 from .writing import RawRequest
 
@@ -284,7 +284,7 @@ def decode_response(outgoing: EncodedRequest, frame: memoryview) -> ApiMessage:
 def _decode(response_class: Any, body: memoryview, version: int) -> Any:
     if not isinstance(response_class, type(ApiMessage)):
         return response_class.decode(body, version=version)
-    # With an error code the response is in version 0, whichever version was requested.
+    # Its own decode() reads an error in another version than the requested one.
     if ApiKey.ApiVersions == response_class.API_KEY:
         return response_class.decode(bytes(body), version=version)
     # The body of the class's own decode(), which does not return where it ended: a field that
@@ -363,11 +363,21 @@ def _has_endless_length(body: memoryview) -> bool:
     )
 
 
-def api_versions_request(version: int, software_version: str) -> ApiVersionsRequest:
-    """Return the request with which every connection begins (KIP-511)."""
-    return ApiVersionsRequest(
+def api_versions_request(
+    version: int, software_version: str, cluster_id: str | None = None, node_id: int = -1
+) -> ApiVersionsRequest:
+    """Return the request with which every connection begins (KIP-511).
+
+    A broker of another cluster, or another broker, refuses version 5 with REBOOTSTRAP_REQUIRED
+    (KIP-1242).
+    """
+    request = ApiVersionsRequest(
         version=version, client_software_name="trikafka", client_software_version=software_version
     )
+    if version >= 5:
+        request.cluster_id = cluster_id
+        request.node_id = node_id
+    return request
 
 
 def version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:

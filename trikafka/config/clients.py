@@ -98,6 +98,12 @@ class ClientConfig(SecurityConfig):
         "(KIP-1102)",
         least=0,
     )
+    metadata_cluster_check_enable: bool = setting(
+        True,
+        "with 'rebootstrap', a connection states which broker of which cluster it is made for; "
+        "another broker refuses it, and the bootstrap addresses are used again (KIP-1242, "
+        "Kafka 4.4)",
+    )
     receive_message_max_bytes: int = setting(
         100_000_000,
         "the largest response; a longer one is treated as damaged",

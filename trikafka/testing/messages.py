@@ -65,7 +65,7 @@ KAFKA_4: Mapping[int, Versions] = {
     ApiKey.SyncGroup: (0, 5),
     ApiKey.DescribeGroups: (0, 6),
     ApiKey.ListGroups: (0, 5),
-    ApiKey.ApiVersions: (0, 4),
+    ApiKey.ApiVersions: (0, 5),
     ApiKey.CreateTopics: (2, 7),
     ApiKey.DeleteTopics: (1, 6),
     ApiKey.InitProducerId: (0, 5),

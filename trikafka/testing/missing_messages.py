@@ -6,7 +6,10 @@ from typing import Any
 
 from kafka.protocol.api_message import ApiMessage
 
+from trikafka._wire.extra_messages import ApiVersionsResponse
+
 _APIS = (
+    "ApiVersions",  # version 5, KIP-1242
     "ConsumerGroupDescribe",  # KIP-848
     "ConsumerGroupHeartbeat",  # KIP-848
     "GetTelemetrySubscriptions",  # KIP-714
@@ -19,10 +22,13 @@ _APIS = (
     "AddRaftVoter",  # KIP-853
     "RemoveRaftVoter",
     "UnregisterController",
+    "TxnOffsetCommit",  # version 6, KIP-1319
 )
 
 
 def _make(name: str) -> Any:
+    if name == "ApiVersionsResponse":  # its header and its errors are read in a way of their own
+        return ApiVersionsResponse
     base: Any = ApiMessage
     return type(base)(name, (base,), {"__module__": __name__}, load_json="trikafka._wire.schemas")
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
+from trikafka.error_codes import ErrorCode
+
 from .call import ScriptedCall
 from .messages import RESPONSES, Message, build
 from .state import Partition, ScriptedNode, Topic
@@ -35,6 +37,12 @@ async def api_versions(call: ScriptedCall) -> Message:
             else []
         )
         return build(RESPONSES[ApiKey.ApiVersions], 0, {"error_code": 35, "api_keys": own})
+    request = call.request
+    # KIP-1242: a client that expects another cluster or node is sent back to the bootstrap.
+    if call.version >= 5 and request.cluster_id is not None and request.node_id >= 0:
+        expected = request.cluster_id, request.node_id
+        if expected != (call.state.cluster_id, call.node.node_id):
+            code = code or ErrorCode.REBOOTSTRAP_REQUIRED
     keys = [
         {"api_key": int(key), "min_version": low, "max_version": high}
         for key, (low, high) in sorted(offered.items())

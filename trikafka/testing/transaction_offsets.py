@@ -35,7 +35,7 @@ def commit_refusal(call: ScriptedCall, producer: Identity, admit: Admit) -> int:
 def _membership(call: ScriptedCall, group: Group | None) -> int:
     request = call.request
     says = call.version >= 3
-    generation = request.generation_id if says else -1
+    generation = request.generation_id_or_member_epoch if says else -1
     member_id = request.member_id if says else ""
     instance = request.group_instance_id if says else None
     if group is None:

@@ -90,6 +90,7 @@ class Metadata:
         self._update_requested = trio.Event()
         self._changed = trio.Event()
         brokers.outages.when_lost(self.request_update)
+        brokers.misrouting.when_refused(self._misrouted)
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -267,10 +268,17 @@ class Metadata:
         # round at once: the broker has just called the client's view of the cluster obsolete, so
         # the known brokers left in the list are not asked. A second round then asks the addresses
         # that `follow()` returns, and its result is the result of the request.
+        #
+        # A misrouted connection (KIP-1242) means the same: an address of the snapshot is no longer
+        # that broker's, and other brokers of the snapshot may still confirm it. So they are not
+        # asked.
         recovery = self._recovery
-        responses, errors = await self._first(
-            recovery.order(self._snapshot.nodes.values()), ask, recovery.asked_for
+        first = (
+            recovery.follow()
+            if recovery.is_misrouted
+            else recovery.order(self._snapshot.nodes.values())
         )
+        responses, errors = await self._first(first, ask, recovery.asked_for)
         if not responses and any(map(recovery.asked_for, errors)):
             responses, errors = await self._first(recovery.follow(), ask)
         if responses:
@@ -306,6 +314,10 @@ class Metadata:
                 )
                 self._update_requested.set()
                 await retry.wait()
+
+    def _misrouted(self) -> None:
+        self._recovery.misrouted()
+        self.request_update()
 
     def _silent(self, node: Node) -> None:
         """Leave a broker whose silence is noticed only after its partitions have moved.
@@ -441,6 +453,7 @@ class Metadata:
         for node in self._brokers.outages.unreachable():
             if node.node_id in left:
                 self._brokers.leave(node, _BY_LEADER)
+        self._brokers.misrouting.cluster_is(snapshot.cluster_id)
         self._brokers.keep_only(frozenset(snapshot.nodes.values()))
         changed = self._changed
         self._changed = trio.Event()

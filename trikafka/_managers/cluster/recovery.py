@@ -19,6 +19,8 @@ from ...errors import TrikafkaError
 from ...errors.copies import again
 from ...types import Node
 
+#: The seconds after a rebootstrap in which a misrouted connection causes no other.
+_REST = 1.0
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -33,6 +35,9 @@ class Recovery:
         self._failing_since: float | None = None
         #: why no broker responded; None after a response
         self.last_error: TrikafkaError | None = None
+        # True if a connection was misrouted since the last rebootstrap (KIP-1242).
+        self.is_misrouted = False
+        self._rests_until = 0.0
         self._told = False  # True if the rebootstrap was logged since the last response
 
     def order(self, known: Iterable[Node]) -> list[Node]:
@@ -78,6 +83,12 @@ class Recovery:
         self._begin_anew("a broker asks for it")
         return self.addresses
 
+    def misrouted(self) -> None:
+        """Record that the address of a known broker leads to another one."""
+        # The end of all connections ends their reconnect back-offs, too. So while an address leads
+        # astray, they are closed once a second at most, and back off in between.
+        self.is_misrouted = self._on and trio.current_time() >= self._rests_until
+
     def responded(self) -> None:
         """Record a response to a metadata request."""
         self._failing_since = None
@@ -97,6 +108,8 @@ class Recovery:
             why,
         )
         self._told = True
+        self.is_misrouted = False
+        self._rests_until = trio.current_time() + _REST
         self._brokers.disconnect()
 
 

@@ -16,10 +16,10 @@ from kafka.protocol.producer.transaction import (
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
-    TxnOffsetCommitRequest,
 )
 
 from ..._state.producer.sequences import ProducerIdentity
+from ..._wire.extra_messages import TxnOffsetCommitRequest
 from ...errors import BrokerResponseError, DamagedResponseError, from_code
 from ...types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ..commits.offset_messages import parts_by_topic
@@ -120,7 +120,7 @@ def commit_offsets(
         group_id=group.group_id,
         producer_id=identity.producer_id,
         producer_epoch=identity.epoch,
-        generation_id=group.generation,
+        generation_id_or_member_epoch=group.generation,
         member_id=group.member_id,
         group_instance_id=group.group_instance_id,
         topics=topics,
