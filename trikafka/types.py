@@ -15,6 +15,7 @@ from typing import (
     TypeAlias,
     runtime_checkable,
 )
+from uuid import UUID
 
 from .errors.peer_text import peer_text
 
@@ -370,12 +371,18 @@ class GroupMetadata:
 
     The broker checks a transaction's offsets against this identity (KIP-447). ``generation`` is the
     member epoch where the group uses the consumer protocol (KIP-848), and -1 outside of the group.
+
+    ``topic_ids`` has the topics that the consumer reads, by name. An offset then belongs to that
+    topic, and not to one that was created later by the same name (KIP-1319, Kafka 4.4).
     """
 
     group_id: str
     generation: int = -1
     member_id: str = ""
     group_instance_id: str | None = None
+    topic_ids: Mapping[str, UUID] = field(
+        default_factory=dict, compare=False, repr=False, kw_only=True
+    )
 
 
 @dataclass(frozen=True, slots=True)

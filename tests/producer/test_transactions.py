@@ -14,7 +14,7 @@ from transacting import committed, open_at_the_broker, producer_of, transacting,
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import OffsetAndMetadata, TopicPartition
+from trikafka import GroupMetadata, OffsetAndMetadata, TopicPartition
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import (
     ArrowDeliveryError,
@@ -616,6 +616,35 @@ async def test_offsets_of_a_consumer_are_committed(version: int, autojump_clock:
             assert after is not None
             assert after.offset == 3
         assert cluster.requests("TxnOffsetCommit")[0].request.member_id
+        versions = {seen.version for seen in cluster.requests("TxnOffsetCommit")}
+        assert versions == {4 if version == 1 else 6}
+
+
+async def test_offset_of_a_recreated_topic_is_refused(autojump_clock: Clock) -> None:
+    """The offset belongs to the topic that was read, not to the next one of that name (KIP-1319)."""
+    async with transacting() as (cluster, producer):
+        cluster.create_topic("in", 1)
+        cluster.append("in", 0, [b"1", b"2", b"3"])
+        given: dict[str, Any] = {
+            "bootstrap_servers": cluster.bootstrap_servers,
+            "dial": cluster.dial,
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+        }
+        async with trikafka.open_consumer("in", **given, group_id="g") as consumer:
+            await consumer.receive()
+            group = consumer.group_metadata()
+        cluster.delete_topic("in")
+        cluster.create_topic("in", 1)
+        name = GroupMetadata("g", topic_ids=group.topic_ids)
+        with pytest.raises(TransactionAbortableError, match="does not know this topic id"):
+            async with producer.transaction() as txn:
+                await txn.send_offsets({TopicPartition("in", 0): 3}, name)
+        await until_closed(cluster)
+        assert cluster.committed("g", ("in", 0)) is None
+        async with producer.transaction() as txn:
+            await txn.send_offsets({TopicPartition("in", 0): 1}, GroupMetadata("g"))
+        assert [seen.version for seen in cluster.requests("TxnOffsetCommit")][-1] == 5
 
 
 async def test_auto_committing_consumer_is_refused(autojump_clock: Clock) -> None:

@@ -488,7 +488,11 @@ async def transactional_offsets(peer: Peer) -> None:
             "producer_epoch": who.epoch,
             "group_id": group,
         }
-        values |= {"generation_id": -1, "member_id": "", "group_instance_id": None} | fields
+        values |= {
+            "generation_id_or_member_epoch": -1,
+            "member_id": "",
+            "group_instance_id": None,
+        } | fields
         while True:
             found = part_of(
                 await speaker.client.call("TxnOffsetCommit", version, **values, topics=[topic])
@@ -525,9 +529,13 @@ async def transactional_offsets(peer: Peer) -> None:
     await commit("long metadata", 1, metadata="x" * 5000)
     await commit("no metadata", 1, metadata=None)
     await commit("no group", 1, group_id="")
-    await commit("a generation that never was", 1, generation_id=3, member_id="m")
+    await commit("a generation that never was", 1, generation_id_or_member_epoch=3, member_id="m")
     await commit(
-        "a group that never was", 1, group_id=peer.name("never"), generation_id=3, member_id="m"
+        "a group that never was",
+        1,
+        group_id=peer.name("never"),
+        generation_id_or_member_epoch=3,
+        member_id="m",
     )
     for version in (0, 1, 2, 3, 4):
         await commit("in an empty group", 10 + version, version)
@@ -540,16 +548,21 @@ async def transactional_offsets(peer: Peer) -> None:
     await fetch("committed", True)
 
     joined = await member_client.join(group)
-    member = {"generation_id": joined.generation_id, "member_id": joined.member_id}
+    member = {
+        "generation_id_or_member_epoch": joined.generation_id,
+        "member_id": joined.member_id,
+    }
     await add("added")
     await commit("before sync", 20, **member)
     await member_client.sync(group, joined, {joined.member_id: {"t": [0]}})
     await commit("a member", 21, **member)
-    await commit("another generation", 22, **(member | {"generation_id": 9}))
+    await commit("another generation", 22, **(member | {"generation_id_or_member_epoch": 9}))
     await commit("no member", 22, **(member | {"member_id": "x"}))
     await commit("no instance", 22, **(member | {"group_instance_id": "i"}))
     await commit("nameless", 23)
-    await commit("a member without generation", 24, **(member | {"generation_id": -1}))
+    await commit(
+        "a member without generation", 24, **(member | {"generation_id_or_member_epoch": -1})
+    )
     await speaker.end("aborts", who, False)
     await speaker.over()
     await fetch("aborted", True)
@@ -557,7 +570,9 @@ async def transactional_offsets(peer: Peer) -> None:
     who = await speaker.init("once more")
     await commit("adds itself", 30, 5, who, **member)
     await commit("another epoch", 30, 5, who.later(), **member)
-    await commit("another generation", 31, 5, who, **(member | {"generation_id": 9}))
+    await commit(
+        "another generation", 31, 5, who, **(member | {"generation_id_or_member_epoch": 9})
+    )
     await commit("adds itself", 31, 5, who, **member, partition=1)
     await speaker.describe("added")
     await fetch("open", True)
@@ -601,7 +616,7 @@ async def transactional_offsets_of_new_groups(peer: Peer) -> None:
             "group_id": group,
         }
         values |= {
-            "generation_id": joined.member_epoch,
+            "generation_id_or_member_epoch": joined.member_epoch,
             "member_id": beat["member_id"],
             "group_instance_id": None,
         }
@@ -612,11 +627,11 @@ async def transactional_offsets_of_new_groups(peer: Peer) -> None:
         peer.note(what, found.error_code)
 
     await commit("a member")
-    await commit("an older epoch", generation_id=joined.member_epoch - 1)
-    await commit("a newer epoch", generation_id=joined.member_epoch + 1)
+    await commit("an older epoch", generation_id_or_member_epoch=joined.member_epoch - 1)
+    await commit("a newer epoch", generation_id_or_member_epoch=joined.member_epoch + 1)
     await commit("no member", member_id="x")
-    await commit("nameless", member_id="", generation_id=-1)
-    await commit("no epoch", generation_id=-1)
+    await commit("nameless", member_id="", generation_id_or_member_epoch=-1)
+    await commit("no epoch", generation_id_or_member_epoch=-1)
 
 
 async def looking_after_transactions(peer: Peer) -> None:

@@ -28,10 +28,10 @@ from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .connection import Connection
 from .connection_state import ConnectionState, ConnectionStateMachine
 from .in_flight import SILENCE, ConnectionListener
+from .misrouting import MisroutingCheck
 from .outages import Outages
 from .reasons import waiting_for
 from .reconnect import Reconnect
-from .misrouting import MisroutingCheck
 from .refusals import Refusals
 from .security import Security
 from .session import Ask

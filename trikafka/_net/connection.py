@@ -208,13 +208,14 @@ class Connection:
         self._expiry.paused(until)
         self._listener.throttled(api, seconds)
 
-    async def negotiate(self, software_version: str, check: MisroutingCheck) -> None:
+    async def negotiate(self, software_version: str, check: MisroutingCheck | None = None) -> None:
         """Ask for the versions that the broker supports. Raises as :meth:`request`.
 
         An old broker responds in version 0 (KIP-511). A broker that is not the expected one refuses
         with REBOOTSTRAP_REQUIRED (KIP-1242).
         """
         self._state.enter(ConnectionState.NEGOTIATING)
+        check = check or MisroutingCheck(self._config)
         version, cluster_id, node_id = check.stated(self.node)
         response = await self._ask(
             messages.api_versions_request(version, software_version, cluster_id, node_id),

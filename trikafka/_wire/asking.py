@@ -132,7 +132,10 @@ _NAMES: Mapping[str, Sequence[tuple[int, _Names]]] = {
             _Names("groups", "groups", ("group_id",), _Names("topics", "topics", _BY_ID, _LISTED)),
         ),
     ],
-    "TxnOffsetCommitRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
+    "TxnOffsetCommitRequest": [
+        (0, _Names("topics", "topics", _BY_NAME, _PARTITIONS)),
+        (6, _Names("topics", "topics", _BY_ID, _PARTITIONS)),
+    ],
     "AddPartitionsToTxnRequest": [
         (
             0,

@@ -7,15 +7,16 @@ registrations of nodes (KIP-853).
 
 from __future__ import annotations
 
-import struct
+from contextlib import suppress
 from typing import Any
 
+from kafka.protocol import metadata
 from kafka.protocol.api_message import ApiMessage
 
 from .._kafka_python import allow_schemas
 
 _OURS = "trikafka._wire.schemas"
-_UNSUPPORTED_VERSION = 35
+_UNSUPPORTED_VERSION = b"\x00\x23"
 allow_schemas()
 
 
@@ -26,27 +27,22 @@ class ApiVersionsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, cal
     """
 
 
-class ApiVersionsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+class ApiVersionsResponse(metadata.ApiVersionsResponse, load_json=_OURS):  # type: ignore[misc, call-arg]
     """The versions of each API that the broker speaks, and the cluster's features.
 
-    Its header has no tags in any version: a client reads it before it knows the broker's versions.
     A broker that lacks the version of the request answers in version 0.
     """
 
     @classmethod
-    def parse_header(cls, data: Any, version: int | None = None) -> Any:
-        """Return the header, which is the same in all versions."""
-        return cls.header_class.decode(data, flexible=False)
-
-    def encode_header(self, flexible: bool = False) -> Any:
-        """Return the encoded header, which is the same in all versions."""
-        return super().encode_header(flexible=False)
-
-    @classmethod
     def decode(cls, data: Any, version: int | None = None, **options: Any) -> Any:
-        """Return the message, read in version 0 if its error says that the version is unknown."""
-        if not options and struct.unpack_from(">h", data)[0] == _UNSUPPORTED_VERSION:
-            version = 0
+        """Return the message.
+
+        kafka-python reads every error in version 0. A broker uses that version only where it lacks
+        the requested one, and its other errors come in the requested version.
+        """
+        if not options and data[:2] != _UNSUPPORTED_VERSION:
+            with suppress(Exception):
+                return ApiMessage.decode.__func__(cls, data, version=version)
         return super().decode(data, version=version, **options)
 
 

@@ -179,7 +179,13 @@ def encode_request(
         raise ConfigurationError(
             f"{request.name} v{version} cannot carry what it was given: {error}"
         ) from error
-    response_class = request.header.get_response_class()
+    # kafka-python's registry has the class that was made last. Another package's, or kafka-python's
+    # own, would read the errors of ApiVersions in another way.
+    response_class = (
+        ApiVersionsResponse
+        if request.API_KEY == ApiKey.ApiVersions
+        else request.header.get_response_class()
+    )
     expects, asked = request.expect_response(), count_asked(request)
     kept = request if names_something(request) else None
     return EncodedRequest([frame], request.name, version, response_class, expects, 0, asked, kept)
@@ -371,13 +377,12 @@ def api_versions_request(
     A broker of another cluster, or another broker, refuses version 5 with REBOOTSTRAP_REQUIRED
     (KIP-1242).
     """
-    request = ApiVersionsRequest(
-        version=version, client_software_name="trikafka", client_software_version=software_version
+    return ApiVersionsRequest(
+        version=version,
+        client_software_name="trikafka",
+        client_software_version=software_version,
+        **({"cluster_id": cluster_id, "node_id": node_id} if version >= 5 else {}),
     )
-    if version >= 5:
-        request.cluster_id = cluster_id
-        request.node_id = node_id
-    return request
 
 
 def version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:

@@ -239,7 +239,6 @@ JAVA: Mapping[str, PropertyRule] = {
     "enable.metrics.push": _TELEMETRY,
     "interceptor.classes": _ignored("observers replace interceptors"),
     "internal.throw.on.fetch.stable.offset.unsupported": _ignored("it is internal to Java"),
-    "metadata.cluster.check.enable": _ignored("trikafka has no such check"),
     "metadata.max.idle.ms": _METADATA,
     "metric.reporters": _METRICS,
     "metrics.": _METRICS,

@@ -221,6 +221,11 @@ class ClientSettings(TypedDict, total=False):
     """With 'rebootstrap', all connections are replaced after this time without a response
     (KIP-1102). In milliseconds, at least 0. Default: 300_000."""
 
+    metadata_cluster_check_enable: bool
+    """With 'rebootstrap', a connection states which broker of which cluster it is made for; another
+    broker refuses it, and the bootstrap addresses are used again (KIP-1242, Kafka 4.4). Default:
+    True."""
+
     receive_message_max_bytes: int
     """The largest response; a longer one is treated as damaged. In bytes, at least 1024, at most
     2**31 - 1. Default: 100_000_000."""

@@ -74,7 +74,7 @@ KAFKA_4: Mapping[int, Versions] = {
     ApiKey.AddOffsetsToTxn: (0, 4),
     ApiKey.EndTxn: (0, 5),
     ApiKey.WriteTxnMarkers: (1, 2),
-    ApiKey.TxnOffsetCommit: (0, 5),
+    ApiKey.TxnOffsetCommit: (0, 6),
     ApiKey.DescribeConfigs: (1, 4),
     ApiKey.IncrementalAlterConfigs: (0, 1),
     ApiKey.DeleteRecords: (0, 2),

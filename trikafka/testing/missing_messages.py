@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from kafka.protocol import metadata
 from kafka.protocol.api_message import ApiMessage
-
-from trikafka._wire.extra_messages import ApiVersionsResponse
 
 _APIS = (
     "ApiVersions",  # version 5, KIP-1242
@@ -27,9 +26,8 @@ _APIS = (
 
 
 def _make(name: str) -> Any:
-    if name == "ApiVersionsResponse":  # its header and its errors are read in a way of their own
-        return ApiVersionsResponse
-    base: Any = ApiMessage
+    # The header of this response has one form in all versions.
+    base: Any = metadata.ApiVersionsResponse if name == "ApiVersionsResponse" else ApiMessage
     return type(base)(name, (base,), {"__module__": __name__}, load_json="trikafka._wire.schemas")
 
 

@@ -233,6 +233,8 @@ class ModernGroup:
         del self.members[member_id]
         self.target.pop(member_id, None)
         self.epoch += 1
+        if not self.members:  # from Kafka 4.4 on, nothing is left to assign
+            self.assignment_epoch = self.epoch
 
     @property
     def state(self) -> str:

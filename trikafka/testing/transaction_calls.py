@@ -203,22 +203,22 @@ async def txn_offset_commit(call: ScriptedCall) -> Message:
         call.request,
         Identity(call.request.producer_id, call.request.producer_epoch),
     )
+    found = [(item, *call.state.find_topic(item.name, item.topic_id)) for item in request.topics]
     known = {
-        (item.name, part.partition_index)
-        for item in request.topics
+        (topic.name, part.partition_index)
+        for item, topic, _ in found
         for part in item.partitions
-        if (topic := call.state.topics.get(item.name)) is not None
-        and topic.partition(part.partition_index) is not None
+        if topic is not None and topic.partition(part.partition_index) is not None
     }
     code = commit_refusal(call, producer, admit) if known else 0
     offsets: dict[tuple[str, int], CommittedOffset] = {}
     topics = []
-    for item in request.topics:
+    for item, topic, missing in found:
         parts = []
         for part in item.partitions:
-            key = item.name, part.partition_index
+            key = topic.name if topic else item.name or "", part.partition_index
             error = call.error(*key) or (
-                code if key in known else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                code if key in known else missing or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             )
             if not error and len(part.committed_metadata or "") > 4096:
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -229,7 +229,7 @@ async def txn_offset_commit(call: ScriptedCall) -> Message:
                     part.committed_metadata or "",
                 )
             parts.append({"partition_index": part.partition_index, "error_code": error})
-        topics.append({"name": item.name, "partitions": parts})
+        topics.append({"name": item.name, "topic_id": item.topic_id, "partitions": parts})
     if offsets:
         call.groups.get_or_make(request.group_id).hold_offsets(*producer, offsets)
     return call.respond(topics=topics)

@@ -674,10 +674,15 @@ class Consumer(Generic[Key, Value]):
         self._commits()
         identity = self._member.identity
         assert self._config.group_id is not None
+        topic_ids = self._assignment.topic_ids()
         if not (self._subscription.grouped and identity.joined):
-            return GroupMetadata(self._config.group_id)
+            return GroupMetadata(self._config.group_id, topic_ids=topic_ids)
         return GroupMetadata(
-            self._config.group_id, identity.generation, identity.member_id, identity.instance_id
+            self._config.group_id,
+            identity.generation,
+            identity.member_id,
+            identity.instance_id,
+            topic_ids=topic_ids,
         )
 
     def membership(self) -> GroupMembership | None:

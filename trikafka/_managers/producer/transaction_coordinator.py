@@ -113,7 +113,7 @@ class TransactionCoordinator:
         request = messages.commit_offsets(self._id, identity, group, offsets, version)
         try:
             response = await self._brokers.request(node, request, purpose="coordinator")
-            errors = messages.read_committed(response, offsets, group.group_id)
+            errors = messages.read_committed(response, offsets, group)
             if errors:
                 raise _cause(errors) or errors[0]
         except TrikafkaError as error:

@@ -25,6 +25,7 @@ from ...types import GroupMetadata, OffsetAndMetadata, TopicPartition
 from ..commits.offset_messages import parts_by_topic
 
 _V2 = 5  # of EndTxn and TxnOffsetCommit
+_BY_ID = 6  # of TxnOffsetCommit (KIP-1319)
 _TWO_PHASE = 6  # of InitProducerId (KIP-939)
 _RENEWS = 3  # of InitProducerId: a producer may ask for its next epoch (KIP-360)
 
@@ -113,8 +114,16 @@ def commit_offsets(
     """Return a request to commit offsets when the transaction is committed (KIP-447)."""
     topic_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
     by_topic = parts_by_topic(topic_type.TxnOffsetCommitRequestPartition, offsets)
-    topics = [topic_type(name=name, partitions=parts) for name, parts in by_topic.items()]
-    limits = {"min_version": _V2} if version >= 2 else {"max_version": _V2 - 1}
+    ids = group.topic_ids
+    topics = [
+        topic_type(name=name, partitions=parts, **({"topic_id": ids[name]} if name in ids else {}))
+        for name, parts in by_topic.items()
+    ]
+    limits = {"max_version": _V2 - 1}
+    if version >= 2:
+        # From version 6 on the request has no names.
+        newest = _BY_ID if by_topic.keys() <= ids.keys() else _BY_ID - 1
+        limits = {"min_version": _V2, "max_version": newest}
     return TxnOffsetCommitRequest(
         transactional_id=transactional_id,
         group_id=group.group_id,
@@ -129,23 +138,26 @@ def commit_offsets(
 
 
 def read_committed(
-    response: Any, offsets: Iterable[TopicPartition], group: str
+    response: Any, offsets: Iterable[TopicPartition], group: GroupMetadata
 ) -> list[BrokerResponseError]:
     """Return the errors of the offsets.
 
     Raises :exc:`DamagedResponseError` if a partition is missing.
     """
+    names = {topic_id: name for name, topic_id in group.topic_ids.items()}
     codes = {
-        TopicPartition(topic.name, part.partition_index): part.error_code
+        TopicPartition(topic.name or names.get(topic.topic_id, ""), part.partition_index): (
+            part.error_code
+        )
         for topic in response.topics
         for part in topic.partitions
     }
     if silent := [str(tp) for tp in offsets if tp not in codes]:
         raise DamagedResponseError(
-            f"the coordinator of group {group!r} said nothing of {', '.join(silent)}"
+            f"the coordinator of group {group.group_id!r} said nothing of {', '.join(silent)}"
         )
     return [
-        from_code(code, f"offset of {tp} for group {group!r}", operation="Read")
+        from_code(code, f"offset of {tp} for group {group.group_id!r}", operation="Read")
         for tp, code in codes.items()
         if code
     ]

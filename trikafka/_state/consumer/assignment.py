@@ -469,6 +469,15 @@ class Assignment:
     def __iter__(self) -> Iterator[AssignedPartition]:
         return iter(self.partitions.values())
 
+    def topic_ids(self) -> dict[str, UUID]:
+        """Return the id of each topic that the positions are in, where all agree on one."""
+        found: dict[str, UUID | None] = {}
+        for tp, partition in self.partitions.items():
+            topic_id = partition.progress.topic_id
+            if found.setdefault(tp.topic, topic_id) != topic_id:
+                found[tp.topic] = None
+        return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
+
     def __contains__(self, tp: TopicPartition) -> bool:
         return tp in self.partitions
 
