@@ -183,7 +183,7 @@ def encode_request(
     # own, would read the errors of ApiVersions in another way.
     response_class = (
         ApiVersionsResponse
-        if request.API_KEY == ApiKey.ApiVersions
+        if ApiKey.ApiVersions == request.API_KEY
         else request.header.get_response_class()
     )
     expects, asked = request.expect_response(), count_asked(request)

