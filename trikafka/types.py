@@ -458,10 +458,27 @@ class DetachedTransaction:
 
 
 class OffsetSpec(IntEnum):
-    """The offsets that ``list_offsets`` can find besides those of a timestamp."""
+    """The offsets that ``list_offsets`` can find besides those of a timestamp.
+
+    With tiered storage (KIP-405) a partition has older segments in a remote tier and newer ones on
+    its leader's disk. ``None`` is found where a partition has no such offset.
+
+    Attributes:
+        LATEST: The end: the offset of the next record.
+        EARLIEST: The first offset.
+        MAX_TIMESTAMP: The record with the greatest timestamp.
+        EARLIEST_LOCAL: The first offset on the leader's disk (Kafka 3.5 and newer).
+        LATEST_TIERED: The last offset in the remote tier (Kafka 3.9 and newer).
+        EARLIEST_PENDING_UPLOAD: The first offset that is not yet in the remote tier (KIP-1023,
+            Kafka 4.2 and newer).
+    """
 
     LATEST = -1
     EARLIEST = -2
+    MAX_TIMESTAMP = -3
+    EARLIEST_LOCAL = -4
+    LATEST_TIERED = -5
+    EARLIEST_PENDING_UPLOAD = -6
 
 
 class IsolationLevel(Enum):

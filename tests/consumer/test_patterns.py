@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 import trio
 from consuming import cluster_of, consumer_of
 from trio.testing import MockClock as Clock
 
-from trikafka import SubscriptionPattern
+import trikafka
+from trikafka import ConfigurationError, SubscriptionPattern
 
 
 async def test_early_pattern_finds_existing_topics(autojump_clock: Clock) -> None:
@@ -96,3 +98,28 @@ async def test_broker_pattern_excludes_internal_topics(
             }
             assert fetched <= topics
             assert consumer.health().ok
+
+
+@pytest.mark.parametrize("pattern", [re.compile("t|u"), SubscriptionPattern("t|u")])
+async def test_consumer_opens_with_a_pattern(autojump_clock: Clock, pattern: Any) -> None:
+    async with cluster_of(records=1) as cluster:
+        settings = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        settings |= {"group_id": "g", "auto_offset_reset": "earliest"}
+        async with trikafka.open_consumer(pattern, **settings) as consumer:
+            with trio.fail_after(10):
+                assert (await consumer.receive()).topic == "t"
+
+
+@pytest.mark.parametrize(
+    ("topics", "settings", "says"),
+    [
+        ((SubscriptionPattern("t"),), {}, "needs a group_id"),
+        ((re.compile("t"),), {}, "needs a group_id"),
+        ((SubscriptionPattern("t"),), {"group_id": "g", "group_protocol": "classic"}, "consumer"),
+        ((SubscriptionPattern("t"), "u"), {"group_id": "g"}, "one pattern alone"),
+    ],
+)
+async def test_wrong_pattern_opens_nothing(topics: Any, settings: Any, says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        async with trikafka.open_consumer(*topics, bootstrap_servers="a:1", **settings):
+            pytest.fail("it was opened")

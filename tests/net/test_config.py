@@ -432,7 +432,7 @@ def test_invalid_topic_names_are_refused(name: object, says: str) -> None:
         ((("t", "u"),), "as separate arguments: open_consumer('t', 'u', ...), not ('t', 'u')"),
         (
             (re.compile("t.*"),),
-            "takes names of topics; a pattern goes to consumer.subscribe(re.compile('t.*'))",
+            "takes names of topics, or one pattern alone, not re.compile('t.*') among others",
         ),
         (("t", "u", "t"), "topic 't' is given twice"),
         (("t", ""), "must not be empty"),

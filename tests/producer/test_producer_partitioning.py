@@ -282,3 +282,32 @@ async def test_topics_are_created_if_allowed(allowed: bool, autojump_clock: Cloc
         else:
             with pytest.raises(Exception, match="'new'"):
                 await producer.send("new", b"x")
+
+
+@pytest.mark.parametrize(
+    ("settings", "chosen"),
+    [
+        ({"partitioner_rack_aware": True, "client_rack": "b"}, {1, 3}),
+        ({"partitioner_rack_aware": True, "client_rack": "nowhere"}, {0, 1, 2, 3}),
+        ({"partitioner_rack_aware": True}, {0, 1, 2, 3}),
+        ({"client_rack": "b"}, {0, 1, 2, 3}),
+    ],
+)
+async def test_keyless_records_stay_in_the_rack(
+    autojump_clock: Clock, settings: Any, chosen: set[int]
+) -> None:
+    """Leaders of the producer's rack are chosen while there are any (KIP-1123)."""
+    async with ScriptedCluster(nodes=2, topics={"t": 4}, racks=["a", "b"]) as cluster:
+        for partition in range(4):
+            cluster.move_leader("t", partition, partition % 2)
+        async with opened(cluster, batch_size=0, **settings) as producer:
+            for number in range(60):
+                await producer.send("t", b"%d" % number)
+            for number in range(4):  # keys go where they always go
+                await producer.send("t", b"keyed", key=b"%d" % number)
+    found = {
+        number
+        for number in range(4)
+        if any(record.key is None for record in cluster.records("t", number))
+    }
+    assert found == chosen

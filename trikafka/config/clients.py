@@ -574,6 +574,12 @@ class ProducerConfig(ClientConfig):
         True,
         "whether partitions of a slow broker get fewer of the records without a key (KIP-794)",
     )
+    partitioner_rack_aware: bool = setting(
+        False,
+        "whether records without a key go to partitions whose leader is in ``client_rack``, while "
+        "there are any (KIP-1123)",
+    )
+    client_rack: str = setting("", "the rack of this producer, for ``partitioner_rack_aware``")
     partitioner_availability_timeout_ms: float = setting(
         0,
         "records without a key avoid a broker that has been unreachable for this time; 0: "

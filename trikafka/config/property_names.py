@@ -242,7 +242,6 @@ JAVA: Mapping[str, PropertyRule] = {
     "metadata.max.idle.ms": _METADATA,
     "metric.reporters": _METRICS,
     "metrics.": _METRICS,
-    "partitioner.rack.aware": _anyway("false", why="partitions are chosen by load alone"),
     "receive.buffer.bytes": _SOCKETS,
     "sasl.client.callback.handler.class": _anyway(
         f"{_IAM}.IAMClientCallbackHandler",

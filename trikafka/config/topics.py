@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from ..errors import ConfigurationError
+from ..types import SubscriptionPattern
 
 LONGEST_TOPIC_NAME = 249
 #: The form of a broker's address, which some users pass as the first argument.
@@ -51,9 +52,9 @@ def check_topics_given(call: str, topics: Sequence[object]) -> tuple[str, ...]:
             raise ConfigurationError(
                 f"{call} takes topics as separate arguments: {call}({example}, ...), not {topic!r}"
             )
-        if isinstance(topic, re.Pattern):
+        if isinstance(topic, re.Pattern | SubscriptionPattern):
             raise ConfigurationError(
-                f"{call} takes names of topics; a pattern goes to consumer.subscribe({topic!r})"
+                f"{call} takes names of topics, or one pattern alone, not {topic!r} among others"
             )
         if isinstance(topic, str) and _ADDRESS.fullmatch(topic):
             raise ConfigurationError(

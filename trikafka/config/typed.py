@@ -349,6 +349,13 @@ class ProducerSettings(ClientSettings, total=False):
     """Whether partitions of a slow broker get fewer of the records without a key (KIP-794).
     Default: True."""
 
+    partitioner_rack_aware: bool
+    """Whether records without a key go to partitions whose leader is in ``client_rack``, while
+    there are any (KIP-1123). Default: False."""
+
+    client_rack: str
+    """The rack of this producer, for ``partitioner_rack_aware``. Default: ""."""
+
     partitioner_availability_timeout_ms: float
     """Records without a key avoid a broker that has been unreachable for this time; 0: they do not
     (KIP-794). In milliseconds, at least 0. Default: 0."""

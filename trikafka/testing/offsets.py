@@ -68,6 +68,8 @@ def _find(partition: Partition, wanted: int, *, committed: bool) -> tuple[int, i
             return start, -1, partition.epoch_at(start)
         case -5 if partition.tiered > partition.start:
             return partition.tiered - 1, -1, partition.epoch_at(partition.tiered - 1)
+        case -6 if partition.tiered > partition.start:
+            return partition.tiered, -1, partition.epoch_at(partition.tiered)
         case -5 | -6:
             return -1, -1, -1
         case -3:

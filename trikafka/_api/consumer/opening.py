@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Unpack, overload
+import re
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Unpack
 
 from ...config import ConsumerConfig, check_topics_given
 from ...config.describe import documented
 from ...config.typed import BytesConsumerSettings
 from ...errors import ConfigurationError
 from ...types import AsyncDeserializer, Deserializer, Key, Value
+from ...types import Deserializer, Key, SubscriptionPattern, Value
 from ..client import loading
 from ..client.loading import load
 from ..client.opens import Opening, opens
@@ -45,6 +49,10 @@ def open_consumer(
 @overload
 def open_consumer(
     *topics: str,
+@documented(ConsumerConfig)
+@opens
+async def open_consumer(
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
     value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
     **settings: Unpack[BytesConsumerSettings],
@@ -68,6 +76,10 @@ async def open_consumer(
         key_deserializer: A function of a key's bytes, plain or async, or a :class:`Deserializer`
             or :class:`AsyncDeserializer`. Its result is the type of keys: a ``Consumer[str, bytes |
             None]`` has keys of text. An async one is recognized by its ``async def``.
+        topics: Names of topics, or one pattern alone, as :meth:`Consumer.subscribe` takes it. They
+            need a ``group_id``.
+        key_deserializer: A function of a key's bytes, or a :class:`Deserializer`. Its result is
+            the type of keys: a ``Consumer[str, bytes | None]`` has keys of text.
         value_deserializer: The same for values.
         settings: The others of :class:`ConsumerConfig`.
 
@@ -78,14 +90,21 @@ async def open_consumer(
         ClientFailedError: A background task failed; raised by the end of the block.
     """
     check_runs_under_trio("open_consumer")
-    names = check_topics_given("open_consumer", topics)
+    pattern = topics[0] if len(topics) == 1 and not isinstance(topics[0], str) else None
+    if not isinstance(pattern, re.Pattern | SubscriptionPattern):
+        pattern = None
+    names = () if pattern else check_topics_given("open_consumer", topics)
     given: dict[str, Any] = settings  # type: ignore[assignment]  # with all keywords; taken below
     given["key_deserializer"] = key_deserializer
     given["value_deserializer"] = value_deserializer
     config = ConsumerConfig.take(given)
-    if names and config.group_id is None:
+    if (names or pattern) and config.group_id is None:
         raise ConfigurationError(
             "subscribing to topics needs a group_id; to read without a group use assign()"
+        )
+    if isinstance(pattern, SubscriptionPattern) and config.group_protocol == "classic":
+        raise ConfigurationError(
+            "a SubscriptionPattern needs group_protocol='consumer' (or 'auto')"
         )
 
     await load(loading.CONSUMER, config)
@@ -98,8 +117,8 @@ async def open_consumer(
         await parts.start()
         consumer: Consumer[Any, Any] = Consumer(parts)
         service.when_hurried(consumer._leaving.shorten)
-        if names:
-            consumer.subscribe(names)
+        if names or pattern:
+            consumer.subscribe(pattern or names)
         return consumer
 
     async with run_client(config, start) as consumer:

@@ -17,6 +17,14 @@ from ...errors.classes import combined
 from ...interfaces import Call, Found, MetadataManager
 from ...types import Node, OffsetAndTimestamp, OffsetSpec, TopicPartition
 
+#: The version of ListOffsets from which a broker knows what to look up.
+_SINCE: dict[int, int] = {
+    OffsetSpec.MAX_TIMESTAMP: 7,
+    OffsetSpec.EARLIEST_LOCAL: 8,
+    OffsetSpec.LATEST_TIERED: 9,
+    OffsetSpec.EARLIEST_PENDING_UPLOAD: 11,
+}
+
 
 class Offsets:
     """The look-up of offsets at the leaders of partitions, all at once."""
@@ -140,8 +148,14 @@ class Offsets:
             ListOffsetsRequest.ListOffsetsTopic(name=name, partitions=parts)
             for name, parts in by_topic.items()
         ]
+        # An older broker would take a special value for a time before 1970.
+        oldest = max((_SINCE.get(int(wanted[tp]), 0) for tp in tps), default=0)
         return ListOffsetsRequest(
-            replica_id=-1, isolation_level=self._isolation, topics=topics, timeout_ms=30_000
+            replica_id=-1,
+            isolation_level=self._isolation,
+            topics=topics,
+            timeout_ms=30_000,
+            **({"min_version": oldest} if oldest else {}),
         )
 
 

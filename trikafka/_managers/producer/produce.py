@@ -141,6 +141,9 @@ class BatchProducing(Generic[Ack]):
             counters=None if watch is None else WatchedCounters(watch),
             keys=_key_rule(config),
             adaptive=config.partitioner_adaptive_partitioning_enable,
+            is_in_rack=self._is_in_rack
+            if config.partitioner_rack_aware and config.client_rack
+            else None,
         )
         #: True once no more records are accepted.
         self.closed = False
@@ -161,6 +164,10 @@ class BatchProducing(Generic[Ack]):
                 nursery.start_soon(
                     self._ids.obtain_ids, accumulator.identified, accumulator.delayed, refused
                 )
+
+    def _is_in_rack(self, number: int) -> bool:
+        node = self._metadata.snapshot.nodes.get(number)
+        return node is not None and node.rack == self._config.client_rack
 
     @property
     def accumulator(self) -> Accumulator[Ack]:

@@ -105,6 +105,7 @@ class Accumulator(Generic[Ack]):
         keys: KeyRule = BY_MURMUR2,
         adaptive: bool = True,
         choose: random.Random | None = None,
+        is_in_rack: Callable[[int], bool] | None = None,
     ) -> None:
         self._limits = limits
         self._linger = limits.linger
@@ -122,6 +123,7 @@ class Accumulator(Generic[Ack]):
             keys,
             adaptive,
             self._is_out_of_reach,
+            is_in_rack,
             choose or random.Random(),
         )
         self._queues = Queues(

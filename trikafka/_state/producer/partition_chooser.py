@@ -50,6 +50,8 @@ class Partitioning:
     adaptive: bool = True
     #: Returns whether a broker has taken nothing for so long that keyless records go elsewhere.
     is_out_of_reach: Callable[[int], bool] = lambda node: False
+    #: Returns whether a broker is in the producer's rack (KIP-1123); None: the rack does not matter.
+    is_in_rack: Callable[[int], bool] | None = None
     random: random.Random = field(default_factory=random.Random)
 
 
@@ -119,6 +121,13 @@ class PartitionChooser:
         }
         near = [queue for queue in led if queue.leader not in far] if far else led
         candidates = near or led or self._queues
+        # After the others: a broker of the rack that takes nothing is worse than another rack.
+        if (is_in_rack := self._how.is_in_rack) is not None:
+            candidates = [
+                queue
+                for queue in candidates
+                if queue.leader is not None and is_in_rack(queue.leader)
+            ] or candidates
         weights = None
         if self._how.adaptive:
             longest = max(len(queue.batches) for queue in candidates)
