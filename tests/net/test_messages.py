@@ -180,6 +180,9 @@ def test_header_of_a_response_may_have_tags() -> None:
     ):
         with pytest.raises(ProtocolError):
             messages.decode_response(outgoing, bytearray(plain[:4] + cut))
+    many = b"\x91\x4e" + b"\x05\x00" * 10_001
+    with pytest.raises(ProtocolError, match="holds 10001 tagged fields"):
+        messages.decode_response(outgoing, bytearray(plain[:4] + many + plain[5:]))
 
 
 def test_api_versions_header_never_has_tags() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -667,3 +668,28 @@ async def test_cut_off_caller_sees_the_last_failure(autojump_clock: Clock) -> No
                 await metadata.refresh(["a"])
             assert scope.cancelled_caught
         assert "broker-0:9092" in str(reason.blame().error)
+
+
+async def opens_with_late_names(seconds: float, **settings: Any) -> float:
+    """Open a client whose names can be resolved after ``seconds``; return when it was open."""
+    async with ScriptedCluster() as cluster:
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            if trio.current_time() < seconds:
+                raise socket.gaierror(-3, "Temporary failure in name resolution")
+            return await cluster.dial(host, port)
+
+        async with open_parts(cluster, dial=dial, **settings):
+            return trio.current_time()
+
+
+async def test_late_names_are_looked_up_again(autojump_clock: Clock) -> None:
+    """The names of a new pod may be resolvable only after some seconds (KIP-909)."""
+    assert 5 <= await opens_with_late_names(5, bootstrap_resolve_timeout_ms=30_000) < 7
+
+
+@pytest.mark.parametrize("limit", [0, 4_000])
+async def test_look_up_of_names_has_its_limit(autojump_clock: Clock, limit: int) -> None:
+    with pytest.raises(BootstrapError, match=r"could be reached: .*name resolution"):
+        await opens_with_late_names(5, bootstrap_resolve_timeout_ms=limit)
+    assert trio.current_time() <= limit / 1000

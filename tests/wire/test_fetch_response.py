@@ -279,6 +279,7 @@ LEADER = struct.pack(">ii", 3, 5)
         uvarint(1) + tag(0, struct.pack(">i", 5)),
         uvarint(2) + tag(1, LEADER + b"\x00"),  # the count is one too high
         uvarint(2**32 - 1),
+        uvarint(10_001) + tag(7, b"") * 10_001,
     ],
 )
 def test_a_damaged_tag_is_refused(tags: bytes) -> None:

@@ -25,6 +25,7 @@ from ..errors import (
 from ._format import Buffer
 from .asking import count_asked, keep_requested, names_something
 from .extra_messages import ApiVersionsRequest, ApiVersionsResponse
+from .reading import MOST_TAGS
 from .releases import needed
 from .writing import RawRequest
 
@@ -405,6 +406,8 @@ def finalized_features(response: ApiVersionsResponse) -> dict[str, int]:
 
 def _skip_tags(frame: memoryview, position: int) -> int:
     count, position = _uvarint(frame, position)
+    if count > MOST_TAGS:
+        raise DamagedResponseError(f"a response's header holds {count} tagged fields")
     for _ in range(count):
         _, position = _uvarint(frame, position)
         size, position = _uvarint(frame, position)

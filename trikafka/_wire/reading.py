@@ -14,6 +14,8 @@ from ..errors import DamagedResponseError
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _LEADER = struct.Struct(">ii")
+#: Kafka 4.4 refuses more tagged fields in one place, too.
+MOST_TAGS = 10_000
 
 
 class LeaderIdAndEpoch(NamedTuple):
@@ -156,7 +158,10 @@ class FieldReader:
 
         The caller has to :meth:`end` that reader.
         """
-        for _ in range(self.uvarint()):
+        count = self.uvarint()
+        if count > MOST_TAGS:
+            raise DamagedResponseError(f"a {self.name} response holds {count} tagged fields")
+        for _ in range(count):
             tag = self.uvarint()
             yield tag, FieldReader(self.take(self.uvarint()), True, self.name)
 

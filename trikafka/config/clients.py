@@ -49,6 +49,12 @@ class ClientConfig(SecurityConfig):
         "the addresses of some brokers, for the first contact: 'host:port,host:port' or a "
         "sequence of these",
     )
+    bootstrap_resolve_timeout_ms: float = setting(
+        0,
+        "how long the names of bootstrap addresses are looked up again when the client opens and "
+        "none of them can be resolved; 0: they are looked up once (KIP-909)",
+        least=0,
+    )
     client_id: str = setting(
         "trikafka", "the client's name in the brokers' logs and quotas", most=LONGEST_TEXT
     )

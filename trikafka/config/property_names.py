@@ -226,9 +226,6 @@ JAVA: Mapping[str, PropertyRule] = {
     "auto.include.jmx.reporter": _METRICS,
     "auto.offset.reset": _to("auto_offset_reset", _RESETS),
     "bootstrap.controllers": _refused("give bootstrap.servers: calls go to brokers"),
-    "bootstrap.resolve.timeout.ms": _ignored(
-        "socket_connection_setup_timeout_ms includes the look-up of a name"
-    ),
     "buffer.memory.allocation.strategy": _MEMORY,
     "client.dns.lookup": _anyway("use_all_dns_ips"),
     "config.providers": _refused(

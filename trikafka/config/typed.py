@@ -166,6 +166,11 @@ class ClientSettings(TypedDict, total=False):
     """The addresses of some brokers, for the first contact: 'host:port,host:port' or a sequence of
     these. Default: ""."""
 
+    bootstrap_resolve_timeout_ms: float
+    """How long the names of bootstrap addresses are looked up again when the client opens and none
+    of them can be resolved; 0: they are looked up once (KIP-909). In milliseconds, at least 0.
+    Default: 0."""
+
     client_id: str
     """The client's name in the brokers' logs and quotas. At most 32767 bytes. Default:
     "trikafka"."""

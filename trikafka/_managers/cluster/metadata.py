@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
@@ -227,9 +228,10 @@ class Metadata:
         """Ask the bootstrap addresses; return the responses and the errors.
 
         A cluster that has just started knows of no broker for a moment. In that case the addresses
-        are asked again, for up to ``default_api_timeout_ms``.
+        are asked again, for up to ``default_api_timeout_ms``. Where no name can be resolved, as
+        before the DNS of a new pod is ready, they are for up to ``bootstrap_resolve_timeout_ms``.
         """
-        retry, ends = Retry(self._config), trio.current_time() + self._config.default_api_timeout
+        retry, began = Retry(self._config), trio.current_time()
         while True:
             responses, errors = await self._first(
                 self._recovery.addresses, lambda node: self._ask(node, names)
@@ -239,19 +241,14 @@ class Metadata:
                 isinstance(error, BrokerResponseError) and error.code == _BROKER_NOT_AVAILABLE
                 for error in errors
             )
-            if (
-                responses
-                or refused
-                or not starting
-                or trio.current_time() + (delay := retry.delay()) > ends
-            ):
+            patience = self._config.default_api_timeout if starting else 0.0
+            if all(_is_unresolved(error) for error in errors):
+                patience = self._config.bootstrap_resolve_timeout_ms / 1000
+            delay = retry.delay()
+            if responses or refused or trio.current_time() + delay > began + patience:
                 return responses, errors
             if retry.failures == 1:
-                _log.info(
-                    "%s; it is asked again for up to %g s",
-                    errors[-1],
-                    self._config.default_api_timeout,
-                )
+                _log.info("%s; it is asked again for up to %g s", errors[-1], patience)
             await trio.sleep(delay)
 
     async def ask_any(self, message: Callable[[], Any]) -> Any:
@@ -566,6 +563,11 @@ def _left(before: ClusterSnapshot, after: ClusterSnapshot) -> set[int]:
             if old is not None and old.leader is not None and part.leader not in (None, old.leader):
                 found.add(old.leader)
     return found
+
+
+def _is_unresolved(error: TrikafkaError) -> bool:
+    """Return whether an address has no IP address (yet)."""
+    return isinstance(error.__cause__, socket.gaierror)
 
 
 def _partitions(topics: Iterable[Any]) -> int:
