@@ -15,6 +15,7 @@ from rawclient import RawClient, fetch_fields, produce_fields
 
 from trikafka._checksum import crc32c
 from trikafka.testing import encode_batch
+from trikafka.testing.messages import REQUESTS, api_key, build
 
 
 class Peer:
@@ -129,6 +130,30 @@ async def versions(peer: Peer) -> None:
         "ApiVersions", 3, client_software_name="raw", client_software_version="1"
     )
     peer.note("asked again on the same connection", offered.error_code)
+
+
+async def expected_brokers(peer: Peer) -> None:
+    """A client states which broker of which cluster it expects (KIP-1242)."""
+    client = await peer.open()
+    known = await client.call("Metadata", 12, topics=[], allow_auto_topic_creation=False)
+    right = {"cluster_id": known.cluster_id, "node_id": known.brokers[0].node_id}
+    for what, other in (
+        ("right", {}),
+        ("another cluster", {"cluster_id": "another"}),
+        ("another node", {"node_id": 7}),
+        ("no cluster", {"cluster_id": None}),
+        ("no node", {"node_id": -1}),
+        ("none", {"cluster_id": None, "node_id": -1}),
+        ("right again", {}),
+    ):
+        fields = {"client_software_name": "raw", "client_software_version": "1", **right, **other}
+        try:
+            await client.send(build(REQUESTS[api_key("ApiVersions")], 5, fields))
+            code: object = struct.unpack_from(">h", await client.frame(), 4)[0]
+        except EOFError:
+            code = "closed"
+            client = await peer.open()
+        peer.note(what, code)
 
 
 async def metadata(peer: Peer) -> None:
@@ -750,6 +775,7 @@ async def administration(peer: Peer) -> None:
 
 CONVERSATIONS = [
     versions,
+    expected_brokers,
     metadata,
     making_topics,
     producing,

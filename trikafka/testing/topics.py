@@ -39,10 +39,12 @@ async def api_versions(call: ScriptedCall) -> Message:
         return build(RESPONSES[ApiKey.ApiVersions], 0, {"error_code": 35, "api_keys": own})
     request = call.request
     # KIP-1242: a client that expects another cluster or node is sent back to the bootstrap.
-    if call.version >= 5 and request.cluster_id is not None and request.node_id >= 0:
+    if call.version >= 5 and not code:
         expected = request.cluster_id, request.node_id
-        if expected != (call.state.cluster_id, call.node.node_id):
-            code = code or ErrorCode.REBOOTSTRAP_REQUIRED
+        if (request.cluster_id is None) != (request.node_id < 0):
+            code = ErrorCode.INVALID_REQUEST
+        elif request.node_id >= 0 and expected != (call.state.cluster_id, call.node.node_id):
+            code = ErrorCode.REBOOTSTRAP_REQUIRED
     keys = [
         {"api_key": int(key), "min_version": low, "max_version": high}
         for key, (low, high) in sorted(offered.items())
