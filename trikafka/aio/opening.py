@@ -7,6 +7,9 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
+import re
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
 from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
@@ -20,6 +23,7 @@ from ..config.typed import AdminSettings, BytesConsumerSettings, ProducerSetting
 from ..errors import ClientFailedError, IllegalStateError
 from ..toolkit import calling_for_host, set_host
 from ..types import AsyncDeserializer, Deserializer, Key, Value
+from ..types import SubscriptionPattern
 from .admin import Admin
 from .consumer import Consumer
 from .crossing import AsyncioHost, Client, Wait, on_host
@@ -241,6 +245,9 @@ def open_consumer(
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Any, Any]]:
+def open_consumer(
+    *topics: str | re.Pattern[str] | SubscriptionPattern, **settings: Unpack[ConsumerSettings]
+) -> Opening[Consumer]:
     """Open a consumer; subscribe it to ``topics`` if any are given.
 
     Use it with ``async with``. Arguments, errors and the end of the block are those of
@@ -251,6 +258,8 @@ def open_consumer(
         key_deserializer: As of :func:`trikafka.open_consumer`. An async one runs in asyncio.
         value_deserializer: The same for values.
         settings: The others of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
+        topics: Names of topics, or one pattern alone; they need a ``group_id``.
+        settings: Those of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
             or ``sasl_credentials`` runs in asyncio.
 
     Raises:
