@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import re
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, ExitStack
-import re
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
 from functools import partial, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, Unpack, overload
@@ -22,8 +20,7 @@ from .. import open_producer as _open_producer
 from ..config.typed import AdminSettings, BytesConsumerSettings, ProducerSettings
 from ..errors import ClientFailedError, IllegalStateError
 from ..toolkit import calling_for_host, set_host
-from ..types import AsyncDeserializer, Deserializer, Key, Value
-from ..types import SubscriptionPattern
+from ..types import AsyncDeserializer, Deserializer, Key, SubscriptionPattern, Value
 from .admin import Admin
 from .consumer import Consumer
 from .crossing import AsyncioHost, Client, Wait, on_host
@@ -213,53 +210,48 @@ def _check_asyncio(call: str) -> None:
 
 @overload
 def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
     value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Key, Value]]: ...
 @overload
 def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
     value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Key, Value]]: ...
 @overload
 def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
     value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Key, Value]]: ...
 @overload
 def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
     value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Key, Value]]: ...
 def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Any, Any]]:
-def open_consumer(
-    *topics: str | re.Pattern[str] | SubscriptionPattern, **settings: Unpack[ConsumerSettings]
-) -> Opening[Consumer]:
     """Open a consumer; subscribe it to ``topics`` if any are given.
 
     Use it with ``async with``. Arguments, errors and the end of the block are those of
     :func:`trikafka.open_consumer`.
 
     Args:
-        topics: Names of topics; they need a ``group_id``.
+        topics: Names of topics, or one pattern alone; they need a ``group_id``.
         key_deserializer: As of :func:`trikafka.open_consumer`. An async one runs in asyncio.
         value_deserializer: The same for values.
         settings: The others of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
-        topics: Names of topics, or one pattern alone; they need a ``group_id``.
-        settings: Those of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
             or ``sasl_credentials`` runs in asyncio.
 
     Raises:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Unpack, overload
-import re
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Unpack
 
 from ...config import ConsumerConfig, check_topics_given
 from ...config.describe import documented
 from ...config.typed import BytesConsumerSettings
 from ...errors import ConfigurationError
-from ...types import AsyncDeserializer, Deserializer, Key, Value
-from ...types import Deserializer, Key, SubscriptionPattern, Value
+from ...types import AsyncDeserializer, Deserializer, Key, SubscriptionPattern, Value
 from ..client import loading
 from ..client.loading import load
 from ..client.opens import Opening, opens
@@ -27,31 +24,27 @@ if TYPE_CHECKING:
 # Async deserializers come first: what an async function returns is also a value, an awaitable.
 @overload
 def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
     value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Key, Value]]: ...
 @overload
 def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
     value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Key, Value]]: ...
 @overload
 def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
     value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
     **settings: Unpack[BytesConsumerSettings],
 ) -> Opening[Consumer[Key, Value]]: ...
 @overload
 def open_consumer(
-    *topics: str,
-@documented(ConsumerConfig)
-@opens
-async def open_consumer(
     *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
     value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
@@ -60,7 +53,7 @@ async def open_consumer(
 @documented(ConsumerConfig)
 @opens
 async def open_consumer(
-    *topics: str,
+    *topics: str | re.Pattern[str] | SubscriptionPattern,
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
     **settings: Unpack[BytesConsumerSettings],
@@ -72,14 +65,11 @@ async def open_consumer(
     group (best effort, 1 s).
 
     Args:
-        topics: Names of topics; they need a ``group_id``.
+        topics: Names of topics, or one pattern alone, as :meth:`Consumer.subscribe` takes it. They
+            need a ``group_id``.
         key_deserializer: A function of a key's bytes, plain or async, or a :class:`Deserializer`
             or :class:`AsyncDeserializer`. Its result is the type of keys: a ``Consumer[str, bytes |
             None]`` has keys of text. An async one is recognized by its ``async def``.
-        topics: Names of topics, or one pattern alone, as :meth:`Consumer.subscribe` takes it. They
-            need a ``group_id``.
-        key_deserializer: A function of a key's bytes, or a :class:`Deserializer`. Its result is
-            the type of keys: a ``Consumer[str, bytes | None]`` has keys of text.
         value_deserializer: The same for values.
         settings: The others of :class:`ConsumerConfig`.
 
