@@ -44,8 +44,13 @@ FACTORS: Mapping[str, int] = {
         ),
         16,
     ),
-    **dict.fromkeys(("AddPartitionsToTxn", "WriteTxnMarkers", "LeaveGroup"), 16),
+    **dict.fromkeys(
+        ("AddPartitionsToTxn", "WriteTxnMarkers", "LeaveGroup", "AlterReplicaLogDirs"), 16
+    ),
     **dict.fromkeys(("FindCoordinator", "DeleteTopics", "CreatePartitions", "DeleteGroups"), 128),
+    **dict.fromkeys(
+        ("AlterPartitionReassignments", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"), 128
+    ),
     **dict.fromkeys(("CreateTopics", "IncrementalAlterConfigs"), 1_024),
 }
 _MIB = 1 << 20
@@ -59,7 +64,10 @@ NAMED: Mapping[str, tuple[int, int]] = {
     # (offset.metadata.max.bytes).
     "OffsetFetch": (4 * 4_096, 0),
     # The members of a group and what each is assigned: 10,000 with 6 kB each.
-    **dict.fromkeys(("DescribeGroups", "ConsumerGroupDescribe"), (64 * _MIB, 0)),
+    **dict.fromkeys(
+        ("DescribeGroups", "ConsumerGroupDescribe", "ShareGroupDescribe", "StreamsGroupDescribe"),
+        (64 * _MIB, 0),
+    ),
     # Some hundred settings, of which some are lists.
     "DescribeConfigs": (4 * _MIB, 0),
     # A page of a thousand partitions.

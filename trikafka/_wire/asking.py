@@ -51,6 +51,8 @@ _COUNTS: Mapping[str, Callable[[Any], int | None]] = {
     "OffsetFetchRequest": _committed,
     "DescribeGroupsRequest": _each("groups"),
     "ConsumerGroupDescribeRequest": _each("group_ids"),
+    "ShareGroupDescribeRequest": _each("group_ids"),
+    "StreamsGroupDescribeRequest": _each("group_ids"),
     "DescribeConfigsRequest": _each("resources"),
     # Its response is a page with a limit of its own, independent of the names.
     "DescribeTopicPartitionsRequest": lambda request: 0,
@@ -175,6 +177,38 @@ _NAMES: Mapping[str, Sequence[tuple[int, _Names]]] = {
     "OffsetDeleteRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
     "DescribeGroupsRequest": [(0, _Names("groups", "groups", ("group_id",), None, ()))],
     "ConsumerGroupDescribeRequest": [(0, _Names("group_ids", "groups", ("group_id",), None, ()))],
+    "ShareGroupDescribeRequest": [(0, _Names("group_ids", "groups", ("group_id",), None, ()))],
+    "StreamsGroupDescribeRequest": [(0, _Names("group_ids", "groups", ("group_id",), None, ()))],
+    "DescribeShareGroupOffsetsRequest": [
+        (
+            0,
+            _Names(
+                "groups",
+                "groups",
+                ("group_id",),
+                _Names("topics", "topics", ("topic_name",), _numbers("partitions")),
+            ),
+        )
+    ],
+    "AlterShareGroupOffsetsRequest": [
+        (0, _Names("topics", "responses", ("topic_name",), _PARTITIONS))
+    ],
+    "DeleteShareGroupOffsetsRequest": [(0, _Names("topics", "responses", ("topic_name",)))],
+    "AlterPartitionReassignmentsRequest": [
+        (0, _Names("topics", "responses", _BY_NAME, _PARTITIONS))
+    ],
+    "ListPartitionReassignmentsRequest": [(0, _Names("topics", "topics", _BY_NAME, _LISTED))],
+    "ElectLeadersRequest": [
+        (
+            0,
+            _Names(
+                "topic_partitions",
+                "replica_election_results",
+                ("topic",),
+                _Names("partitions", "partition_result", ("partition_id",), None, ()),
+            ),
+        )
+    ],
     "DeleteGroupsRequest": [(0, _Names("groups_names", "results", ("group_id",), None, ()))],
     "DescribeTransactionsRequest": [
         (0, _Names("transactional_ids", "transaction_states", ("transactional_id",), None, ()))

@@ -1,8 +1,9 @@
 """Messages that kafka-python lacks, made by its classes from schemas of trikafka's. No I/O.
 
 They are used like any other message: ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848),
-GetTelemetrySubscriptions and PushTelemetry (KIP-714), delegation tokens (KIP-48), and the voters and
-registrations of nodes (KIP-853).
+GetTelemetrySubscriptions and PushTelemetry (KIP-714), delegation tokens (KIP-48), the voters and
+registrations of nodes (KIP-853), the administration of share groups (KIP-932) and streams groups
+(KIP-1071), and DeleteGroups with the broker's own words.
 """
 
 from __future__ import annotations
@@ -168,3 +169,51 @@ class UnregisterControllerRequest(ApiMessage, load_json=_OURS):  # type: ignore[
 
 class UnregisterControllerResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """The answer about a controller to forget: an error code, or none."""
+
+
+class ShareGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request for the state and the members of share groups (KIP-932)."""
+
+
+class ShareGroupDescribeResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The state, epochs and members of each share group."""
+
+
+class StreamsGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request for the state, the topology and the members of streams groups (KIP-1071)."""
+
+
+class StreamsGroupDescribeResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The state, epochs, topology and members of each streams group."""
+
+
+class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request for the start offsets of share groups, sent to their group coordinators."""
+
+
+class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The start offset and, from version 1 on, the lag of each partition of share groups."""
+
+
+class AlterShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to set the start offsets of a share group without members."""
+
+
+class AlterShareGroupOffsetsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The outcome for each partition of the share group."""
+
+
+class DeleteShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to delete a share group's offsets of whole topics."""
+
+
+class DeleteShareGroupOffsetsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The outcome for each topic of the share group."""
+
+
+class DeleteGroupsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request to delete groups of any kind."""
+
+
+class DeleteGroupsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The outcome for each group; from version 3 on with the broker's own words."""

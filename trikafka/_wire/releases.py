@@ -11,6 +11,8 @@ _CONSUMER_GROUP_HEARTBEAT, _CONSUMER_GROUP_DESCRIBE = 68, 69
 _GET_TELEMETRY_SUBSCRIPTIONS, _PUSH_TELEMETRY = 71, 72
 _ADD_RAFT_VOTER, _REMOVE_RAFT_VOTER, _UNREGISTER_CONTROLLER = 80, 81, 94
 _CREATE_TOKEN, _RENEW_TOKEN, _EXPIRE_TOKEN, _DESCRIBE_TOKEN = 38, 39, 40, 41
+_SHARE_GROUP_DESCRIBE, _STREAMS_GROUP_DESCRIBE = 77, 89
+_DESCRIBE_SHARE_OFFSETS, _ALTER_SHARE_OFFSETS, _DELETE_SHARE_OFFSETS = 90, 91, 92
 
 #: (API, version) -> the first release whose brokers support it without enabling unfinished
 #: features.
@@ -33,6 +35,13 @@ _FIRST = {
     (int(ApiKey.ListOffsets), 8): "3.5",
     (int(ApiKey.ListOffsets), 9): "3.9",
     (int(ApiKey.ListOffsets), 11): "4.2",
+    (_SHARE_GROUP_DESCRIBE, 1): "4.2",
+    (_STREAMS_GROUP_DESCRIBE, 0): "4.2",
+    (_DESCRIBE_SHARE_OFFSETS, 0): "4.2",
+    (_ALTER_SHARE_OFFSETS, 0): "4.2",
+    (_DELETE_SHARE_OFFSETS, 0): "4.2",
+    (int(ApiKey.AlterPartitionReassignments), 1): "4.1",
+    (int(ApiKey.DescribeCluster), 2): "4.0",
     (int(ApiKey.ListTransactions), 1): "3.8",
     (int(ApiKey.ListTransactions), 2): "4.1",
     (int(ApiKey.OffsetCommit), 10): "4.1",

@@ -9,8 +9,12 @@ from kafka.protocol.api_message import ApiMessage
 
 _APIS = (
     "ApiVersions",  # version 5, KIP-1242
+    "AlterShareGroupOffsets",  # KIP-932
     "ConsumerGroupDescribe",  # KIP-848
     "ConsumerGroupHeartbeat",  # KIP-848
+    "DeleteGroups",  # version 3
+    "DeleteShareGroupOffsets",  # KIP-932
+    "DescribeShareGroupOffsets",  # KIP-932
     "GetTelemetrySubscriptions",  # KIP-714
     "PushTelemetry",  # KIP-714
     "CreateDelegationToken",  # KIP-48
@@ -22,6 +26,8 @@ _APIS = (
     "RemoveRaftVoter",
     "UnregisterController",
     "TxnOffsetCommit",  # version 6, KIP-1319
+    "ShareGroupDescribe",  # KIP-932
+    "StreamsGroupDescribe",  # KIP-1071
 )
 
 
