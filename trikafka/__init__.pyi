@@ -5,12 +5,28 @@ from ._api.admin.admin import Admin
 from ._api.admin.configs import ConfigChange, ConfigEntry, ConfigResource
 from ._api.admin.features import ClusterFeatures, FeatureLevels
 from ._api.admin.fencing import FencedProducer
+from ._api.admin.log_dirs import (
+    LogDirDescription,
+    ReplicaInfo,
+    ReplicaLogDir,
+    TopicPartitionReplica,
+)
 from ._api.admin.opening import open_admin
 from ._api.admin.quorum import MetadataQuorum, QuorumReplica, VoterEndpoint
 from ._api.admin.quotas import QuotaEntity, QuotaFilter, QuotaName
+from ._api.admin.reassigning import PartitionReassignment
+from ._api.admin.share_groups import SharePartitionOffset
+from ._api.admin.streams_groups import (
+    StreamsGroupDescription,
+    StreamsMember,
+    StreamsSubtopology,
+    StreamsTasks,
+)
 from ._api.admin.tokens import DelegationToken
+from ._api.admin.topics import PartitionDescription, TopicDescription
 from ._api.admin.types import (
     ClusterDescription,
+    CreatedTopic,
     GroupListing,
     HangingTransaction,
     ListedOffset,
@@ -191,6 +207,7 @@ __all__ = [
     "ConsumerStatistics",
     "CoordinatorError",
     "CorruptRecordError",
+    "CreatedTopic",
     "DamagedResponseError",
     "DeadLetter",
     "DelegationToken",
@@ -226,6 +243,7 @@ __all__ = [
     "KafkaConnectionError",
     "KafkaTimeoutError",
     "ListedOffset",
+    "LogDirDescription",
     "LogTruncationError",
     "MemberDescription",
     "MemberFencedError",
@@ -247,8 +265,10 @@ __all__ = [
     "OffsetSpec",
     "OutOfOrderSequenceError",
     "PartitionDelivery",
+    "PartitionDescription",
     "PartitionInfo",
     "PartitionNotOwnedError",
+    "PartitionReassignment",
     "PartitionStream",
     "PluginError",
     "PollIntervalExceededError",
@@ -271,16 +291,25 @@ __all__ = [
     "RecordBatch",
     "RecordMetadata",
     "RecordTooLargeError",
+    "ReplicaInfo",
+    "ReplicaLogDir",
     "RequestTimedOutError",
     "RetryPolicy",
     "ScramCredential",
     "ScramPassword",
     "ScramRemoval",
+    "SharePartitionOffset",
+    "StreamsGroupDescription",
+    "StreamsMember",
+    "StreamsSubtopology",
+    "StreamsTasks",
     "SubscriptionPattern",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",
+    "TopicDescription",
     "TopicPartition",
+    "TopicPartitionReplica",
     "TopicsNotReadyError",
     "Transaction",
     "TransactionAbortableError",

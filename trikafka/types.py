@@ -182,25 +182,61 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class MemberDescription:
-    """A member of a consumer group and the partitions it was assigned."""
+    """A member of a consumer group or a share group, and the partitions it was assigned.
+
+    Attributes:
+        member_id: The id that the member has in its group.
+        client_id: The ``client_id`` of its program.
+        client_host: The address from which it connects.
+        assignment: The partitions that it has.
+        instance_id: The id of a static member; ``None`` for others.
+        rack: The member's rack, if it named one.
+        epoch: The member's epoch; ``None`` in the classic protocol.
+        target_assignment: The partitions that it shall have; ``None`` if its protocol has none.
+        topics: The topics that it subscribed to by name.
+        pattern: The pattern that it subscribed to; ``None`` if there is none.
+    """
 
     member_id: str
     client_id: str
     client_host: str
     assignment: tuple[TopicPartition, ...]
+    instance_id: str | None = None
+    rack: str | None = None
+    epoch: int | None = None
+    target_assignment: tuple[TopicPartition, ...] | None = None
+    topics: tuple[str, ...] = ()
+    pattern: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group and its members.
+    """A consumer group or a share group, and its members.
 
-    ``state`` is the broker's name of the state, such as ``Stable`` or ``Empty``.
+    Attributes:
+        group_id: The group.
+        state: The broker's name of the state, such as ``Stable`` or ``Empty``.
+        protocol: The assignor that the members of a classic group chose; for other groups their
+            type.
+        members: The members.
+        type: ``"classic"``, ``"consumer"`` (KIP-848), ``"share"`` or ``"streams"``; ``None`` for a
+            group that does not exist.
+        epoch: The epoch of the group; ``None`` in the classic protocol.
+        assignment_epoch: The epoch of the target assignment; ``None`` in the classic protocol.
+        assignor: The assignor that made the assignment; ``None`` if there is none.
+        authorized_operations: The operations that this client may perform, named as in access
+            rules, such as ``"describe_configs"``; ``None`` unless they were asked for.
     """
 
     group_id: str
     state: str
     protocol: str
     members: tuple[MemberDescription, ...]
+    type: str | None = None
+    epoch: int | None = None
+    assignment_epoch: int | None = None
+    assignor: str | None = None
+    authorized_operations: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

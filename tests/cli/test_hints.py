@@ -13,6 +13,8 @@ from commanding import Command
 
 import trikafka
 from trikafka.cli.app import Commands
+from trikafka.cli.reassign import command as reassign
+from trikafka.cli.share_groups import command as share_groups
 from trikafka.cli.topics import command as topics
 from trikafka.config import from_properties
 from trikafka.errors import ConfigurationError, UnknownTopicOrPartitionError
@@ -30,6 +32,15 @@ from trikafka.testing import ScriptedCluster
         (("topics", "flights"), "'describe NAME' says more"),
         (("transactions", "lists"), "did you mean 'list'?"),
         (("send",), "did you mean 'produce'?"),
+        (("reassign-partitions",), "did you mean 'reassign'?"),
+        (("reassign", "verify"), "did you mean 'status'?"),
+        (("reassign", "move"), "give --topic, or --file alone"),
+        (("reassign", "move", "-t", "t", "--to", "one"), "list of broker numbers such as 1,2,3"),
+        (("reassign", "cancel"), "give --topic, or --all"),
+        (("share-group",), "did you mean 'share-groups'?"),
+        (("share-groups", "reset"), "did you mean 'reset-offsets'?"),
+        (("share-groups", "delete"), "which group?"),
+        (("groups", "remove-members", "g"), "give --member or --instance, or --all"),
         (("topics", "create", "t", "--partition", "3"), "--partitions"),
         (
             ("produce", "-t", "t", "-X", "transactional.id=x"),
@@ -45,12 +56,13 @@ def test_mistake_has_a_hint(command: Command, args: tuple[str, ...], says: str) 
 
 
 def test_every_hinted_word_is_a_command() -> None:
-    for group in (Commands, type(topics)):
-        assert group.words
-    context = click.Context(topics)
-    assert set(type(topics).words.values()) <= set(topics.list_commands(context))  # type: ignore[attr-defined]
+    for group in (topics, reassign, share_groups):
+        words = type(group).words  # type: ignore[attr-defined]
+        assert words
+        assert set(words.values()) <= set(group.list_commands(click.Context(group)))  # type: ignore[attr-defined]
+    assert Commands.words
     first = {words.split()[0] for words in Commands.words.values()}
-    assert first <= set(Commands("x").list_commands(context))
+    assert first <= set(Commands("x").list_commands(click.Context(topics)))
 
 
 def test_groups_verb_suggests_its_option(command: Command, broker: str) -> None:

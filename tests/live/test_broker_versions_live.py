@@ -385,9 +385,29 @@ async def transactions_by_pattern(broker: Broker, topic: str) -> None:
         await admin.list_transactions(pattern="x.*")
 
 
+async def fenced_brokers(broker: Broker, topic: str) -> None:
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        await admin.describe_cluster(fenced_brokers=True)
+
+
+async def reassignment_of_as_many(broker: Broker, topic: str) -> None:
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        await admin.alter_partition_reassignments(
+            {TopicPartition(topic, 0): [0]}, allow_replication_factor_change=False
+        )
+
+
+async def share_groups(broker: Broker, topic: str) -> None:
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        assert await admin.list_share_group_offsets(["none"]) == {"none": {}}
+
+
 @pytest.mark.parametrize(
     ("call", "release"),
     [
+        (fenced_brokers, "4.0"),
+        (reassignment_of_as_many, "4.1"),
+        (share_groups, "4.2"),
         (consumer_protocol, "4.0"),
         (pattern_of_the_broker, "4.0"),
         (transactions_by_duration, "3.8"),

@@ -28,12 +28,20 @@ import trio
 from trio.testing import MockClock
 
 import trikafka
-from trikafka import ConfigResource, NewTopic, OffsetSpec, TopicPartition, TrikafkaError
+from trikafka import (
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    TopicPartition,
+    TopicPartitionReplica,
+    TrikafkaError,
+)
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster, encode_batch
 from trikafka.testing.messages import encode_response
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+REPLICA = TopicPartitionReplica("t", 0, 0)
 TOPIC, OTHER = ConfigResource("topic", "t"), ConfigResource("topic", "other")
 RULE = trikafka.AclBinding("User:alice", "read", "topic", "t")
 ALICE, BOB = trikafka.QuotaEntity(user="alice"), trikafka.QuotaEntity(user="bob")
@@ -359,7 +367,22 @@ async def admin(cluster: ScriptedCluster, settings: dict[str, Any], mutations: M
                 lambda: client.list_group_offsets("g", timeout=5),
                 lambda: client.list_group_offsets("g", [T0, T1], timeout=5),
                 lambda: client.delete_groups(["h"], timeout=5),
-                lambda: client.describe_cluster(timeout=5),
+                lambda: client.describe_cluster(fenced_brokers=True, timeout=5),
+                lambda: client.describe_topics(["t", "u"], timeout=5),
+                lambda: client.alter_partition_reassignments({T0: [1, 0], T1: None}, timeout=5),
+                lambda: client.list_partition_reassignments(timeout=5),
+                lambda: client.list_partition_reassignments([T0, T1], timeout=5),
+                lambda: client.elect_leaders([T0, T1], timeout=5),
+                lambda: client.elect_leaders(timeout=5),
+                lambda: client.describe_log_dirs(timeout=5),
+                lambda: client.describe_replica_log_dirs([REPLICA], timeout=5),
+                lambda: client.alter_replica_log_dirs({REPLICA: "/data-0"}, timeout=5),
+                lambda: client.remove_group_members("h", ["no"], timeout=5),
+                lambda: client.alter_share_group_offsets("s", {T0: 0, T1: 1}, timeout=5),
+                lambda: client.describe_share_groups(["s", "no"], timeout=5),
+                lambda: client.list_share_group_offsets({"s": None, "no": [T0]}, timeout=5),
+                lambda: client.delete_share_group_offsets("s", ["t"], timeout=5),
+                lambda: client.describe_streams_groups(["s"], timeout=5),
                 lambda: client.client_instance_id(timeout=5),
                 lambda: client.list_transactions(timeout=5),
                 lambda: client.describe_transactions(["y"], timeout=5),
@@ -495,6 +518,17 @@ _ADMIN = (
     "DeleteRecords",
     "OffsetCommit",
     "OffsetDelete",
+    "DescribeCluster",
+    "AlterPartitionReassignments",
+    "ListPartitionReassignments",
+    "ElectLeaders",
+    "DescribeLogDirs",
+    "AlterReplicaLogDirs",
+    "ShareGroupDescribe",
+    "DescribeShareGroupOffsets",
+    "AlterShareGroupOffsets",
+    "DeleteShareGroupOffsets",
+    "StreamsGroupDescribe",
 )
 _OPERATOR = (
     "CreateAcls",

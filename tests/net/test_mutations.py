@@ -18,17 +18,37 @@ from test_authentication import Broker, connecting
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import ConfigResource, NewTopic, OffsetSpec, TopicPartition, TrikafkaError
+from trikafka import (
+    ConfigResource,
+    NewTopic,
+    OffsetSpec,
+    TopicPartition,
+    TopicPartitionReplica,
+    TrikafkaError,
+)
 from trikafka.testing import ScriptedCluster, encode_batch
 from trikafka.testing.messages import api_name
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+REPLICA = TopicPartitionReplica("t", 0, 0)
 TOPIC, OTHER = ConfigResource("topic", "t"), ConfigResource("topic", "other")
 ADMIN = [
     "IncrementalAlterConfigs",
     "DeleteRecords",
     "OffsetCommit",
     "OffsetDelete",
+    "DescribeCluster",
+    "AlterPartitionReassignments",
+    "ListPartitionReassignments",
+    "ElectLeaders",
+    "DescribeLogDirs",
+    "AlterReplicaLogDirs",
+    "ShareGroupDescribe",
+    "DescribeShareGroupOffsets",
+    "AlterShareGroupOffsets",
+    "DeleteShareGroupOffsets",
+    "StreamsGroupDescribe",
+    "LeaveGroup",
     "ListOffsets",
     "ListGroups",
     "DescribeGroups",
@@ -141,7 +161,22 @@ async def admin(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
             lambda: client.delete_group_offsets("h", [T0, T1], timeout=20),
             lambda: client.list_group_offsets("g", timeout=20),
             lambda: client.delete_groups(["g"], timeout=20),
-            lambda: client.describe_cluster(timeout=20),
+            lambda: client.describe_cluster(fenced_brokers=True, timeout=20),
+            lambda: client.describe_topics(["t", "u"], timeout=20),
+            lambda: client.alter_partition_reassignments({T0: [1, 0], T1: None}, timeout=20),
+            lambda: client.list_partition_reassignments(timeout=20),
+            lambda: client.list_partition_reassignments([T0, T1], timeout=20),
+            lambda: client.elect_leaders([T0, T1], timeout=20),
+            lambda: client.elect_leaders(timeout=20),
+            lambda: client.describe_log_dirs(timeout=20),
+            lambda: client.describe_replica_log_dirs([REPLICA], timeout=20),
+            lambda: client.alter_replica_log_dirs({REPLICA: "/data-0"}, timeout=20),
+            lambda: client.remove_group_members("h", ["no"], timeout=20),
+            lambda: client.alter_share_group_offsets("s", {T0: 0, T1: 1}, timeout=20),
+            lambda: client.describe_share_groups(["s", "no"], timeout=20),
+            lambda: client.list_share_group_offsets({"s": None, "no": [T0]}, timeout=20),
+            lambda: client.delete_share_group_offsets("s", ["t"], timeout=20),
+            lambda: client.describe_streams_groups(["s"], timeout=20),
             lambda: client.client_instance_id(timeout=20),
         ]
         for call in calls:

@@ -35,7 +35,7 @@ _FIRST = {
     (int(ApiKey.ListOffsets), 8): "3.5",
     (int(ApiKey.ListOffsets), 9): "3.9",
     (int(ApiKey.ListOffsets), 11): "4.2",
-    (_SHARE_GROUP_DESCRIBE, 1): "4.2",
+    (_SHARE_GROUP_DESCRIBE, 0): "4.2",
     (_STREAMS_GROUP_DESCRIBE, 0): "4.2",
     (_DESCRIBE_SHARE_OFFSETS, 0): "4.2",
     (_ALTER_SHARE_OFFSETS, 0): "4.2",

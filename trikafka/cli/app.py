@@ -28,7 +28,8 @@ from .progress import warn
 from .running import NobodyReadsError, Signalled, sentence
 from .suggesting import Suggesting
 
-#: trikafka's own commands with their short help. Each is ``trikafka.cli.<name>.command``.
+#: trikafka's own commands with their short help. Each is ``trikafka.cli.<name>.command``, with "_"
+#: for "-".
 _OWN = {
     "acls": "List, set or delete access rules.",
     "cluster": "Show the brokers, the features and the controllers.",
@@ -36,6 +37,8 @@ _OWN = {
     "consume": "Print records of topics.",
     "copy": "Copy the records of topics to another cluster or topic.",
     "groups": "Show or delete consumer groups: members, offsets, lag. Reset their offsets.",
+    "reassign": "Move partitions to other brokers, see how far they are, or cancel.",
+    "share-groups": "Show share groups and their offsets, reset or delete them.",
     "produce": "Write lines or JSON to a topic.",
     "quotas": "List, set or delete quotas of users, client ids and addresses.",
     "records": "Delete the oldest records of topics.",
@@ -83,6 +86,12 @@ class Commands(Suggesting):
             "cat": "consume",
             "lag": "groups lag",
             "reset-offsets": "groups reset-offsets",
+            "reassign-partitions": "reassign",
+            "reassignments": "reassign",
+            "move": "reassign",
+            "share-group": "share-groups",
+            "shares": "share-groups",
+            "log-dirs": "cluster log-dirs",
         }
     )
 
@@ -98,7 +107,9 @@ class Commands(Suggesting):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
         if name in _OWN:
-            command: click.Command = importlib.import_module(f"trikafka.cli.{name}").command
+            command: click.Command = importlib.import_module(
+                f"trikafka.cli.{name.replace('-', '_')}"
+            ).command
             return command
         found = _offered()
         if name in found:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import click
 
 from .admin import ask
+from .log_dirs import log_dirs
 from .options import Common, common_options, output_option, pair
 from .suggesting import WithVerbs
 from .tables import say, say_done, say_json, table
@@ -145,7 +146,7 @@ def _time(ms: int | None) -> str | None:
 
 
 class _Cluster(WithVerbs):
-    verbs = MappingProxyType({"features": features, "quorum": quorum})
+    verbs = MappingProxyType({"features": features, "quorum": quorum, "log-dirs": log_dirs})
 
 
 @click.command(cls=_Cluster)
@@ -155,7 +156,7 @@ def command(common: Common, output: str) -> None:
     """Show the cluster's id, its live brokers, and the broker that takes changes.
 
     "trikafka cluster features" shows and changes feature levels, "trikafka cluster quorum" shows
-    the controllers.
+    the controllers, and "trikafka cluster log-dirs" what lies in the brokers' directories.
     """
     seen = ask(common, lambda admin: admin.describe_cluster())
     controller = seen.controller.node_id if seen.controller is not None else None

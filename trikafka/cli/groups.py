@@ -11,6 +11,7 @@ import click
 from .admin import ask, chosen
 from .lag import lag
 from .options import Common, common_options, output_option
+from .removing import remove_members
 from .resetting import reset_offsets
 from .suggesting import WithVerbs, complete_verbs
 from .tables import say, say_done, say_json, table
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 class _Groups(WithVerbs):
-    verbs = MappingProxyType({"lag": lag, "reset-offsets": reset_offsets})
+    verbs = MappingProxyType(
+        {"lag": lag, "reset-offsets": reset_offsets, "remove-members": remove_members}
+    )
 
 
 #: What a word means that is no group, by other tools' habits.
@@ -30,6 +33,10 @@ _HINTS = {
     **dict.fromkeys(
         ("reset", "reset-offset", "resetoffsets", "seek"),
         "; did you mean 'trikafka groups reset-offsets GROUP'?",
+    ),
+    **dict.fromkeys(
+        ("remove", "remove-member", "kick", "members"),
+        "; did you mean 'trikafka groups remove-members GROUP'?",
     ),
 }
 
@@ -69,7 +76,8 @@ def command(
     partitions has a line of its own.
 
     "trikafka groups lag GROUP" shows only the lag, with --watch again and again; "trikafka groups
-    reset-offsets GROUP" sets the offsets of a group; see their --help.
+    reset-offsets GROUP" sets the offsets of a group, and "remove-members GROUP" removes its
+    members; see their --help.
     """
     if list_ + describe + delete > 1:
         raise click.UsageError(

@@ -152,6 +152,15 @@ async def leave_group(call: ScriptedCall) -> Message:
 
 
 def _leave_one(group: Group, member_id: str, instance_id: str | None) -> int:
+    if group.modern is not None:
+        holders = [
+            each.member_id
+            for each in group.modern.members.values()
+            if (each.instance_id == instance_id if instance_id else each.member_id == member_id)
+        ]
+        for each in holders:
+            group.modern.remove(each)
+        return 0 if holders else 25
     if instance_id is not None:
         holder = group.static_member(instance_id)
         if holder is None:
@@ -399,5 +408,5 @@ async def delete_groups(call: ScriptedCall) -> Message:
             code = 68
         if not code:
             del call.groups.by_id[group_id]
-        results.append({"group_id": group_id, "error_code": code})
+        results.append({"group_id": group_id, "error_code": code, "error_message": None})
     return call.respond(results=results)

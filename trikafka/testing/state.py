@@ -218,6 +218,12 @@ class Partition:
         own = max((each for each, _ in self.epochs if each <= epoch), default=epoch)
         return own, min(first for each, first in self.epochs if each > epoch)
 
+    def move_to(self, replicas: Sequence[int]) -> None:
+        """Change the replicas; if the leader is not among them, elect the first."""
+        self.replicas = list(replicas)
+        if self.leader not in self.replicas:
+            self.elect(self.replicas[0])
+
     def elect(self, node: int | None) -> None:
         """Begin the next leader epoch, with this leader or none."""
         self.leader = node
@@ -346,6 +352,8 @@ class State:
         self.telemetry = Telemetry()
         self.security = Security()
         self.quorum = Quorum({number: directory_of(number) for number in range(nodes)})
+        #: The start offsets of each share group, by topic and partition.
+        self.share_offsets: dict[str, dict[tuple[str, int], int]] = {}
         self._topics_made = 0
 
     def new_producer_id(self) -> int:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import trio
-from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.cluster.builtin import Builtin
@@ -24,7 +23,7 @@ from ..._managers.commits.commit import Commits
 from ..._net.deadlines import RunningCall, check_timeout, run_call
 from ..._net.gather import all_of
 from ..._state.group.member import Member
-from ..._wire.extra_messages import ConsumerGroupDescribeRequest
+from ..._wire.extra_messages import DeleteGroupsRequest
 from ...config import AdminConfig
 from ...error_codes import ErrorCode
 from ...errors import (
@@ -57,8 +56,22 @@ from ...types import (
 from ..client.context import Context
 from ..client.option_parsing import names_of
 from ..client.service import Exit, Service
-from . import acls, features, fencing, messages, quorum, quotas, tokens, users
+from . import (
+    acls,
+    features,
+    fencing,
+    log_dirs,
+    messages,
+    quorum,
+    quotas,
+    reassigning,
+    share_groups,
+    streams_groups,
+    tokens,
+    users,
+)
 from .acls import AclBinding, AclFilter
+from .cluster import describe as describe_cluster
 from .configs import (
     ConfigCalls,
     ConfigEntry,
@@ -78,18 +91,28 @@ from .deleting import (
     read_deleted_offsets,
     read_low_watermarks,
 )
+from .describing import GroupLookups
+from .elections import Election, check_election, elect
 from .ending import TransactionEnd
 from .features import ClusterFeatures, Downgrade
 from .fencing import FencedProducer
+from .log_dirs import LogDirDescription, ReplicaLogDir, TopicPartitionReplica
+from .members import Removal
 from .messages import AdminOutcome
 from .places import AskCoordinator, at_coordinators, at_leaders
 from .quorum import MetadataQuorum, VoterEndpoint
 from .quotas import QuotaEntity, QuotaFilter
+from .reassigning import PartitionReassignment
 from .routing import Parts, Place, Routing
+from .share_groups import SharePartitionOffset
+from .streams_groups import StreamsGroupDescription
 from .tokens import DelegationToken
+from .topics import TopicDescription
+from .topics import describe as describe_topics
 from .transactions import Filters, HangingSearch, TransactionLookups, check_seconds
 from .types import (
     ClusterDescription,
+    CreatedTopic,
     GroupListing,
     HangingTransaction,
     ListedOffset,
@@ -97,6 +120,7 @@ from .types import (
     ProducerDescription,
     TransactionDescription,
     TransactionListing,
+    checked_assignments,
 )
 from .users import ScramChange, ScramCredential
 
@@ -109,7 +133,6 @@ _OPERATIONS = {
     "create_partitions": "Alter",
     "delete_groups": "Delete",
 }
-_NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
 #: The code with which a broker refuses a change that was made before, and what an earlier attempt
 #: may have done then.
 _MADE_BEFORE = {
@@ -152,6 +175,7 @@ class Admin:
         self._transactions = TransactionLookups(self._brokers, self._metadata, self._coordinators)
         self._routing = Routing(self._brokers, self._metadata, self._coordinators)
         self._configs = ConfigCalls(self._routing)
+        self._groups = GroupLookups(self._routing)
         self._telemetry = ClientInstanceId(config, self._metadata)
 
     def __repr__(self) -> str:
@@ -196,8 +220,12 @@ class Admin:
     # --- topics -----------------------------------------------------------------------------------
 
     async def create_topics(
-        self, topics: Mapping[str, NewTopic], *, timeout: float | None = None
-    ) -> None:
+        self,
+        topics: Mapping[str, NewTopic],
+        *,
+        validate_only: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, CreatedTopic]:
         """Create topics.
 
         Topics that could be created remain if others fail. A broker may need a moment until it
@@ -205,7 +233,11 @@ class Admin:
 
         Args:
             topics: A :class:`NewTopic` for each name.
+            validate_only: Let the brokers check the topics without creating them.
             timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            What the brokers made of each topic: partitions, replicas and effective settings.
 
         Raises:
             TopicAlreadyExistsError: A topic exists; the error names it.
@@ -225,13 +257,23 @@ class Admin:
                     f"create_topics wants a NewTopic for {name!r}, not {topic!r}"
                 )
         chosen = names_of("topics", topics)
+        created: dict[str, CreatedTopic] = {}
 
         def request(names: list[str], timeout_ms: int) -> object:
-            return messages.create_topics({name: topics[name] for name in names}, timeout_ms)
+            return messages.create_topics(
+                {name: topics[name] for name in names}, timeout_ms, validate_only=validate_only
+            )
+
+        def results(response: Any) -> Iterable[Any]:
+            for each in response.topics:
+                if not each.error_code:
+                    created[each.name] = messages.created_topic(each, exists=not validate_only)
+            return response.topics  # type: ignore[no-any-return]
 
         await self._change(
-            "create_topics", chosen, request, lambda response: response.topics, timeout
+            "create_topics", chosen, request, results, timeout, changes=not validate_only
         )
+        return {name: created[name] for name in chosen}
 
     async def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
         """Delete topics and their records.
@@ -256,16 +298,25 @@ class Admin:
         )
 
     async def create_partitions(
-        self, totals: Mapping[str, int], *, timeout: float | None = None
+        self,
+        totals: Mapping[str, int],
+        *,
+        assignments: Mapping[str, Sequence[Sequence[int]]] | None = None,
+        validate_only: bool = False,
+        timeout: float | None = None,
     ) -> None:
         """Increase the number of partitions of topics; brokers learn of it a moment later.
 
         Args:
             totals: For each topic, the number of partitions afterwards.
+            assignments: For some of the topics the brokers that shall have each new partition; the
+                first broker is the preferred leader. Otherwise the cluster chooses them.
+            validate_only: Let the brokers check the changes without making them.
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            ConfigurationError: A total is not a whole number from 1.
+            ConfigurationError: A total is not a whole number from 1, or assignments are not lists
+                of brokers.
             BrokerResponseError: The broker refuses a topic; the error names it.
             KafkaTimeoutError: No answer in time.
 
@@ -278,13 +329,46 @@ class Admin:
                     f"the number of partitions of {name!r} must be a whole number from 1, not "
                     f"{total!r}"
                 )
+        places = checked_assignments(assignments or {}, chosen)
 
         def request(names: list[str], timeout_ms: int) -> object:
-            return messages.create_partitions({name: totals[name] for name in names}, timeout_ms)
+            left = {name: totals[name] for name in names}
+            return messages.create_partitions(left, places, timeout_ms, validate_only=validate_only)
 
         await self._change(
-            "create_partitions", chosen, request, lambda response: response.results, timeout
+            "create_partitions",
+            chosen,
+            request,
+            lambda response: response.results,
+            timeout,
+            changes=not validate_only,
         )
+
+    async def describe_topics(
+        self, topics: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, TopicDescription]:
+        """Return id, partitions and replicas of topics, and what this client may do with them.
+
+        Brokers from Kafka 3.7 on are asked page by page, and name the replicas that may lead
+        without being in sync (KIP-966).
+
+        Args:
+            topics: The names.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            UnknownTopicOrPartitionError: The topic does not exist.
+            AdminErrors: Some of several topics cannot be described; it has the others.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        parts: Parts[str, TopicDescription] = Parts(names_of("topics", topics))
+
+        async def attempt(call: RunningCall) -> None:
+            await describe_topics(self._routing, call, parts)
+
+        return await self._call_parts("describe_topics", attempt, parts, timeout)
 
     async def list_topics(
         self, *, include_internal: bool = False, timeout: float | None = None
@@ -447,21 +531,234 @@ class Admin:
 
     # --- the cluster and its partitions -----------------------------------------------------------
 
-    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+    async def describe_cluster(
+        self,
+        *,
+        fenced_brokers: bool = False,
+        authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> ClusterDescription:
         """Return the cluster's id, its controller, and the live brokers.
 
+        Args:
+            fenced_brokers: Return the brokers that are registered and not live, too (Kafka 4.0,
+                KIP-1073).
+            authorized_operations: Ask what this client may do with the cluster, too.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
         Raises:
+            UnsupportedVersionError: The brokers are too old for what was asked for.
             KafkaTimeoutError: No answer within ``timeout`` seconds.
 
         When cancelled, nothing has changed.
         """
 
         async def attempt(call: RunningCall) -> ClusterDescription:
-            seen = await call.step("describe the cluster", self._metadata.refresh)
-            nodes = tuple(seen.nodes[number] for number in sorted(seen.nodes))
-            return ClusterDescription(seen.cluster_id, seen.controller_node, nodes)
+            return await describe_cluster(
+                self._routing,
+                self._metadata,
+                call,
+                fenced=fenced_brokers,
+                operations=authorized_operations,
+            )
 
         return await self._call("describe_cluster", attempt, timeout)
+
+    async def alter_partition_reassignments(
+        self,
+        targets: Mapping[TopicPartition, Sequence[int] | None],
+        *,
+        allow_replication_factor_change: bool = True,
+        timeout: float | None = None,
+    ) -> None:
+        """Let partitions move to other brokers, or cancel that (KIP-455).
+
+        The call returns once the moves have begun; :meth:`list_partition_reassignments` shows
+        those that are not complete.
+
+        Args:
+            targets: For each partition the brokers that shall have it, the preferred leader first;
+                ``None`` cancels its reassignment.
+            allow_replication_factor_change: False refuses a target with more or fewer replicas than
+                the partition has (Kafka 4.1, KIP-860).
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: A target is not a list of different brokers.
+            BrokerResponseError: The partition or a broker does not exist, or there is nothing to
+                cancel.
+            AdminErrors: Some of several partitions failed; the others are done.
+            UnsupportedVersionError: The brokers cannot forbid another number of replicas.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        wanted = reassigning.checked_targets(targets)
+        parts: Parts[TopicPartition, None] = Parts(wanted)
+
+        async def attempt(call: RunningCall) -> None:
+            await reassigning.alter(
+                self._routing, call, parts, wanted, other_factor=allow_replication_factor_change
+            )
+
+        await self._call_parts("alter_partition_reassignments", attempt, parts, timeout)
+
+    async def list_partition_reassignments(
+        self, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, PartitionReassignment]:
+        """Return the reassignments that are under way (KIP-455).
+
+        Args:
+            partitions: The partitions; ``None`` means all.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The replicas by partition. A partition that does not move is left out.
+
+        Raises:
+            AuthorizationError: The right to ``Describe`` the cluster is missing.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = None if partitions is None else messages.partitions_of(partitions)
+
+        async def attempt(call: RunningCall) -> dict[TopicPartition, PartitionReassignment]:
+            return await reassigning.under_way(self._routing, call, chosen)
+
+        return await self._call("list_partition_reassignments", attempt, timeout)
+
+    async def elect_leaders(
+        self,
+        partitions: Iterable[TopicPartition] | None = None,
+        *,
+        election: Election = "preferred",
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, bool]:
+        """Elect leaders of partitions (KIP-460).
+
+        Args:
+            partitions: The partitions; ``None`` means all.
+            election: ``"preferred"``: the first replica, which must be in sync. ``"unclean"``: any
+                replica, for a partition without a leader; records may be lost.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            True for a partition with a new leader, False if no election was needed. For all
+            partitions, those that needed none are left out.
+
+        Raises:
+            ConfigurationError: There is no such kind of election.
+            BrokerResponseError: The partition does not exist, or the replica is not available.
+            AdminErrors: Some of several partitions failed; it has the others.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        check_election(election)
+        chosen = [] if partitions is None else messages.partitions_of(partitions)
+        parts: Parts[TopicPartition, bool] = Parts(chosen)
+
+        async def attempt(call: RunningCall) -> None:
+            await elect(self._routing, call, parts, election, everywhere=partitions is None)
+
+        return await self._call_parts("elect_leaders", attempt, parts, timeout)
+
+    async def describe_log_dirs(
+        self,
+        brokers: Iterable[int] | None = None,
+        *,
+        partitions: Iterable[TopicPartition] | None = None,
+        timeout: float | None = None,
+    ) -> dict[int, dict[str, LogDirDescription]]:
+        """Return the log directories of brokers, and the replicas in them with their sizes.
+
+        Args:
+            brokers: The brokers by number; ``None`` means all that are live.
+            partitions: Only the replicas of these partitions; ``None`` means all.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            For each broker its directories by path.
+
+        Raises:
+            ConfigurationError: ``brokers`` are not numbers, or the cluster has no such broker.
+            AuthorizationError: The right to ``Describe`` the cluster is missing.
+            AdminErrors: Some of several brokers failed; it has the others.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        numbers = None if brokers is None else log_dirs.checked_numbers(brokers)
+        wanted = None if partitions is None else messages.partitions_of(partitions)
+        parts: Parts[int, dict[str, LogDirDescription]] = Parts(numbers or ())
+
+        async def attempt(call: RunningCall) -> None:
+            if numbers is None:
+                seen = await call.step("look up the brokers", self._metadata.refresh)
+                for number in sorted(seen.nodes):
+                    parts.add(number)
+            await log_dirs.describe(self._routing, call, parts, wanted)
+
+        return await self._call_parts("describe_log_dirs", attempt, parts, timeout)
+
+    async def describe_replica_log_dirs(
+        self, replicas: Iterable[TopicPartitionReplica], *, timeout: float | None = None
+    ) -> dict[TopicPartitionReplica, ReplicaLogDir]:
+        """Return the directory of each replica, and the one to which it moves.
+
+        Args:
+            replicas: The replicas, each of a partition on a broker.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``replicas`` are not such values, or the cluster has no such broker.
+            AuthorizationError: The right to ``Describe`` the cluster is missing.
+            AdminErrors: Some of several brokers failed; it has the directories of the others.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = log_dirs.checked_replicas(replicas)
+        wanted = log_dirs.by_broker(chosen)
+        parts: Parts[int, dict[str, LogDirDescription]] = Parts(wanted)
+
+        async def attempt(call: RunningCall) -> None:
+            await log_dirs.describe(self._routing, call, parts, wanted)
+
+        found = await self._call_parts("describe_replica_log_dirs", attempt, parts, timeout)
+        return {
+            one: log_dirs.place_of(TopicPartition(one.topic, one.partition), found[one.broker])
+            for one in chosen
+        }
+
+    async def alter_replica_log_dirs(
+        self, moves: Mapping[TopicPartitionReplica, str], *, timeout: float | None = None
+    ) -> None:
+        """Let replicas move to another log directory of their broker (KIP-113).
+
+        The call returns once the moves have begun; :meth:`describe_replica_log_dirs` shows how far
+        they are.
+
+        Args:
+            moves: For each replica the path of the directory on its broker.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: ``moves`` is not such a mapping, or the cluster has no such broker.
+            BrokerResponseError: The broker has no such directory or replica.
+            AdminErrors: Some of several replicas failed; the others are done.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while a request is in flight, the change may or may not have happened.
+        """
+        paths = log_dirs.checked_moves(moves)
+        parts: Parts[TopicPartitionReplica, None] = Parts(paths)
+
+        async def attempt(call: RunningCall) -> None:
+            await log_dirs.move(self._routing, call, parts, paths)
+
+        await self._call_parts("alter_replica_log_dirs", attempt, parts, timeout)
 
     async def list_offsets(
         self, wanted: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
@@ -549,18 +846,23 @@ class Admin:
 
         When cancelled, nothing has changed.
         """
-        return await self._call("list_groups", self._list_groups, timeout)
+        return await self._call("list_groups", self._groups.listed, timeout)
 
     async def describe_groups(
-        self, group_ids: Iterable[str], *, timeout: float | None = None
+        self,
+        group_ids: Iterable[str],
+        *,
+        authorized_operations: bool = False,
+        timeout: float | None = None,
     ) -> dict[str, GroupDescription]:
         """Return state and members of groups.
 
-        A group that does not exist has the state ``Dead``. Members are known for the classic
-        protocol and for KIP-848's; groups of other protocols have only a state.
+        A group that does not exist has the state ``Dead``. Members are known for consumer groups of
+        both protocols and for share groups; of streams groups see :meth:`describe_streams_groups`.
 
         Args:
             group_ids: The groups.
+            authorized_operations: Ask what this client may do with each group, too.
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
@@ -573,17 +875,7 @@ class Admin:
         found: dict[str, GroupDescription] = {}
 
         async def attempt(call: RunningCall) -> dict[str, GroupDescription]:
-            await self._at_coordinators(
-                call,
-                [group for group in chosen if group not in found],
-                partial(self._describe, call, found),
-            )
-            if any(group.state == "Dead" for group in found.values()):
-                await self._name_other_protocols(call, found)
-            if missing := [group for group in chosen if group not in found]:
-                raise DamagedResponseError(
-                    f"the response to DescribeGroups leaves out {missing[0]!r}, which was asked for"
-                )
+            await self._groups.described(call, chosen, found, operations=authorized_operations)
             return {group: found[group] for group in chosen}
 
         return await self._call("describe_groups", attempt, timeout, chosen)
@@ -703,7 +995,7 @@ class Admin:
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
     ) -> None:
-        """Delete groups and their offsets.
+        """Delete groups of any kind and their offsets.
 
         Args:
             group_ids: The groups.
@@ -723,7 +1015,9 @@ class Admin:
             response = await self._ask_to_change(
                 call, f"DeleteGroups to {node}", node, request, left, groups
             )
-            outcomes = [AdminOutcome(r.group_id, r.error_code, None) for r in response.results]
+            outcomes = [
+                AdminOutcome(r.group_id, r.error_code, r.error_message) for r in response.results
+            ]
             self._settle("group", groups, outcomes, left, failed, call)
 
         async def attempt(call: RunningCall) -> None:
@@ -732,6 +1026,212 @@ class Admin:
         await self._call("delete_groups", attempt, timeout, list(left))
         if failed:
             raise messages.first_of(failed, "group")
+
+    async def remove_group_members(
+        self,
+        group_id: str,
+        member_ids: Iterable[str] | None = None,
+        *,
+        instance_ids: Iterable[str] | None = None,
+        reason: str | None = None,
+        timeout: float | None = None,
+    ) -> list[str]:
+        """Remove members from a consumer group: some, or without any ids all (KIP-345).
+
+        The partitions of a removed member go to others at once. A member that still runs joins
+        again, unless it is a static one, whose id another process may take.
+
+        Args:
+            group_id: The group.
+            member_ids: Members by the ids that the group gave them (see :meth:`describe_groups`).
+            instance_ids: Static members by their ``group_instance_id``.
+            reason: The reason for the coordinator's log (Kafka 3.2, KIP-800).
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The ids of the removed members, for static members their ``group_instance_id``.
+
+        Raises:
+            GroupIdNotFoundError: The group does not exist.
+            IllegalStateError: The group is of a kind whose members cannot be removed.
+            MemberFencedError: The group has no such member.
+            AdminErrors: Some of several members failed; the others are removed.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        (group,) = names_of("group_id", [group_id])
+        removal = Removal(group, member_ids, instance_ids, reason)
+
+        async def attempt(call: RunningCall) -> None:
+            if removal.everyone:
+                found: dict[str, GroupDescription] = {}
+                await self._groups.described(call, [group], found)
+                removal.found(found[group])
+            await removal.attempt(self._routing, call)
+
+        return list(
+            await self._call_parts("remove_group_members", attempt, removal.parts, timeout, [group])
+        )
+
+    # --- share groups and streams groups ----------------------------------------------------------
+
+    async def describe_share_groups(
+        self,
+        group_ids: Iterable[str],
+        *,
+        authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, GroupDescription]:
+        """Return state and members of share groups (Kafka 4.2, KIP-932).
+
+        Args:
+            group_ids: The groups.
+            authorized_operations: Ask what this client may do with each group, too.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            GroupIdNotFoundError: There is no such share group.
+            AdminErrors: Some of several groups cannot be described; it has the others.
+            UnsupportedVersionError: The brokers have no share groups.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = names_of("group_ids", group_ids)
+        parts: Parts[str, GroupDescription] = Parts(chosen)
+
+        async def attempt(call: RunningCall) -> None:
+            await share_groups.describe(
+                self._routing, call, parts, operations=authorized_operations
+            )
+
+        return await self._call_parts("describe_share_groups", attempt, parts, timeout, chosen)
+
+    async def list_share_group_offsets(
+        self,
+        groups: Mapping[str, Iterable[TopicPartition] | None] | Iterable[str],
+        *,
+        timeout: float | None = None,
+    ) -> dict[str, dict[TopicPartition, SharePartitionOffset]]:
+        """Return the start offsets of share groups, and how far they are behind (KIP-932).
+
+        Args:
+            groups: The groups, or a mapping of groups to the partitions to show; ``None`` means all
+                of a group.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            For each group its offsets by partition. A partition without one is left out,
+            and a group that does not exist or is of another kind has none.
+
+        Raises:
+            AdminErrors: Some of several groups failed; it has the others.
+            UnsupportedVersionError: The brokers have no share groups.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        wanted = share_groups.checked_wanted(groups)
+        parts: Parts[str, dict[TopicPartition, SharePartitionOffset]] = Parts(wanted)
+
+        async def attempt(call: RunningCall) -> None:
+            await share_groups.offsets(self._routing, call, parts, wanted)
+
+        return await self._call_parts("list_share_group_offsets", attempt, parts, timeout, wanted)
+
+    async def alter_share_group_offsets(
+        self, group_id: str, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> None:
+        """Set the start offsets of a share group without members; create the group if there is none.
+
+        Args:
+            group_id: The group.
+            offsets: For each partition the offset of the first record to deliver.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            ConfigurationError: An offset is not a whole number from 0.
+            IllegalStateError: The group has members.
+            GroupIdNotFoundError: The id is that of another kind of group.
+            AdminErrors: Some of several partitions failed; the others are done.
+            UnsupportedVersionError: The brokers have no share groups.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        (group,) = names_of("group_id", [group_id])
+        starts = share_groups.checked_starts(offsets)
+        parts: Parts[TopicPartition, None] = Parts(starts)
+
+        async def attempt(call: RunningCall) -> None:
+            await share_groups.alter(self._routing, call, group, parts, starts)
+
+        await self._call_parts("alter_share_group_offsets", attempt, parts, timeout, [group])
+
+    async def delete_share_group_offsets(
+        self, group_id: str, topics: Iterable[str], *, timeout: float | None = None
+    ) -> None:
+        """Delete the offsets that a share group without members has of topics (KIP-932).
+
+        :meth:`delete_groups` deletes the whole group.
+
+        Args:
+            group_id: The group.
+            topics: The topics; a group has the offsets of all partitions or of none.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            IllegalStateError: The group has members.
+            GroupIdNotFoundError: There is no such share group.
+            AdminErrors: Some of several topics failed; the others are done.
+            UnsupportedVersionError: The brokers have no share groups.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled while the request is in flight, the change may or may not have happened.
+        """
+        (group,) = names_of("group_id", [group_id])
+        parts: Parts[str, None] = Parts(names_of("topics", topics))
+
+        async def attempt(call: RunningCall) -> None:
+            await share_groups.delete(self._routing, call, group, parts)
+
+        await self._call_parts("delete_share_group_offsets", attempt, parts, timeout, [group])
+
+    async def describe_streams_groups(
+        self,
+        group_ids: Iterable[str],
+        *,
+        authorized_operations: bool = False,
+        timeout: float | None = None,
+    ) -> dict[str, StreamsGroupDescription]:
+        """Return state, topology, members and tasks of streams groups (Kafka 4.2, KIP-1071).
+
+        :meth:`delete_groups` deletes such groups, and the calls about a group's offsets take them,
+        too.
+
+        Args:
+            group_ids: The groups.
+            authorized_operations: Ask what this client may do with each group, too.
+            timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            GroupIdNotFoundError: There is no such streams group.
+            AdminErrors: Some of several groups cannot be described; it has the others.
+            UnsupportedVersionError: The brokers have no streams groups.
+            KafkaTimeoutError: No answer in time.
+
+        When cancelled, nothing has changed.
+        """
+        chosen = names_of("group_ids", group_ids)
+        parts: Parts[str, StreamsGroupDescription] = Parts(chosen)
+
+        async def attempt(call: RunningCall) -> None:
+            await streams_groups.describe(
+                self._routing, call, parts, operations=authorized_operations
+            )
+
+        return await self._call_parts("describe_streams_groups", attempt, parts, timeout, chosen)
 
     # --- transactions -----------------------------------------------------------------------------
 
@@ -1712,8 +2212,13 @@ class Admin:
         request: Callable[[list[str], int], object],
         results: Callable[[Any], Iterable[Any]],
         timeout: float | None,
+        *,
+        changes: bool = True,
     ) -> None:
-        """Let the controller change topics; retry those that failed for a passing reason."""
+        """Let the controller change topics; retry those that failed for a passing reason.
+
+        Without ``changes`` the request only checks them, so that a lost response leaves no doubt.
+        """
         left: Left = dict.fromkeys(topics)
         failed: dict[str, TrikafkaError] = {}
 
@@ -1725,7 +2230,7 @@ class Admin:
             asked = list(left)
             message: Any = request(asked, int(call.step_limit * 1000))
             response = await self._ask_to_change(
-                call, f"{name} at {node}", node, message, left, asked
+                call, f"{name} at {node}", node, message, left if changes else {}, asked
             )
             outcomes = [
                 AdminOutcome(r.name, r.error_code, r.error_message) for r in results(response)
@@ -1814,78 +2319,7 @@ class Admin:
         if passing is not None:
             raise passing
 
-    async def _list_groups(self, call: RunningCall) -> list[GroupListing]:
-        seen = await call.step("look up the brokers", self._metadata.refresh)
-        found: dict[str, GroupListing] = {}
-
-        async def ask(node: Node) -> None:
-            request = ListGroupsRequest(states_filter=[], types_filter=[])
-            response = await call.step(
-                f"ListGroups to {node}", lambda: self._brokers.request(node, request)
-            )
-            found.update((group.group_id, group) for group in messages.read_listed(response))
-
-        await all_of([partial(ask, node) for node in seen.nodes.values()])
-        return sorted(found.values(), key=lambda group: group.group_id)
-
     async def _at_coordinators(
         self, call: RunningCall, groups: list[str], ask: AskCoordinator
     ) -> None:
         await at_coordinators(call, self._coordinators, CoordinatorKind.GROUP, groups, ask)
-
-    async def _describe(
-        self, call: RunningCall, found: dict[str, GroupDescription], node: Node, groups: list[str]
-    ) -> None:
-        request = DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
-        response = await call.step(
-            f"DescribeGroups to {node}", lambda: self._brokers.request(node, request)
-        )
-        failure: TrikafkaError | None = None
-        for group in response.groups:
-            if group.error_code == _NO_GROUP:
-                found[group.group_id] = GroupDescription(group.group_id, "Dead", "", ())
-            elif group.error_code:
-                failure = from_code(
-                    group.error_code, f"group {group.group_id!r}", operation="Describe"
-                )
-            else:
-                found[group.group_id] = messages.read_group(group)
-        if failure is not None:
-            raise failure
-
-    async def _name_other_protocols(
-        self, call: RunningCall, found: dict[str, GroupDescription]
-    ) -> None:
-        """Correct groups of other protocols, which DescribeGroups reports as dead.
-
-        The list of groups has their real state.
-        """
-        modern: list[str] = []
-        for listed in await self._list_groups(call):
-            known = found.get(listed.group_id)
-            if known is not None and known.state == "Dead" and listed.state:
-                found[listed.group_id] = GroupDescription(
-                    listed.group_id, listed.state, listed.type or "", ()
-                )
-                if (listed.type or "").lower() == "consumer":
-                    modern.append(listed.group_id)
-        if modern:
-            await self._at_coordinators(call, modern, partial(self._describe_modern, call, found))
-
-    async def _describe_modern(
-        self, call: RunningCall, found: dict[str, GroupDescription], node: Node, groups: list[str]
-    ) -> None:
-        """Describe groups of the consumer protocol (KIP-848)."""
-        request = ConsumerGroupDescribeRequest(
-            group_ids=groups, include_authorized_operations=False
-        )
-        response = await call.step(
-            f"ConsumerGroupDescribe to {node}", lambda: self._brokers.request(node, request)
-        )
-        for group in response.groups:
-            if not group.error_code:
-                found[group.group_id] = messages.read_consumer_group(group)
-            elif (
-                group.error_code != _NO_GROUP
-            ):  # deleted meanwhile, or of the classic protocol again
-                raise from_code(group.error_code, f"group {group.group_id!r}", operation="Describe")

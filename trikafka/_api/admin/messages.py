@@ -5,7 +5,7 @@ Pure functions; the admin client does the I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin import (
@@ -16,7 +16,11 @@ from kafka.protocol.admin import (
 )
 from kafka.protocol.metadata import MetadataRequest
 
-from ..._managers.group.group_messages import PROTOCOL_TYPE, decode_assignment
+from ..._managers.group.group_messages import (
+    PROTOCOL_TYPE,
+    decode_assignment,
+    decode_subscription,
+)
 from ...errors import (
     BrokerResponseError,
     ConfigurationError,
@@ -36,7 +40,7 @@ from ...types import (
     OffsetSpec,
     TopicPartition,
 )
-from .types import GroupListing, ListedOffset, NewTopic
+from .types import CreatedTopic, GroupListing, ListedOffset, NewTopic
 
 _TOPIC_RESOURCE = 2
 #: The source of a setting that the topic itself has.
@@ -70,6 +74,14 @@ def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
             raise ConfigurationError(f"a partition is a TopicPartition, not {tp!r}")
         found.append(TopicPartition(topic, number))
     return list(dict.fromkeys(found))
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
+    """Return the numbers of partitions by topic, as requests list them."""
+    found: dict[str, list[int]] = {}
+    for topic, number in sorted(partitions):
+        found.setdefault(topic, []).append(number)
+    return found
 
 
 def check_offset(offset: int) -> None:
@@ -117,20 +129,45 @@ def partitions_in(topics: Iterable[TopicInfo]) -> list[TopicPartition]:
     return sorted(found)
 
 
-def create_topics(topics: Mapping[str, NewTopic], timeout_ms: int) -> CreateTopicsRequest:
+def create_topics(
+    topics: Mapping[str, NewTopic], timeout_ms: int, *, validate_only: bool
+) -> CreateTopicsRequest:
     """Return a CreateTopics request."""
-    config = CreateTopicsRequest.CreatableTopic.CreatableTopicConfig
+    creatable = CreateTopicsRequest.CreatableTopic
     todo = [
-        CreateTopicsRequest.CreatableTopic(
+        creatable(
             name=name,
             num_partitions=topic.partitions,
             replication_factor=topic.replication_factor,
-            assignments=[],
-            configs=[config(name=key, value=value) for key, value in topic.config_entries.items()],
+            assignments=[
+                creatable.CreatableReplicaAssignment(
+                    partition_index=number, broker_ids=list(brokers)
+                )
+                for number, brokers in sorted((topic.assignments or {}).items())
+            ],
+            configs=[
+                creatable.CreatableTopicConfig(name=key, value=value)
+                for key, value in topic.config_entries.items()
+            ],
         )
         for name, topic in topics.items()
     ]
-    return CreateTopicsRequest(topics=todo, timeout_ms=timeout_ms, validate_only=False)
+    return CreateTopicsRequest(topics=todo, timeout_ms=timeout_ms, validate_only=validate_only)
+
+
+def created_topic(result: Any, *, exists: bool) -> CreatedTopic:
+    """Return the broker's words about a topic to create; its result has no error."""
+    configs = getattr(result, "configs", None)
+    # A broker that only checks a topic names an id, too, which no topic will have.
+    topic_id = (getattr(result, "topic_id", None) or None) if exists else None
+    if configs is None or getattr(result, "topic_config_error_code", False):
+        return CreatedTopic(topic_id, None, None, None)
+    return CreatedTopic(
+        topic_id,
+        result.num_partitions,
+        result.replication_factor,
+        {each.name: None if each.is_sensitive else each.value for each in configs},
+    )
 
 
 def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:
@@ -139,13 +176,34 @@ def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:
     return DeleteTopicsRequest(topics=topics, timeout_ms=timeout_ms)
 
 
-def create_partitions(totals: Mapping[str, int], timeout_ms: int) -> CreatePartitionsRequest:
-    """Return a CreatePartitions request; the broker chooses the replicas of new partitions."""
+def create_partitions(
+    totals: Mapping[str, int],
+    assignments: Mapping[str, Sequence[Sequence[int]]],
+    timeout_ms: int,
+    *,
+    validate_only: bool,
+) -> CreatePartitionsRequest:
+    """Return a CreatePartitions request.
+
+    The broker chooses the replicas of new partitions without assignments.
+    """
+    topic = CreatePartitionsRequest.CreatePartitionsTopic
     topics = [
-        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None)
+        topic(
+            name=name,
+            count=count,
+            assignments=[
+                topic.CreatePartitionsAssignment(broker_ids=list(brokers))
+                for brokers in assignments[name]
+            ]
+            if name in assignments
+            else None,
+        )
         for name, count in totals.items()
     ]
-    return CreatePartitionsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=False)
+    return CreatePartitionsRequest(
+        topics=topics, timeout_ms=timeout_ms, validate_only=validate_only
+    )
 
 
 def describe_topic_configs(names: Iterable[str]) -> DescribeConfigsRequest:
@@ -192,31 +250,98 @@ def read_listed(response: Any) -> Iterator[GroupListing]:
 
 
 def read_group(group: Any) -> GroupDescription:
-    """Return a described group; its response has no error."""
-    members = tuple(
-        MemberDescription(
-            member.member_id,
-            member.client_id,
-            member.client_host.lstrip("/"),
-            _assignment(group, member.member_assignment),
+    """Return a described group of the classic protocol; its response has no error."""
+    members = []
+    for member in group.members:
+        rack, topics = _subscription(group, member)
+        members.append(
+            MemberDescription(
+                member.member_id,
+                member.client_id,
+                member.client_host.lstrip("/"),
+                _assignment(group, member.member_assignment),
+                getattr(member, "group_instance_id", None),
+                rack,
+                topics=topics,
+            )
         )
-        for member in group.members
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        group.protocol_data,
+        tuple(members),
+        "classic",
+        assignor=group.protocol_data if group.protocol_type == PROTOCOL_TYPE else None,
+        authorized_operations=operations_of(getattr(group, "authorized_operations", None)),
     )
-    return GroupDescription(group.group_id, group.group_state, group.protocol_data, members)
 
 
-def read_consumer_group(group: Any) -> GroupDescription:
-    """Return a described group of the consumer protocol (KIP-848)."""
+def read_modern_group(group: Any, kind: str) -> GroupDescription:
+    """Return a described group of KIP-848's protocol or a share group, which have equal fields."""
     members = tuple(
         MemberDescription(
             member.member_id,
             member.client_id,
             member.client_host.lstrip("/"),
             _named(member.assignment.topic_partitions),
+            getattr(member, "instance_id", None),
+            member.rack_id,
+            member.member_epoch,
+            _target(member),
+            tuple(sorted(member.subscribed_topic_names)),
+            getattr(member, "subscribed_topic_regex", None) or None,
         )
         for member in group.members
     )
-    return GroupDescription(group.group_id, group.group_state, "consumer", members)
+    return GroupDescription(
+        group.group_id,
+        group.group_state,
+        kind,
+        members,
+        kind,
+        group.group_epoch,
+        group.assignment_epoch,
+        group.assignor_name or None,
+        operations_of(group.authorized_operations),
+    )
+
+
+def _target(member: Any) -> tuple[TopicPartition, ...] | None:
+    """Return the target assignment of a member; ``None`` for members of share groups."""
+    target = getattr(member, "target_assignment", None)
+    return None if target is None else _named(target.topic_partitions)
+
+
+#: The operations of Kafka's access rules, by the number of their bit.
+_OPERATIONS = {
+    3: "read",
+    4: "write",
+    5: "create",
+    6: "delete",
+    7: "alter",
+    8: "describe",
+    9: "cluster_action",
+    10: "describe_configs",
+    11: "alter_configs",
+    12: "idempotent_write",
+    13: "create_tokens",
+    14: "describe_tokens",
+    15: "two_phase_commit",
+}
+#: Brokers set this bit alone if they were not asked.
+_NOT_ASKED = 31
+
+
+def operations_of(bits: int | Collection[int] | None) -> frozenset[str] | None:
+    """Return the operations that a response allows; ``None`` if it says nothing of them.
+
+    kafka-python reads the field of some responses as a set of the bits' numbers.
+    """
+    if isinstance(bits, int):
+        bits = {bit for bit in range(32) if bits >> bit & 1}
+    if bits is None or _NOT_ASKED in bits:
+        return None
+    return frozenset(name for bit, name in _OPERATIONS.items() if bit in bits)
 
 
 def _named(topics: Any) -> tuple[TopicPartition, ...]:
@@ -227,6 +352,17 @@ def _named(topics: Any) -> tuple[TopicPartition, ...]:
             for number in topic.partitions
         )
     )
+
+
+def _subscription(group: Any, member: Any) -> tuple[str | None, tuple[str, ...]]:
+    """Return rack and topics of a member; nothing if the group is not one of consumers."""
+    if group.protocol_type != PROTOCOL_TYPE or not member.member_metadata:
+        return None, ()
+    try:
+        subscription = decode_subscription(bytes(member.member_metadata), None)
+    except ProtocolError:
+        return None, ()
+    return subscription.rack, tuple(sorted(subscription.topics))
 
 
 def _assignment(group: Any, data: bytes) -> tuple[TopicPartition, ...]:
@@ -261,9 +397,21 @@ def listed_offset(at: OffsetAndTimestamp | None) -> ListedOffset | None:
     )
 
 
+def words(message: str | None) -> str:
+    """Return the broker's own words as an addition to the subject of an error."""
+    return f" ({peer_text(message.strip().rstrip('.'))})" if message else ""
+
+
 def named(kind: str, name: str, message: str | None) -> str:
     """Return the subject of an error, with the broker's own words."""
-    return f"{kind} {name!r}" + (f" ({peer_text(message.strip().rstrip('.'))})" if message else "")
+    return f"{kind} {name!r}" + words(message)
+
+
+def of_partition(
+    tp: TopicPartition, code: int, message: str | None, operation: str
+) -> BrokerResponseError:
+    """Return the error of a partition, with the broker's own words."""
+    return from_code(code, f"{tp}{words(message)}", operation=operation)
 
 
 def failure(

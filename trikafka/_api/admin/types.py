@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from ...errors import ConfigurationError
 from ...types import Node, TopicPartition
@@ -26,6 +28,39 @@ def config_text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def checked_brokers(what: str, brokers: Any) -> tuple[int, ...]:
+    """Return the brokers of a partition. Raises :exc:`ConfigurationError`."""
+    numbers = brokers if isinstance(brokers, Sequence) and not isinstance(brokers, str) else ()
+    whole = all(isinstance(each, int) and not isinstance(each, bool) for each in numbers)
+    if not numbers or not whole or min(numbers) < 0 or len(set(numbers)) != len(numbers):
+        raise ConfigurationError(
+            f"the replicas of {what} are numbers of brokers, each once, such as (1, 2, 3), not "
+            f"{brokers!r}"
+        )
+    return tuple(numbers)
+
+
+def checked_assignments(
+    assignments: Mapping[str, Sequence[Sequence[int]]], topics: Sequence[str]
+) -> dict[str, list[tuple[int, ...]]]:
+    """Return the brokers of new partitions, by topic. Raises :exc:`ConfigurationError`."""
+    if not isinstance(assignments, Mapping):
+        raise ConfigurationError(
+            f"assignments must be a mapping of topics to lists of brokers, not {assignments!r}"
+        )
+    found = {}
+    for topic, places in assignments.items():
+        if topic not in topics:
+            raise ConfigurationError(f"assignments name topic {topic!r}, which is not to grow")
+        if not isinstance(places, Sequence) or isinstance(places, str) or not places:
+            raise ConfigurationError(
+                f"the assignments of {topic!r} are the brokers of each new partition, such as "
+                f"[(1, 2), (2, 3)], not {places!r}"
+            )
+        found[topic] = [checked_brokers(f"a new partition of {topic!r}", each) for each in places]
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create.
@@ -34,11 +69,14 @@ class NewTopic:
         partitions: The number of partitions; -1 means the broker's default.
         replication_factor: The number of replicas; -1 means the broker's default.
         config: The topic's own settings, by Kafka's names.
+        assignments: For each partition, by number from 0, the brokers that shall have it; the first
+            one is the preferred leader. It stands for ``partitions`` and ``replication_factor``.
     """
 
     partitions: int = -1
     replication_factor: int = -1
     config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+    assignments: Mapping[int, Sequence[int]] | None = None
 
     def __post_init__(self) -> None:
         for name, value in (
@@ -50,6 +88,22 @@ class NewTopic:
                     f"{name} must be a whole number from 1, or -1 for the broker's default, not "
                     f"{value!r}"
                 )
+        if self.assignments is not None:
+            self._check_assignments(self.assignments)
+
+    def _check_assignments(self, given: object) -> None:
+        if not isinstance(given, Mapping) or sorted(given) != list(range(len(given))):
+            raise ConfigurationError(
+                "assignments must be a mapping of each partition's number, from 0 on, to the "
+                f"numbers of brokers, not {given!r}"
+            )
+        if not given or self.partitions != -1 or self.replication_factor != -1:
+            raise ConfigurationError(
+                "assignments stand for partitions and replication_factor: give either, and at "
+                "least one partition"
+            )
+        for number, brokers in given.items():
+            checked_brokers(f"partition {number}", brokers)
 
     @property
     def config_entries(self) -> dict[str, str]:
@@ -61,6 +115,24 @@ class NewTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class CreatedTopic:
+    """A topic that was created.
+
+    Attributes:
+        topic_id: Its id; ``None`` if the topic was only checked, or the broker is too old.
+        partitions: The number of partitions; ``None`` if this client may not describe the topic.
+        replication_factor: The number of replicas; ``None`` as above.
+        config: All effective settings; ``None`` as above. The value of a secret setting is
+            ``None``.
+    """
+
+    topic_id: uuid.UUID | None
+    partitions: int | None
+    replication_factor: int | None
+    config: Mapping[str, str | None] | None
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterDescription:
     """The cluster and its live brokers.
 
@@ -68,11 +140,17 @@ class ClusterDescription:
         cluster_id: The cluster's id.
         controller: The broker for the controller's requests; in KRaft any broker takes them.
         nodes: The live brokers.
+        fenced_nodes: The brokers that are registered and not live; empty unless they were asked
+            for.
+        authorized_operations: The operations that this client may perform on the cluster, named as
+            in access rules; ``None`` unless they were asked for.
     """
 
     cluster_id: str | None
     controller: Node | None
     nodes: tuple[Node, ...]
+    fenced_nodes: tuple[Node, ...] = ()
+    authorized_operations: frozenset[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

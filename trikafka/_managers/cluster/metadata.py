@@ -38,6 +38,7 @@ from ...errors import (
     KafkaConnectionError,
     ProtocolError,
     TrikafkaError,
+    UnsupportedVersionError,
     from_code,
     topic_error,
 )
@@ -255,7 +256,8 @@ class Metadata:
         """Send a request that any broker can answer, and return its response.
 
         ``message`` makes a new message for each broker that is asked. When no broker responds, one
-        of the errors is raised: an authentication error first, then a retriable one.
+        of the errors is raised: an authentication error first, then that the brokers are too old,
+        then a retriable one.
         """
         return await self._any(lambda node: self._brokers.request(node, message()))
 
@@ -281,8 +283,16 @@ class Metadata:
         if responses:
             recovery.responded()
             return responses[0]
-        # No other broker would accept the same credentials, so this error is the one to raise.
-        refused = (error for error in errors if isinstance(error, AuthenticationError))
+        # No other broker would accept the same credentials, and the brokers that are down are
+        # hardly of a newer release than those that lack the request: these errors are the ones to
+        # raise.
+        refused = (
+            error
+            for error in sorted(
+                errors, key=lambda error: isinstance(error, UnsupportedVersionError)
+            )
+            if isinstance(error, AuthenticationError | UnsupportedVersionError)
+        )
         why = next(refused, next((error for error in errors if error.retriable), errors[-1]))
         recovery.failed(why)
         raise why

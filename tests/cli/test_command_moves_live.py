@@ -1,0 +1,94 @@
+"""Reassignments, directories, members and share groups by the command, on a real broker."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from commanding import Command, fresh
+
+_LIMIT = 60
+
+
+def found(command: Command, *args: str) -> Any:
+    """Return what a command says as JSON, once it succeeds: brokers learn of a change later."""
+    until = time.monotonic() + _LIMIT
+    while True:
+        ended = command(*args, "--json")
+        if ended.code == 0:
+            return json.loads(ended.out)
+        assert time.monotonic() < until, ended.err
+
+
+@pytest.fixture
+def topic(broker: str, command: Command) -> str:
+    name = fresh()
+    assert command("topics", "create", name, "--partitions", "2").code == 0
+    return name
+
+
+def test_partitions_are_moved_by_a_plan(command: Command, topic: str, tmp_path: Path) -> None:
+    move = ("reassign", "move", "-t", topic)
+    assert found(command, *move) == {"executed": False, "partitions": []}
+    assert b"nothing to move" in command(*move).out
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 1, "replicas": [7]}]}))
+    by_plan = ("reassign", "move", "--file", str(plan))
+    ended = command(*by_plan)
+    assert ended.code == 0, ended.err
+    assert b"nothing was moved; add --execute" in ended.out
+    assert found(command, *by_plan)["partitions"] == [
+        {"topic": topic, "partition": 1, "before": [0], "after": [7]}
+    ]
+    ended = command(*by_plan, "--execute")
+    assert ended.code == 1
+    assert "broker 7" in ended.err
+    plan.write_text("{}")
+    assert "is not a plan such as" in command(*by_plan).err
+    assert "no live broker 9; it has 0" in command(*move, "--to", "9").err
+    assert "shall have 2 replicas" in command(*move, "--replicas", "2").err
+    assert found(command, "reassign", "status", "-t", topic) == []
+    assert b"no reassignment is under way" in command("reassign", "cancel", "-t", topic).out
+
+
+def test_directories_are_shown(command: Command, topic: str) -> None:
+    (directory,) = found(command, "cluster", "log-dirs")
+    assert (directory["broker"], directory["state"]) == (0, "online")
+    ended = command("cluster", "log-dirs")
+    assert ended.code == 0
+    assert directory["directory"].encode() in ended.out
+
+
+def test_share_offsets_are_set_and_deleted(command: Command, topic: str, tmp_path: Path) -> None:
+    group, file = fresh(), tmp_path / "lines"
+    file.write_bytes(b"1\n2\n3\n")
+    assert command("produce", "-t", f"{topic}", "-f", "raw", str(file)).code == 0
+    reset = ("share-groups", "reset-offsets", group, "-t", topic, "--to", "latest")
+    assert not found(command, *reset)["executed"]
+    assert found(command, "share-groups", "offsets", group) == []
+    assert found(command, *reset, "--execute")["executed"]
+    rows = found(command, "share-groups", "offsets", group)
+    assert [row["partition"] for row in rows] == [0, 1]
+    assert sum(row["start_offset"] for row in rows) == 3
+    assert group.encode() in command("share-groups", "list").out
+    (described,) = found(command, "share-groups", "describe", group)
+    assert (described["state"], described["members"]) == ("Empty", [])
+    assert found(command, "share-groups", "delete", group, "-t", topic)["topics"] == [topic]
+    assert found(command, "share-groups", "delete", group) == {"deleted": [group]}
+    ended = command("share-groups", "describe", group)
+    assert ended.code == 1
+    assert group in ended.err
+
+
+def test_members_to_remove_are_shown_first(command: Command, topic: str) -> None:
+    group = fresh()
+    assert "does not exist" in command("groups", "remove-members", group, "--all").err
+    reset = ("groups", "reset-offsets", group, "-t", topic, "--to", "earliest", "--execute")
+    found(command, *reset)
+    assert found(command, "groups", "remove-members", group, "--all")["members"] == []
+    ended = command("groups", "remove-members", group, "--instance", "i")
+    assert ended.code == 1
+    assert f"group {group!r} has no member 'i'" in ended.err

@@ -1,0 +1,186 @@
+"""The descriptions of topics, page by page (KIP-966): values, requests and responses."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import trio
+from kafka.protocol.admin import DescribeTopicPartitionsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from ..._net.deadlines import RunningCall
+from ...errors import DamagedResponseError, UnsupportedVersionError, topic_error
+from .messages import operations_of
+from .routing import Parts, Routing
+
+#: The partitions of one response, as Java's client asks for.
+_PAGE = 2000
+Cursor = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDescription:
+    """A partition as the cluster described it.
+
+    Attributes:
+        partition: The number of the partition.
+        leader: The broker that leads it; ``None`` while there is none.
+        leader_epoch: The epoch of the leader; ``None`` if unknown.
+        replicas: The brokers that have it; the first one is the preferred leader.
+        in_sync_replicas: Of these, the brokers that are in sync.
+        offline_replicas: Of these, the brokers that are down.
+        eligible_leader_replicas: Brokers that are not in sync and have all acknowledged records, so
+            they may lead (KIP-966); ``None`` if the broker does not say.
+        last_known_eligible_leader_replicas: The last such brokers of a partition without a leader;
+            ``None`` if the broker does not say.
+    """
+
+    partition: int
+    leader: int | None
+    leader_epoch: int | None
+    replicas: tuple[int, ...]
+    in_sync_replicas: tuple[int, ...]
+    offline_replicas: tuple[int, ...] = ()
+    eligible_leader_replicas: tuple[int, ...] | None = None
+    last_known_eligible_leader_replicas: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """A topic and its partitions.
+
+    Attributes:
+        name: The topic.
+        topic_id: Its id; ``None`` if the broker is too old.
+        is_internal: True for topics of Kafka itself.
+        partitions: The partitions, by number.
+        authorized_operations: The operations that this client may perform, named as in access
+            rules, such as ``"describe_configs"``; ``None`` if the broker does not say.
+    """
+
+    name: str
+    topic_id: uuid.UUID | None
+    is_internal: bool
+    partitions: tuple[PartitionDescription, ...]
+    authorized_operations: frozenset[str] | None
+
+
+async def describe(
+    routing: Routing, call: RunningCall, parts: Parts[str, TopicDescription]
+) -> None:
+    """Ask any broker for the topics that are left: page by page, or at once if it is too old."""
+    names = sorted(parts.left)
+    if not names:
+        await trio.lowlevel.checkpoint()
+        return
+    try:
+        await _by_pages(routing, call, parts, names)
+    except UnsupportedVersionError:
+        request = MetadataRequest(
+            topics=[MetadataRequest.MetadataRequestTopic(name=name) for name in names],
+            allow_auto_topic_creation=False,
+            include_topic_authorized_operations=True,
+        )
+        response = await routing.request(call, "any", request)
+        _settle(parts, response.topics, _listed(response.topics))
+    parts.check(names, "the description of topics")
+
+
+async def _by_pages(
+    routing: Routing, call: RunningCall, parts: Parts[str, TopicDescription], names: Sequence[str]
+) -> None:
+    cursor: Cursor | None = None
+    begun: dict[str, TopicDescription] = {}
+    while True:
+        response = await routing.request(call, "any", _page(names, cursor))
+        for topic in _listed(response.topics):
+            before = begun.get(topic.name)
+            begun[topic.name] = topic if before is None else _joined(before, topic)
+        following = response.next_cursor
+        if following is None:
+            _settle(parts, response.topics, begun.values())
+            return
+        # The topics before the cursor are complete. A cursor that does not advance would ask for
+        # the same page for ever.
+        at = (following.topic_name, following.partition_index)
+        if cursor is not None and at <= cursor:
+            raise DamagedResponseError(
+                f"the response to DescribeTopicPartitions goes on with {at[0]!r}-{at[1]}, which "
+                "it showed already"
+            )
+        cursor = at
+        _settle(parts, response.topics, [begun.pop(name) for name in list(begun) if name < at[0]])
+
+
+def _joined(before: TopicDescription, topic: TopicDescription) -> TopicDescription:
+    """Return a topic of two pages; what a broker says twice counts once."""
+    parts = {part.partition: part for part in (*topic.partitions, *before.partitions)}
+    return replace(before, partitions=tuple(parts[number] for number in sorted(parts)))
+
+
+def _page(names: Sequence[str], cursor: Cursor | None) -> DescribeTopicPartitionsRequest:
+    topic = DescribeTopicPartitionsRequest.TopicRequest
+    at = DescribeTopicPartitionsRequest.Cursor
+    return DescribeTopicPartitionsRequest(
+        topics=[topic(name=name) for name in names if cursor is None or name >= cursor[0]],
+        response_partition_limit=_PAGE,
+        cursor=None if cursor is None else at(topic_name=cursor[0], partition_index=cursor[1]),
+    )
+
+
+def _settle(
+    parts: Parts[str, TopicDescription], topics: Any, described: Iterable[TopicDescription]
+) -> None:
+    for topic in described:
+        parts.done(topic.name, topic)
+    left = set(parts.left)
+    for topic in topics:
+        if topic.error_code and topic.name in left:
+            parts.failed(
+                topic.name,
+                topic_error(topic.error_code, topic.name, operation="Describe", make=False),
+            )
+
+
+def _listed(topics: Any) -> list[TopicDescription]:
+    return [_described(topic) for topic in topics if not topic.error_code]
+
+
+def _described(topic: Any) -> TopicDescription:
+    topic_id = getattr(topic, "topic_id", None)
+    partitions = (
+        PartitionDescription(
+            part.partition_index,
+            part.leader_id if part.leader_id >= 0 else None,
+            _known(getattr(part, "leader_epoch", None)),
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+            tuple(part.offline_replicas or ()),
+            _brokers(getattr(part, "eligible_leader_replicas", None)),
+            _brokers(getattr(part, "last_known_elr", None)),
+        )
+        for part in topic.partitions
+    )
+    return TopicDescription(
+        topic.name,
+        topic_id if topic_id else None,
+        topic.is_internal,
+        tuple(sorted(partitions, key=lambda part: part.partition)),
+        # kafka-python has another name for it in Metadata's response.
+        operations_of(
+            topic.topic_authorized_operations
+            if hasattr(topic, "topic_authorized_operations")
+            else topic.authorized_operations
+        ),
+    )
+
+
+def _known(number: int | None) -> int | None:
+    return number if number is not None and number >= 0 else None
+
+
+def _brokers(numbers: Any) -> tuple[int, ...] | None:
+    return None if numbers is None else tuple(numbers)

@@ -1,0 +1,244 @@
+"""``trikafka share-groups``: list, describe and delete share groups, and their offsets."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .admin import ask, chosen
+from .options import Common, common_options, output_option
+from .resetting import (
+    execute_option,
+    offsets_at,
+    parse_place,
+    parse_topics,
+    partitions_of,
+    topics_option,
+)
+from .suggesting import Suggesting
+from .tables import say, say_done, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from ..types import GroupDescription, TopicPartition
+
+_names = click.argument("names", nargs=-1, metavar="[GROUP]...")
+
+
+class _ShareVerbs(Suggesting):
+    words = MappingProxyType(
+        {
+            **dict.fromkeys(("ls", "show"), "list"),
+            **dict.fromkeys(("lag", "state", "offset"), "offsets"),
+            "members": "describe",
+            **dict.fromkeys(("reset", "reset-offset", "alter"), "reset-offsets"),
+            **dict.fromkeys(("rm", "remove"), "delete"),
+        }
+    )
+    otherwise = "'describe GROUP' shows a group"
+
+
+@click.group(cls=_ShareVerbs)
+@common_options
+def command(common: Common) -> None:
+    """Show share groups and their offsets, reset or delete them."""
+
+
+@command.command("list")
+@output_option
+@common_options
+def list_(common: Common, output: str) -> None:
+    """List the share groups."""
+    groups = ask(common, _listed)
+    if output == "json":
+        say_json([{"group": name, "state": state} for name, state in groups])
+    elif groups:
+        say(table(("GROUP", "STATE"), groups))
+
+
+async def _listed(admin: Admin) -> list[tuple[str, str | None]]:
+    return [(g.group_id, g.state) for g in await admin.list_groups() if g.type == "share"]
+
+
+async def _chosen(admin: Admin, names: tuple[str, ...]) -> list[str]:
+    return list(names) or [name for name, _ in await _listed(admin)]
+
+
+@command.command()
+@_names
+@output_option
+@common_options
+def describe(common: Common, names: tuple[str, ...], output: str) -> None:
+    """Show state and members of share groups: those that are given, or all."""
+
+    async def work(admin: Admin) -> list[GroupDescription]:
+        found = await admin.describe_share_groups(await _chosen(admin, names))
+        return list(found.values())
+
+    groups = ask(common, work)
+    if output == "json":
+        say_json([_as_json(group) for group in groups])
+        return
+    for at, group in enumerate(groups):
+        count = f"{len(group.members)} members" if len(group.members) != 1 else "1 member"
+        head = f"{group.group_id}  ({group.state}, epoch {group.epoch}, {count})"
+        rows = [
+            (
+                member.member_id,
+                member.client_id,
+                member.client_host,
+                member.epoch,
+                ",".join(member.topics),
+                " ".join(map(str, member.assignment)),
+            )
+            for member in group.members
+        ]
+        header = ("MEMBER", "CLIENT", "HOST", "EPOCH", "TOPICS", "PARTITIONS")
+        say(("\n" if at else "") + head + ("\n" + table(header, rows) if rows else ""))
+
+
+def _as_json(group: GroupDescription) -> dict[str, Any]:
+    return {
+        "group": group.group_id,
+        "state": group.state,
+        "epoch": group.epoch,
+        "assignment_epoch": group.assignment_epoch,
+        "assignor": group.assignor,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "client_id": member.client_id,
+                "host": member.client_host,
+                "rack": member.rack,
+                "epoch": member.epoch,
+                "topics": list(member.topics),
+                "partitions": [_named(tp) for tp in member.assignment],
+            }
+            for member in group.members
+        ],
+    }
+
+
+@command.command()
+@_names
+@output_option
+@common_options
+def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
+    """Show start offsets and lag of share groups: those that are given, or all.
+
+    START is the first offset that is not settled, LAG the number of records that are not.
+    """
+
+    async def work(admin: Admin) -> dict[str, Any]:
+        return await admin.list_share_group_offsets(await _chosen(admin, names))
+
+    found = ask(common, work)
+    rows = [(group, tp, at) for group, places in found.items() for tp, at in places.items()]
+    if output == "json":
+        say_json(
+            [
+                {"group": group, **_named(tp), "start_offset": at.start_offset, "lag": at.lag}
+                for group, tp, at in rows
+            ]
+        )
+    elif rows:
+        say(
+            table(
+                ("GROUP", "TOPIC", "PARTITION", "START", "LAG"),
+                [
+                    (group, tp.topic, tp.partition, at.start_offset, at.lag)
+                    for group, tp, at in rows
+                ],
+            )
+        )
+
+
+@command.command("reset-offsets")
+@click.argument("group")
+@topics_option
+@click.option(
+    "--to",
+    "to",
+    required=True,
+    metavar="PLACE",
+    help="earliest, latest, an offset, a time (2026-01-31T12:00, or @ and milliseconds), or +N or "
+    "-N from the start offset.",
+)
+@execute_option
+@output_option
+@common_options
+def reset_offsets(
+    common: Common, group: str, topics: tuple[str, ...], to: str, execute: bool, output: str
+) -> None:
+    """Set the start offsets of a share group without members.
+
+    Without --execute nothing is changed: the table shows what would be.
+    """
+    place, wanted = parse_place(to), parse_topics(topics)
+    if not wanted:
+        raise click.UsageError("which topic? give --topic", click.get_current_context())
+
+    async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
+        partitions = partitions_of(wanted, await admin.list_topics(include_internal=True))
+        places = (await admin.list_share_group_offsets({group: partitions}))[group]
+        stored = {tp: at.start_offset for tp, at in places.items()}
+        new = await offsets_at(admin, place, partitions, stored)
+        if execute:
+            await admin.alter_share_group_offsets(group, new)
+        return [(tp, stored.get(tp), new[tp]) for tp in partitions]
+
+    rows = ask(common, work)
+    if output == "json":
+        say_json(
+            {
+                "group": group,
+                "executed": execute,
+                "partitions": [
+                    {**_named(tp), "before": old, "after": new} for tp, old, new in rows
+                ],
+            }
+        )
+        return
+    say(
+        table(
+            ("TOPIC", "PARTITION", "START", "NEW"),
+            [(tp.topic, tp.partition, old, new) for tp, old, new in rows],
+        )
+    )
+    say(f"the offsets of {group} are set" if execute else "nothing was changed; add --execute")
+
+
+@command.command()
+@_names
+@click.option(
+    "-t",
+    "--topic",
+    "topics",
+    multiple=True,
+    metavar="TOPIC",
+    help="Delete only the offsets of this topic; repeatable.",
+)
+@output_option
+@common_options
+def delete(common: Common, names: tuple[str, ...], topics: tuple[str, ...], output: str) -> None:
+    """Delete share groups without members, or with --topic only their offsets of topics."""
+    todo = chosen("group", names)
+
+    async def work(admin: Admin) -> None:
+        if not topics:
+            await admin.delete_groups(todo)
+        for group in todo if topics else ():
+            await admin.delete_share_group_offsets(group, topics)
+
+    ask(common, work)
+    what = f"offsets of {', '.join(topics)} in " if topics else ""
+    said: dict[str, object] = {"deleted": todo}
+    if topics:
+        said["topics"] = list(topics)
+    say_done(output, f"deleted: {what}{', '.join(todo)}", said)
+
+
+def _named(tp: TopicPartition) -> dict[str, object]:
+    return {"topic": tp.topic, "partition": tp.partition}
