@@ -230,7 +230,21 @@ async def test_call_with_too_large_response_is_retried(autojump_clock: Clock, ca
 SOURCES = Path(trikafka.__file__).parent
 #: The responses to these bring everything there is. The docstring of the module says why, and what
 #: bounds them instead.
-ALL_THERE_IS = {"Fetch", "ListGroups", "ListTransactions", "JoinGroup"}
+ALL_THERE_IS = {
+    "DeleteAcls",
+    "DescribeAcls",
+    "DescribeClientQuotas",
+    "DescribeDelegationToken",
+    "DescribeLogDirs",
+    "DescribeShareGroupOffsets",
+    "ElectLeaders",
+    "Fetch",
+    "JoinGroup",
+    "ListConfigResources",
+    "ListGroups",
+    "ListPartitionReassignments",
+    "ListTransactions",
+}
 
 
 def metadata(topics: list[str] | None) -> Any:

@@ -4,7 +4,8 @@ They are checked before memory is set aside for the response, or anything reads 
 generous: they are meant for peers that are broken or hostile, not for brokers of a later release.
 Requests for everything there is have no such bound, and ``receive_message_max_bytes`` alone bounds
 their responses: metadata of all topics, committed offsets of all partitions, ListGroups and
-ListTransactions, and JoinGroup (the leader gets all members). Fetch has none either: the first
+ListTransactions, JoinGroup (the leader gets all members), and the requests that match or list what
+the cluster has (access rules, quotas, tokens, log directories, reassignments, elections). Fetch has none either: the first
 batch comes whole, however large (KIP-74), so :func:`~trikafka._wire.fetch.read_fetch_response`
 compares what came with what was asked for. Such a response takes its own memory once, and is
 decoded in a thread (:mod:`.decoding`).
@@ -32,6 +33,9 @@ FACTORS: Mapping[str, int] = {
         0,
     ),
     **dict.fromkeys(("Heartbeat", "InitProducerId", "AddOffsetsToTxn", "EndTxn"), 0),
+    **dict.fromkeys(("AddRaftVoter", "RemoveRaftVoter"), 0),
+    **dict.fromkeys(("UnregisterBroker", "UnregisterController"), 0),
+    **dict.fromkeys(("CreateDelegationToken", "RenewDelegationToken", "ExpireDelegationToken"), 0),
     **dict.fromkeys(
         (
             "Produce",
@@ -51,6 +55,7 @@ FACTORS: Mapping[str, int] = {
     **dict.fromkeys(
         ("AlterPartitionReassignments", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"), 128
     ),
+    **dict.fromkeys(("CreateAcls", "AlterClientQuotas", "UpdateFeatures"), 128),
     **dict.fromkeys(("CreateTopics", "IncrementalAlterConfigs"), 1_024),
 }
 _MIB = 1 << 20
@@ -70,6 +75,8 @@ NAMED: Mapping[str, tuple[int, int]] = {
     ),
     # Some hundred settings, of which some are lists.
     "DescribeConfigs": (4 * _MIB, 0),
+    # 5,000 brokers. Those that are no voters observe the quorum.
+    **dict.fromkeys(("DescribeCluster", "DescribeQuorum"), (0, 2 * _MIB)),
     # A page of a thousand partitions.
     "DescribeTopicPartitions": (0, 4 * _MIB),
     # The partitions of a transaction: a broker keeps them in one record.

@@ -54,8 +54,10 @@ _COUNTS: Mapping[str, Callable[[Any], int | None]] = {
     "ShareGroupDescribeRequest": _each("group_ids"),
     "StreamsGroupDescribeRequest": _each("group_ids"),
     "DescribeConfigsRequest": _each("resources"),
-    # Its response is a page with a limit of its own, independent of the names.
+    # Their responses have a limit of their own, independent of the names.
     "DescribeTopicPartitionsRequest": lambda request: 0,
+    "DescribeClusterRequest": lambda request: 0,
+    "DescribeQuorumRequest": lambda request: 0,
     "DescribeTransactionsRequest": _each("transactional_ids"),
     "DescribeProducersRequest": lambda request: _partitions(request.topics, "partition_indexes"),
 }
@@ -209,6 +211,7 @@ _NAMES: Mapping[str, Sequence[tuple[int, _Names]]] = {
             ),
         )
     ],
+    "UpdateFeaturesRequest": [(0, _Names("feature_updates", "results", ("feature",)))],
     "DeleteGroupsRequest": [(0, _Names("groups_names", "results", ("group_id",), None, ()))],
     "DescribeTransactionsRequest": [
         (0, _Names("transactional_ids", "transaction_states", ("transactional_id",), None, ()))
