@@ -18,7 +18,14 @@ import licences
 import settings_page
 
 import trikafka
-from trikafka.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, settings_of
+from trikafka.config import (
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    ShareConsumerConfig,
+    settings_of,
+)
 from trikafka.config.describe import default, describe
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -34,11 +41,15 @@ _TYPED = {
     AdminConfig: ClientConfig,
     ConsumerConfig: ClientConfig,
     ProducerConfig: ClientConfig,
+    ShareConsumerConfig: ClientConfig,
 }
 
 
-#: The settings of a consumer without these two, for its records of bytes.
-_BYTES_SETTINGS = "BytesConsumerSettings"
+#: The settings of consumers without these two, for records of bytes.
+_BYTES_SETTINGS = {
+    ConsumerConfig: "BytesConsumerSettings",
+    ShareConsumerConfig: "BytesShareConsumerSettings",
+}
 _DESERIALIZERS = ("key_deserializer", "value_deserializer")
 
 
@@ -51,12 +62,13 @@ def typed() -> str:
     classes = "\n\n\n".join(
         _typed_class(config, base)
         for config, base in _TYPED.items()
-        if config is not ConsumerConfig
+        if config not in _BYTES_SETTINGS
     )
     # open_consumer() names the deserializers itself, so that type checkers learn what they return.
-    bytes_only, whole = _BYTES_SETTINGS, typed_name(ConsumerConfig)
-    classes += "\n\n\n" + _typed_class(ConsumerConfig, ClientConfig, bytes_only, _DESERIALIZERS)
-    classes += "\n\n\n" + _typed_class(ConsumerConfig, bytes_only, whole, only=_DESERIALIZERS)
+    for config, bytes_only in _BYTES_SETTINGS.items():
+        whole = typed_name(config)
+        classes += "\n\n\n" + _typed_class(config, ClientConfig, bytes_only, _DESERIALIZERS)
+        classes += "\n\n\n" + _typed_class(config, bytes_only, whole, only=_DESERIALIZERS)
     words = set(
         classes.replace("[", " ").replace("]", " ").replace(",", " ").replace("(", " ").split()
     )

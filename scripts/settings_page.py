@@ -10,6 +10,7 @@ from trikafka.config import (
     ConsumerConfig,
     ProducerConfig,
     Setting,
+    ShareConsumerConfig,
     settings_of,
 )
 from trikafka.config.describe import default, sentence, unit_and_limits
@@ -18,6 +19,7 @@ CLIENTS = {
     "Every client": ClientConfig,
     "Consumer": ConsumerConfig,
     "Producer": ProducerConfig,
+    "Share consumer": ShareConsumerConfig,
     "Admin": AdminConfig,
 }
 _HEAD = ("setting", "default", "meaning")
@@ -28,7 +30,7 @@ def page(made: str) -> str:
     parts = [
         "# Settings",
         f"<!-- {made} -->",
-        "Keywords of `open_consumer`, `open_producer` and `open_admin`. A wrong one raises "
+        "Keywords of `open_consumer`, `open_producer`, `open_share_consumer` and `open_admin`. A wrong one raises "
         "`ConfigurationError` before any I/O. `from_properties` takes Java's names. For "
         "annotations: `**settings: Unpack[ConsumerSettings]`.",
         *_settings(),

@@ -31,7 +31,7 @@ LOW = [*BASE, "_wire", "_net"]
 STATE = [*BASE, "_wire", "_state"]
 MANAGERS = [*LOW, "_state"]
 API = [*LOW, "_state", "_api.client"]
-TASKS = [*API, "_api.consumer", "_api.producer", "_api.admin"]
+TASKS = [*API, "_api.consumer", "_api.producer", "_api.admin", "_api.share"]
 ROOMS: dict[str, list[str]] = {
     **dict.fromkeys(BASE, BASE),
     "_wire": BASE,
@@ -42,6 +42,7 @@ ROOMS: dict[str, list[str]] = {
     "_state.consumer": STATE,
     "_state.group": STATE,
     "_state.producer": STATE,
+    "_state.share": STATE,
     # The conversations. A producer's know nothing of a consumer's.
     "_managers": ["_kafka_python"],
     "_managers.cluster": MANAGERS,
@@ -55,6 +56,13 @@ ROOMS: dict[str, list[str]] = {
     "_managers.commits": [*MANAGERS, "_state.consumer", "_state.group", "_managers.group"],
     "_managers.consumer": [*MANAGERS, "_state.consumer", "_managers.commits"],
     "_managers.producer": [*MANAGERS, "_state.producer", "_managers.commits"],
+    "_managers.share": [
+        *MANAGERS,
+        "_state.group",
+        "_state.share",
+        "_managers.cluster",
+        "_managers.group",
+    ],
     # What users hold: the frame below the three kinds of client, which do not know each other.
     "_api.client": [*MANAGERS, "_state.assignors", "_managers.cluster"],
     "_api.consumer": [
@@ -76,6 +84,14 @@ ROOMS: dict[str, list[str]] = {
         "_managers.group",
         "_managers.commits",
         "_managers.producer",
+    ],
+    "_api.share": [
+        *API,
+        "_state.group",
+        "_state.share",
+        "_managers.cluster",
+        "_managers.group",
+        "_managers.share",
     ],
     # The tools of the frame for programs over the clients.
     "toolkit": [*LOW, "_api.client"],

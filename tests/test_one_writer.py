@@ -241,7 +241,11 @@ def test_signals_are_notified_by_their_owners() -> None:
     allowed = {
         "_api/consumer/consumer.py",  # closing
         "_api/consumer/core.py",  # where ChangeCallbacks leads to
+        "_api/share/consumer.py",  # a receive has begun
+        "_api/share/parts.py",  # closing
         "_managers/group/membership_base.py",  # its own signal
+        "_managers/share/fetch.py",  # its own, and: there is something to deliver
+        "_managers/share/membership.py",  # an error that each receive has to raise
         "_net/refusals.py",  # its own: an attempt to authenticate ended
         "_managers/consumer/fetch.py",  # its own, and: the metadata changed, so others may be fetchable
     }

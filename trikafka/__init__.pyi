@@ -47,6 +47,10 @@ from ._api.producer.health import ProducerHealth
 from ._api.producer.opening import open_producer
 from ._api.producer.producer import Producer, ProducerStatistics
 from ._api.producer.transaction_handle import Transaction
+from ._api.share.consumer import ShareConsumer
+from ._api.share.delivery import Delivery, ShareBatch
+from ._api.share.health import ShareConsumerHealth, ShareConsumerStatistics
+from ._api.share.opening import open_share_consumer
 from ._api.sinking import sink_batches
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
@@ -56,17 +60,21 @@ from .config import (
     ConsumerConfig,
     MemoryBudget,
     ProducerConfig,
+    ShareConsumerConfig,
     from_properties,
 )
 from .config.typed import (
     AdminSettings,
     BytesConsumerSettings,
+    BytesShareConsumerSettings,
     ClientSettings,
     ConsumerSettings,
     ProducerSettings,
+    ShareConsumerSettings,
 )
 from .error_codes import ErrorCode
 from .errors import (
+    AcknowledgementError,
     AdminErrors,
     ArrowDeliveryError,
     AuthenticationError,
@@ -96,6 +104,7 @@ from .errors import (
     InvalidTopicError,
     KafkaConnectionError,
     KafkaTimeoutError,
+    LockLostError,
     LogTruncationError,
     MemberFencedError,
     MessageTooLargeError,
@@ -113,6 +122,7 @@ from .errors import (
     RebalanceInProgressError,
     RecordTooLargeError,
     RequestTimedOutError,
+    ShareSessionError,
     TelemetryNotSupportedError,
     TopicAlreadyExistsError,
     TopicsNotReadyError,
@@ -134,6 +144,7 @@ from .interfaces import Exporter, ExportProgress, ExportResult, RebalanceListene
 from .tasks.dead_letters import DeadLetter, dead_letter_headers
 from .tasks.handling import RetryPolicy
 from .tasks.processing import process
+from .tasks.queue import run_queue
 from .tasks.run_tasks import ensure_topics, run_tasks
 from .types import (
     AsyncDeserializer,
@@ -169,6 +180,7 @@ from .types import (
 __all__ = [
     "__version__",
     "Ack",
+    "AcknowledgementError",
     "AclBinding",
     "AclFilter",
     "Admin",
@@ -187,6 +199,7 @@ __all__ = [
     "BrokerResponseError",
     "BrokerThrottle",
     "BytesConsumerSettings",
+    "BytesShareConsumerSettings",
     "ClientConfig",
     "ClientFailedError",
     "ClientSettings",
@@ -211,6 +224,7 @@ __all__ = [
     "DamagedResponseError",
     "DeadLetter",
     "DelegationToken",
+    "Delivery",
     "DeliveryTimeoutError",
     "DeserializationError",
     "Deserializer",
@@ -243,6 +257,7 @@ __all__ = [
     "KafkaConnectionError",
     "KafkaTimeoutError",
     "ListedOffset",
+    "LockLostError",
     "LogDirDescription",
     "LogTruncationError",
     "MemberDescription",
@@ -298,7 +313,14 @@ __all__ = [
     "ScramCredential",
     "ScramPassword",
     "ScramRemoval",
+    "ShareBatch",
+    "ShareConsumer",
+    "ShareConsumerConfig",
+    "ShareConsumerHealth",
+    "ShareConsumerSettings",
+    "ShareConsumerStatistics",
     "SharePartitionOffset",
+    "ShareSessionError",
     "StreamsGroupDescription",
     "StreamsMember",
     "StreamsSubtopology",
@@ -337,7 +359,9 @@ __all__ = [
     "open_consumer",
     "open_exporter",
     "open_producer",
+    "open_share_consumer",
     "process",
+    "run_queue",
     "run_tasks",
     "sink_batches",
 ]

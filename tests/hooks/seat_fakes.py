@@ -60,9 +60,11 @@ from trikafka.interfaces import (
     ManagerKind,
     ProduceManager,
     ProducerContext,
+    ShareConsumerContext,
     TopicInfo,
     TransactionManager,
 )
+from trikafka.testing.missing_messages import CLASSES
 from trikafka.types import UnsentRecord
 
 T = TypeVar("T")
@@ -968,6 +970,70 @@ class FirstVersion:
             await self.abort(self._state.number)
 
 
+class OneBeat:
+    """A membership that joins once, and learns its partitions from one response."""
+
+    def __init__(self, context: ShareConsumerContext) -> None:
+        self._brokers = context.brokers
+        self._coordinators = context.manager("coordinator")
+        self._group = context.config.group_id
+        self._core = context.core
+
+    @property
+    def member_id(self) -> str:
+        return "one-beat"
+
+    @property
+    def fatal(self) -> TrikafkaError | None:
+        return None
+
+    async def _beat(self, epoch: int, topics: list[str] | None) -> Any:
+        node = await self._coordinators.find(self._group)
+        request = CLASSES["ShareGroupHeartbeatRequest"](
+            group_id=self._group,
+            member_id=self.member_id,
+            member_epoch=epoch,
+            subscribed_topic_names=topics,
+        )
+        response = await self._brokers.request(node, request, purpose="coordinator")
+        if response.error_code:
+            raise from_code(response.error_code, "heartbeat")
+        return response
+
+    async def run(self) -> None:
+        response = await self._beat(0, sorted(self._core.assignment.topics))
+        self._core.assignment.assign(
+            (topic.topic_id, number)
+            for topic in response.assignment.topic_partitions
+            for number in topic.partitions
+        )
+        await trio.sleep_forever()
+
+    async def leave(self) -> None:
+        await self._beat(-1, None)
+
+
+class NothingAcquired:
+    """Acquires no records, and so has nothing to acknowledge."""
+
+    def __init__(self, context: ShareConsumerContext) -> None:
+        self._wake = context.core.wake
+
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        return None
+
+    async def run(self) -> None:
+        while True:
+            await self._wake.wait()
+
+    async def settled(self, acquired: Any, start: int, stop: int) -> None: ...
+
+    async def flush(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
 #: How the fake for each seat is made.
 FAKES: dict[ManagerKind, Callable[[Any], object]] = {
     "metadata": StaticMetadata,
@@ -980,13 +1046,18 @@ FAKES: dict[ManagerKind, Callable[[Any], object]] = {
     "membership": Alone,
     "produce": OneAfterAnother,
     "transactions": FirstVersion,
+    "share_membership": OneBeat,
+    "share_fetch": NothingAcquired,
 }
 
 
 if TYPE_CHECKING:
 
     def _meet(
-        client: ClientContext, consumer: ConsumerContext, producer: ProducerContext
+        client: ClientContext,
+        consumer: ConsumerContext,
+        producer: ProducerContext,
+        share: ShareConsumerContext,
     ) -> tuple[
         interfaces.MetadataManager,
         interfaces.CoordinatorManager,
@@ -998,6 +1069,8 @@ if TYPE_CHECKING:
         interfaces.MembershipManager,
         ProduceManager,
         TransactionManager,
+        interfaces.ShareMembershipManager,
+        interfaces.ShareFetchManager,
         interfaces.RowsBatch,
         interfaces.TableRows,
         interfaces.TakenRows,
@@ -1014,6 +1087,8 @@ if TYPE_CHECKING:
             Alone(consumer),
             OneAfterAnother(producer),
             FirstVersion(producer),
+            OneBeat(share),
+            NothingAcquired(share),
             batch,
             rows,
             OwnTaken(batch, 0, 1),

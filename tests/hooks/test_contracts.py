@@ -31,7 +31,10 @@ from trikafka.testing import ScriptedCluster
 
 FUTURE = "from __future__ import annotations\n"
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-CONSUMERS = [kind for kind in get_args(ManagerKind) if kind not in ("produce", "transactions")]
+SHARES = ("share_membership", "share_fetch")
+CONSUMERS = [
+    kind for kind in get_args(ManagerKind) if kind not in ("produce", "transactions", *SHARES)
+]
 
 
 def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
@@ -211,6 +214,30 @@ async def test_transactions_work_with_fakes(autojump_clock: MockClock) -> None:
                 assert [(await consumer.receive()).value for _ in range(2)] == [b"1", b"3"]
 
 
+@pytest.mark.parametrize("kinds", [["share_membership"], ["share_fetch"], list(SHARES)])
+async def test_share_consumer_works_with_fakes(
+    kinds: list[ManagerKind], autojump_clock: MockClock
+) -> None:
+    plugin = Takes(**{kind: FAKES[kind] for kind in kinds})
+    with trio.fail_after(60):
+        async with ScriptedCluster(topics={"t": 1}) as cluster:
+            cluster.shares.times.auto_offset_reset = "earliest"
+            cluster.append("t", 0, [b"1"])
+            given = settings(cluster, plugin, group_id="g")
+            async with trikafka.open_share_consumer("t", **given) as queue:
+                if "share_fetch" not in kinds:
+                    async with await queue.receive() as delivery:
+                        assert delivery.record.value == b"1"
+                    await delivery.acknowledged()
+                else:
+                    await cluster.seen("ShareGroupHeartbeat")
+                    with trio.move_on_after(1):
+                        await queue.receive()
+                await queue.flush()
+                assert queue.health().ok
+            assert not cluster.shares.by_id["g"].members
+
+
 @pytest.mark.parametrize("kind", ["metadata", "coordinator", "offsets"])
 async def test_admin_client_works_with_fakes(kind: ManagerKind, autojump_clock: MockClock) -> None:
     with trio.fail_after(60):
@@ -333,6 +360,7 @@ def test_documentation_has_each_contract() -> None:
             "".join(re.findall(r"^\| of the context.*?\n\n", text, re.MULTILINE | re.DOTALL)),
         )
     )
-    assert members_of(ConsumerContext) | members_of(ProducerContext) <= offered
+    contexts = (ConsumerContext, ProducerContext, interfaces.ShareConsumerContext)
+    assert set[str]().union(*map(members_of, contexts)) <= offered
     hooks = {name for name in vars(HookSpecs) if name.startswith("trikafka_")}
     assert set(re.findall(r"^\| `(trikafka_\w+)", text, re.MULTILINE)) == hooks

@@ -39,6 +39,8 @@ SILENT = {(kind, "run", "hangs") for kind in ("metadata", "fetch", "heartbeat", 
     ("metadata", "changed", "hangs"),  # a cluster in which nothing changes
     ("produce", "run", "hangs"),
     ("transactions", "run", "hangs"),
+    ("share_membership", "run", "hangs"),
+    ("share_fetch", "run", "hangs"),
 }
 #: The members of the produce manager that a transactions manager calls.
 IN_TRANSACTIONS = ("identify", "partitions_added", "delayed", "wait_none_in_flight")
@@ -162,6 +164,22 @@ async def walk(
     await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
 
 
+async def share(
+    queue: trikafka.ShareConsumer, cluster: ScriptedCluster, errors: list[BaseException]
+) -> None:
+    try:
+        await cluster.seen("ShareGroupHeartbeat")
+        with trio.move_on_after(LIMIT):
+            delivery = await queue.receive()
+            delivery.accept()
+            with trio.CancelScope(shield=True):  # it has a limit of its own
+                await delivery.acknowledged()
+        queue.health()
+        await queue.flush()
+    except (trikafka.TrikafkaError, trio.ClosedResourceError) as error:
+        errors.append(error)
+
+
 async def produce(producer: trikafka.Producer) -> None:
     await producer.send("t", b"1")
     await producer.enqueue("t", b"2")
@@ -240,6 +258,11 @@ async def test_error_names_plugin_seat_and_method(
                     }
                     async with trikafka.open_producer(**common, **settings) as producer:
                         await produce(producer)
+                elif kind.startswith("share"):
+                    cluster.shares.times.auto_offset_reset = "earliest"
+                    async with trikafka.open_share_consumer("t", **common, group_id="g") as queue:
+                        with trio.move_on_after(3 * LIMIT):
+                            await share(queue, cluster, errors)
                 else:
                     more = {
                         "group_id": "g",

@@ -428,6 +428,30 @@ async def test_unsupported_call_names_the_release(
 
 
 @in_time
+async def test_share_groups_work_or_name_the_release(broker: Broker) -> None:
+    topic, group = await broker.topic(1), broker.fresh()
+    settings: Any = {"group_id": group, "bootstrap_servers": broker.bootstrap}
+    if broker.version < (4, 2):
+        async with trikafka.open_share_consumer(topic, **settings) as queue:
+            with pytest.raises(UnsupportedVersionError, match=r"needs Kafka 4\.2 or newer"):
+                await queue.receive()
+        return
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        resource = trikafka.ConfigResource("group", group)
+        await admin.alter_configs({resource: {"share.auto.offset.reset": "earliest"}})
+    await broker.fill(topic, 20, 1)
+    async with trikafka.open_share_consumer(topic, **settings) as queue:
+        counts = []
+        while sum(count == 2 for count in counts) < 20:
+            async with await queue.receive() as delivery:
+                counts.append(delivery.delivery_count)
+                if delivery.delivery_count == 1:
+                    delivery.release()
+        await queue.flush()
+        assert queue.statistics().accepted == queue.statistics().released == 20
+
+
+@in_time
 async def test_instance_id_needs_telemetry(broker: Broker) -> None:
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
         with pytest.raises(TelemetryNotSupportedError, match=r"Kafka 3\.7 or newer"):

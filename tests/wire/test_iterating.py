@@ -14,7 +14,7 @@ import trio.testing
 from trio.testing import MockClock
 from wirebatches import Rec, batch_v2, decode
 
-from trikafka._api.consumer.turns import TURN, record_iterator
+from trikafka._api.client.turns import TURN, record_iterator
 from trikafka._wire.columns import RecordBatch
 from trikafka.types import Record
 

@@ -89,6 +89,7 @@ class Connection:
         self._used = False  # it has been READY, so requests of the client may be in flight
         self._next_id = 0
         self._failure: Exception | None = None
+        self._on_end: list[Callable[[Exception], object]] = []
 
     @property
     def broken(self) -> bool:
@@ -176,6 +177,13 @@ class Connection:
         self._failure = self._failure or why
         self._state.enter(ConnectionState.CLOSED)
         self._scope.cancel()
+
+    def when_ended(self, callback: Callable[[Exception], object]) -> None:
+        """Call ``callback`` once with the reason when the connection ends, also if it is idle.
+
+        It is called after the requests in flight have failed. It must be quick and not raise.
+        """
+        self._on_end.append(callback)
 
     @property
     def throttled(self) -> float:
@@ -525,6 +533,10 @@ class Connection:
         for request in self._requests.clear():
             request.lost(self._lost(request))
             self._settle(request)
+        callbacks = self._on_end
+        self._on_end = []
+        for callback in callbacks:
+            callback(self._lost())
 
     def _lost(self, request: InFlightRequest | None = None) -> Exception:
         """Return a fresh error for one caller: why the connection is gone.

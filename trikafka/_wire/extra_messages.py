@@ -2,7 +2,7 @@
 
 They are used like any other message: ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848),
 GetTelemetrySubscriptions and PushTelemetry (KIP-714), delegation tokens (KIP-48), the voters and
-registrations of nodes (KIP-853), the administration of share groups (KIP-932) and streams groups
+registrations of nodes (KIP-853), share groups and their administration (KIP-932), streams groups
 (KIP-1071), and DeleteGroups with the broker's own words.
 """
 
@@ -217,3 +217,34 @@ class DeleteGroupsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, ca
 
 class DeleteGroupsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """The outcome for each group; from version 3 on with the broker's own words."""
+
+
+class ShareGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The heartbeat of a share group's member (KIP-932).
+
+    ``member_epoch`` is 0 to join and -1 to leave. ``None`` for the rack or the topics means
+    "unchanged".
+    """
+
+
+class ShareGroupHeartbeatResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The coordinator's answer: the member's epoch, the heartbeat interval, and a new assignment."""
+
+
+class ShareFetchRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """A request for records of a share group, with acknowledgements (KIP-932).
+
+    The consumer writes it by hand (:mod:`.share`); this class serves the scripted cluster.
+    """
+
+
+class ShareFetchResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """Records, the ranges of them that were acquired, and the outcome of acknowledgements."""
+
+
+class ShareAcknowledgeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """Acknowledgements of a share group's records, without a fetch (KIP-932)."""
+
+
+class ShareAcknowledgeResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
+    """The outcome of acknowledgements, by partition."""

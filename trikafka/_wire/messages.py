@@ -52,13 +52,18 @@ VersionRanges = Mapping[int, tuple[int, int]]
 #: The newest version that trikafka uses, if older than kafka-python's. From the next one on these
 #: requests name topics by id, which needs metadata of every topic that a response may name.
 _NEWEST = {ApiKey.Produce: 12, ApiKey.Fetch: 12, ApiKey.OffsetCommit: 9, ApiKey.OffsetFetch: 9}
-#: The oldest versions that trikafka uses: record batches in format 2 begin with these.
+#: The oldest versions that trikafka uses: record batches in format 2 begin with these, and share
+#: groups.
 _OLDEST = {
     ApiKey.Produce: 3,
     ApiKey.Fetch: 4,
     ApiKey.ListOffsets: 1,
     ApiKey.OffsetFetch: 1,
     ApiKey.OffsetCommit: 2,
+    # Version 0 was early access.
+    ApiKey.ShareGroupHeartbeat: 1,
+    ApiKey.ShareFetch: 1,
+    ApiKey.ShareAcknowledge: 1,
 }
 
 _INT32 = struct.Struct(">i")

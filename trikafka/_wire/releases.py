@@ -13,6 +13,7 @@ _ADD_RAFT_VOTER, _REMOVE_RAFT_VOTER, _UNREGISTER_CONTROLLER = 80, 81, 94
 _CREATE_TOKEN, _RENEW_TOKEN, _EXPIRE_TOKEN, _DESCRIBE_TOKEN = 38, 39, 40, 41
 _SHARE_GROUP_DESCRIBE, _STREAMS_GROUP_DESCRIBE = 77, 89
 _DESCRIBE_SHARE_OFFSETS, _ALTER_SHARE_OFFSETS, _DELETE_SHARE_OFFSETS = 90, 91, 92
+_SHARE_GROUP_HEARTBEAT, _SHARE_FETCH, _SHARE_ACKNOWLEDGE = 76, 78, 79
 
 #: (API, version) -> the first release whose brokers support it without enabling unfinished
 #: features.
@@ -42,6 +43,9 @@ _FIRST = {
     (_DELETE_SHARE_OFFSETS, 0): "4.2",
     (int(ApiKey.AlterPartitionReassignments), 1): "4.1",
     (int(ApiKey.DescribeCluster), 2): "4.0",
+    (_SHARE_GROUP_HEARTBEAT, 1): "4.2",
+    (_SHARE_FETCH, 1): "4.2",
+    (_SHARE_ACKNOWLEDGE, 1): "4.2",
     (int(ApiKey.ListTransactions), 1): "3.8",
     (int(ApiKey.ListTransactions), 2): "4.1",
     (int(ApiKey.OffsetCommit), 10): "4.1",

@@ -5,7 +5,13 @@ Nothing here does I/O. ``clients.py`` declares each setting once. ``make docs`` 
 """
 
 from .budget import MemoryBudget
-from .clients import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from .clients import (
+    AdminConfig,
+    ClientConfig,
+    ConsumerConfig,
+    ProducerConfig,
+    ShareConsumerConfig,
+)
 from .properties import from_properties
 from .resets import OffsetReset, parse_reset
 from .setting import Setting, settings_of
@@ -19,6 +25,7 @@ __all__ = [
     "OffsetReset",
     "ProducerConfig",
     "Setting",
+    "ShareConsumerConfig",
     "check_topic_name",
     "check_topics_given",
     "from_properties",

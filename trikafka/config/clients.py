@@ -694,11 +694,123 @@ class ProducerConfig(ClientConfig):
             raise ConfigurationError(f"commit_prepared: {error}") from error
 
 
+#: The settings of a consumer that the group has instead of a share consumer, and the group's name
+#: for each (``""``: there is none).
+_SET_BY_THE_GROUP = {
+    "auto_offset_reset": "share.auto.offset.reset",
+    "isolation_level": "share.isolation.level",
+    "session_timeout_ms": "share.session.timeout.ms",
+    "heartbeat_interval_ms": "share.heartbeat.interval.ms",
+    "enable_auto_commit": "",
+    "enable_auto_offset_store": "",
+    "auto_commit_interval_ms": "",
+    "group_instance_id": "",
+    "group_protocol": "",
+    "group_remote_assignor": "",
+    "group_membership_operation": "",
+    "partition_assignment_strategy": "",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareConsumerConfig(ClientConfig):
+    """Settings of :func:`trikafka.open_share_consumer`."""
+
+    given_to = "open_share_consumer()"
+
+    group_id: str = setting("", "the share group", most=LONGEST_TEXT)
+    acquire: Literal["batches", "records"] = setting(
+        "batches",
+        "how much a fetch acquires: 'batches' (whole batches of the log, which may exceed "
+        "max_in_flight) or 'records' (never more than max_in_flight, from one broker at a time; "
+        "KIP-1206, Kafka 4.2)",
+        java=None,
+    )
+    max_in_flight: int = setting(
+        500,
+        "the records that this member may hold, delivered or waiting; nothing is fetched while it "
+        "holds as many",
+        least=1,
+        most=INT32,
+        java=None,
+    )
+    max_processing_ms: float = setting(
+        300_000,
+        "the lock of a record is renewed for this time from its delivery, or while its block is "
+        "open; then the block is cancelled, and the record is released",
+        least=1,
+        java=None,
+    )
+    ack_linger_ms: float = setting(
+        5,
+        "how long an acknowledgement waits for the next fetch before it is sent alone",
+        least=0,
+        java=None,
+    )
+    max_poll_interval_ms: float = setting(
+        300_000,
+        "a member leaves the group after this time without a receive and without an open block",
+        least=1,
+        most=INT32,
+    )
+    fetch_min_bytes: int = setting(1, "the bytes that a fetch waits for", least=0, most=INT32)
+    fetch_max_bytes: int = setting(
+        52_428_800, "the most bytes that one fetch requests", least=1, most=INT32
+    )
+    fetch_max_wait_ms: float = setting(
+        500,
+        "the longest time that a fetch waits for fetch_min_bytes; acknowledgements to the same "
+        "broker wait as long",
+        least=0,
+        most=INT32,
+    )
+    key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
+        None,
+        "a plain function from a key's bytes to the record's key, or a Deserializer; None: bytes",
+    )
+    value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
+        None,
+        "a plain function from a value's bytes to the record's value, or a Deserializer; None: "
+        "bytes",
+    )
+    check_crcs: bool = setting(True, "check the checksum of every record batch")
+    allow_auto_create_topics: bool = setting(
+        False,
+        "whether a request for a topic may create the topic, if the broker does that",
+    )
+    client_rack: str = setting("", "the rack of this consumer, which the group's assignor may use")
+
+    @classmethod
+    def build(
+        cls, settings: Mapping[str, Any], given_to: str | None = None, beside: Sequence[str] = ()
+    ) -> Self:
+        for name in settings:
+            if name not in _SET_BY_THE_GROUP:
+                continue
+            instead = _SET_BY_THE_GROUP[name]
+            what = (
+                f"it is a configuration of the group: set {instead} with admin.alter_configs on "
+                "the resource type GROUP"
+                if instead
+                else "share groups have nothing like it"
+            )
+            raise ConfigurationError(f"{name} cannot be given to a share consumer: {what}")
+        return super().build(settings, given_to, beside)
+
+    def check(self) -> None:
+        if not self.group_id:
+            raise ConfigurationError("group_id: a share consumer is a member of a group; name one")
+        for name in ("key_deserializer", "value_deserializer"):
+            given = getattr(self, name)
+            if inspect.iscoroutinefunction(getattr(given, "deserialize", given)):
+                raise ConfigurationError(f"{name} must be a plain function (def), not an async one")
+
+
 def _whose(name: str, client: type[ClientConfig]) -> str:
     """Return a hint about a setting of other clients; empty if no client has it."""
     others = [
         cls.given_to
-        for cls in (AdminConfig, ConsumerConfig, ProducerConfig)
+        for cls in (AdminConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig)
         if name in settings_of(cls)
     ]
     if not others:

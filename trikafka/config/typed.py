@@ -495,3 +495,68 @@ class ConsumerSettings(BytesConsumerSettings, total=False):
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
     """A function from a value's bytes to the record's value, plain or async, or a Deserializer;
     None: bytes. Default: None."""
+
+
+class BytesShareConsumerSettings(ClientSettings, total=False):
+    """The keywords of :class:`ShareConsumerConfig`, for annotations: ``**settings: Unpack[BytesShareConsumerSettings]``.
+
+    Without key_deserializer and value_deserializer: records have bytes.
+    """
+
+    group_id: str
+    """The share group. At most 32767 bytes. Default: ""."""
+
+    acquire: Literal["batches", "records"]
+    """How much a fetch acquires: 'batches' (whole batches of the log, which may exceed
+    max_in_flight) or 'records' (never more than max_in_flight, from one broker at a time; KIP-1206,
+    Kafka 4.2). Default: "batches"."""
+
+    max_in_flight: int
+    """The records that this member may hold, delivered or waiting; nothing is fetched while it
+    holds as many. At least 1, at most 2**31 - 1. Default: 500."""
+
+    max_processing_ms: float
+    """The lock of a record is renewed for this time from its delivery, or while its block is open;
+    then the block is cancelled, and the record is released. In milliseconds, at least 1. Default:
+    300_000."""
+
+    ack_linger_ms: float
+    """How long an acknowledgement waits for the next fetch before it is sent alone. In
+    milliseconds, at least 0. Default: 5."""
+
+    max_poll_interval_ms: float
+    """A member leaves the group after this time without a receive and without an open block. In
+    milliseconds, at least 1, at most 2**31 - 1. Default: 300_000."""
+
+    fetch_min_bytes: int
+    """The bytes that a fetch waits for. In bytes, at least 0, at most 2**31 - 1. Default: 1."""
+
+    fetch_max_bytes: int
+    """The most bytes that one fetch requests. In bytes, at least 1, at most 2**31 - 1. Default:
+    52_428_800."""
+
+    fetch_max_wait_ms: float
+    """The longest time that a fetch waits for fetch_min_bytes; acknowledgements to the same broker
+    wait as long. In milliseconds, at least 0, at most 2**31 - 1. Default: 500."""
+
+    check_crcs: bool
+    """Check the checksum of every record batch. Default: True."""
+
+    allow_auto_create_topics: bool
+    """Whether a request for a topic may create the topic, if the broker does that. Default:
+    False."""
+
+    client_rack: str
+    """The rack of this consumer, which the group's assignor may use. Default: ""."""
+
+
+class ShareConsumerSettings(BytesShareConsumerSettings, total=False):
+    """The keywords of :class:`ShareConsumerConfig`, for annotations: ``**settings: Unpack[ShareConsumerSettings]``."""
+
+    key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
+    """A plain function from a key's bytes to the record's key, or a Deserializer; None: bytes.
+    Default: None."""
+
+    value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
+    """A plain function from a value's bytes to the record's value, or a Deserializer; None: bytes.
+    Default: None."""

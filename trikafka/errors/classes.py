@@ -504,6 +504,66 @@ class PartitionNotOwnedError(CommitFailedError):
         )
 
 
+class LockLostError(TrikafkaError):
+    """A share consumer's lock on a record ended before the record was acknowledged (KIP-932).
+
+    The group delivers the record again, perhaps to another member.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        offset: The record's offset.
+        reason: Why the lock ended.
+    """
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+        super().__init__(
+            f"the lock on {topic}-{partition} at offset {offset} is lost: {reason}; the group "
+            "delivers the record again"
+        )
+
+
+class AcknowledgementError(TrikafkaError):
+    """A broker did not take the acknowledgements of some records (KIP-932).
+
+    The group delivers the records again when their locks end. The acknowledgements of a partition
+    that travel in one request fail together. ``cause`` is chained.
+
+    Attributes:
+        topic: The topic.
+        partition: The partition.
+        first_offset: The first of the records.
+        last_offset: The last of the records.
+        cause: The broker's error, or the reason why none answered.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        first_offset: int,
+        last_offset: int,
+        cause: TrikafkaError,
+    ) -> None:
+        self.topic = topic
+        self.partition = partition
+        self.first_offset = first_offset
+        self.last_offset = last_offset
+        self.cause = cause
+        self.__cause__ = cause
+        self.code = cause.code
+        where = (
+            f"offset {first_offset}"
+            if first_offset == last_offset
+            else f"offsets {first_offset} to {last_offset}"
+        )
+        super().__init__(f"acknowledging {topic}-{partition}, {where}, failed: {cause}")
+
+
 class RecordTooLargeError(TrikafkaError):
     """A record is larger than ``max_request_size`` or than the broker accepts."""
 
@@ -731,6 +791,10 @@ class UnknownProducerIdError(BrokerResponseError):
 
 class MessageTooLargeError(BrokerResponseError, RecordTooLargeError):
     """The broker refused a batch as larger than ``max.message.bytes``."""
+
+
+class ShareSessionError(BrokerResponseError):
+    """The broker has dropped the share session, or has no room for one; a new one begins."""
 
 
 class FetchSessionError(BrokerResponseError):

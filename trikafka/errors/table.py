@@ -29,6 +29,7 @@ from .classes import (
     OutOfOrderSequenceError,
     ProducerFencedError,
     RebalanceInProgressError,
+    ShareSessionError,
     TopicAlreadyExistsError,
     UnknownProducerIdError,
     UnknownTopicOrPartitionError,
@@ -252,8 +253,12 @@ _TABLE: dict[int, _Row] = {
     _E.INVALID_REGISTRATION: _Row("the registration is not valid"),
     _E.TRANSACTION_ABORTABLE: _Row("the transaction has to be aborted"),
     _E.INVALID_RECORD_STATE: _Row("the record is in a state that does not allow this"),
-    _E.SHARE_SESSION_NOT_FOUND: _Row("the broker has dropped the share session", _B, _R),
-    _E.INVALID_SHARE_SESSION_EPOCH: _Row("the share session's epoch is not the next one", _B, _R),
+    _E.SHARE_SESSION_NOT_FOUND: _Row(
+        "the broker has dropped the share session", ShareSessionError, _R
+    ),
+    _E.INVALID_SHARE_SESSION_EPOCH: _Row(
+        "the share session's epoch is not the next one", ShareSessionError, _R
+    ),
     _E.FENCED_STATE_EPOCH: _Row("the share coordinator has a newer state epoch"),
     _E.INVALID_VOTER_KEY: _Row("the voter key does not match the receiving replica's"),
     _E.DUPLICATE_VOTER: _Row("the voter is in the set already"),
@@ -266,7 +271,7 @@ _TABLE: dict[int, _Row] = {
     _E.STREAMS_INVALID_TOPOLOGY_EPOCH: _Row("the streams topology epoch is not valid"),
     _E.STREAMS_TOPOLOGY_FENCED: _Row("the streams topology epoch is outdated"),
     _E.SHARE_SESSION_LIMIT_REACHED: _Row(
-        "the broker has no room for another share session", _B, _R
+        "the broker has no room for another share session", ShareSessionError, _R
     ),
     _E.GROUP_DELETION_FAILED: _Row("the group could not be deleted"),
     _E.STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED: _Row(

@@ -24,6 +24,7 @@ from .context import (
     OfferedAssignor,
     Partitioner,
     ProducerContext,
+    ShareConsumerContext,
 )
 from .export import (
     ExportFormat,
@@ -58,6 +59,8 @@ from .managers import (
     RecordAccumulator,
     RecordAck,
     RowsBatch,
+    ShareFetchManager,
+    ShareMembershipManager,
     TableRows,
     TakenRows,
     TransactionManager,
@@ -145,6 +148,9 @@ __all__ = [
     "TableRows",
     "TakenRows",
     "TopicInfo",
+    "ShareConsumerContext",
+    "ShareFetchManager",
+    "ShareMembershipManager",
     "TransactionManager",
     "VisitedSink",
     "WrittenFile",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
-from ..config import ClientConfig, ConsumerConfig, ProducerConfig
+from ..config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from ..types import BatchEvent, MembershipEventKind, TopicPartition
 from .managers import (
     CommitManager,
@@ -21,10 +21,12 @@ from .managers import (
     OffsetsManager,
     PositionsManager,
     ProduceManager,
+    ShareFetchManager,
+    ShareMembershipManager,
     TransactionManager,
 )
 from .network import BrokerAccess
-from .state import ConsumerState, ReconcilerView
+from .state import ConsumerState, ReconcilerView, ShareState
 from .transaction import ProducerTransactionState, TransactionSignals
 
 #: ``(topic, key, partition numbers) -> number``: chooses the partition of a record that names none.
@@ -95,7 +97,7 @@ class ClientContext(Protocol):
 
     @property
     def config(self) -> ClientConfig:
-        """The client's settings: a ``ConsumerConfig``, ``ProducerConfig`` or ``AdminConfig``."""
+        """The client's settings, such as a ``ConsumerConfig``."""
 
     @property
     def brokers(self) -> BrokerAccess:
@@ -121,6 +123,10 @@ class ClientContext(Protocol):
     def manager(self, kind: Literal["produce"]) -> ProduceManager: ...
     @overload
     def manager(self, kind: Literal["transactions"]) -> TransactionManager: ...
+    @overload
+    def manager(self, kind: Literal["share_membership"]) -> ShareMembershipManager: ...
+    @overload
+    def manager(self, kind: Literal["share_fetch"]) -> ShareFetchManager: ...
 
     def builtin(self, kind: ManagerKind) -> Any:
         """Return trikafka's own manager for ``kind``.
@@ -228,3 +234,24 @@ class ProducerContext(ClientContext, Protocol):
     @property
     def transaction_signals(self) -> TransactionSignals:
         """The conditions that the transaction state notifies."""
+
+
+@runtime_checkable
+class ShareConsumerContext(ClientContext, Protocol):
+    """A share consumer's context."""
+
+    @property
+    def config(self) -> ShareConsumerConfig:
+        """The share consumer's settings."""
+
+    @property
+    def core(self) -> ShareState:
+        """The state that the share consumer's managers share."""
+
+    @property
+    def membership_events(self) -> MembershipNews | None:
+        """The notifier of :class:`MembershipObserver`."""
+
+    @property
+    def decompression(self) -> Mapping[int, Any]:
+        """The codecs of record batches by their ids, with those that plugins replace."""

@@ -45,6 +45,8 @@ ManagerKind = Literal[
     "membership",
     "produce",
     "transactions",
+    "share_membership",
+    "share_fetch",
 ]
 #: The offset found for each partition; ``None`` where every record is older than the wanted time.
 Found = dict[TopicPartition, OffsetAndTimestamp | None]
@@ -703,4 +705,56 @@ class TransactionManager(Protocol):
         """Abort an open transaction, and wait for one that is ending.
 
         Called because the producer closes.
+        """
+
+
+@runtime_checkable
+class ShareMembershipManager(Protocol):
+    """The manager of a share consumer's membership of its group (KIP-932)."""
+
+    @property
+    def member_id(self) -> str:
+        """The member's id, the same for the member's life. Requests for records carry it, too."""
+
+    @property
+    def fatal(self) -> TrikafkaError | None:
+        """The error that ended the membership; each receive raises it. ``None`` while there is none."""
+
+    async def run(self) -> None:
+        """Join, and report each assignment to the client's state, until cancelled."""
+
+    async def leave(self) -> None:
+        """Leave the group; :meth:`run` has ended before."""
+
+
+@runtime_checkable
+class ShareFetchManager(Protocol):
+    """The manager that acquires records of a share group, acknowledges them and renews locks.
+
+    It puts acquired records into the client's buffer (:attr:`ShareConsumerContext.core`).
+    """
+
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        """The last error of a broker; ``None`` since a fetch succeeded."""
+
+    async def run(self) -> None:
+        """Acquire records while there is room, until cancelled."""
+
+    async def settled(self, acquired: Any, start: int, stop: int) -> None:
+        """Wait until acknowledgements have an outcome.
+
+        Args:
+            acquired: The acquired records.
+            start: The index of the first record.
+            stop: The index after the last one.
+        """
+
+    async def flush(self) -> None:
+        """Send the acknowledgements that wait; return when each has an outcome."""
+
+    async def close(self) -> None:
+        """Release what is held, send the last acknowledgements, and end the sessions.
+
+        :meth:`run` may still be running.
         """

@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Protocol
+from uuid import UUID
 
 from ..config.resets import OffsetReset
 from ..types import OffsetSpec, TopicPartition
@@ -300,3 +301,38 @@ class ConsumerState(Protocol):
             aborted: The aborted transactions as (producer id, first offset), for
                 ``read_committed``.
         """
+
+
+class ShareAssignmentView(Protocol):
+    """The topics that a share consumer subscribes to, and the partitions that it is assigned."""
+
+    @property
+    def topics(self) -> frozenset[str]:
+        """The names of the subscribed topics."""
+
+    @property
+    def partitions(self) -> frozenset[tuple[UUID, int]]:
+        """The assigned partitions: the topic's id and the partition's number."""
+
+    def assign(self, partitions: Iterable[tuple[UUID, int]]) -> bool:
+        """Take over an assignment; return whether it differs from the last one.
+
+        Args:
+            partitions: The topics' ids and the partitions' numbers.
+        """
+
+
+class ShareState(Protocol):
+    """A share consumer's state (``ShareConsumerContext.core``)."""
+
+    @property
+    def assignment(self) -> ShareAssignmentView:
+        """The subscription and the assignment."""
+
+    @property
+    def wake(self) -> SignalView:
+        """Notified when there may be something to acquire or to acknowledge."""
+
+    @property
+    def deliver(self) -> SignalView:
+        """Notified when a receive has to look at the state."""

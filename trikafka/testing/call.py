@@ -18,7 +18,10 @@ class HangUp(Exception):
 
 @dataclass(slots=True, eq=False)
 class ScriptedCall:
-    """A request, the node that received it, and the scripted error for its response."""
+    """A request, the node that received it, and the scripted error for its response.
+
+    ``connection`` is the number of the connection.
+    """
 
     state: State
     groups: Groups
@@ -27,6 +30,7 @@ class ScriptedCall:
     version: int
     client_id: str
     fail: Fail | None = None
+    connection: int = 0
 
     def error(self, topic: str | None = None, partition: int | None = None) -> int:
         """Return the scripted error code for this item of the response, or 0."""

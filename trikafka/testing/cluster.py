@@ -43,6 +43,7 @@ from .script import (
     Silence,
     Verdict,
 )
+from .share import ShareGroups
 from .state import NodeState, Partition, State
 from .transactions import TransactionCoordinatorState
 
@@ -697,6 +698,15 @@ class ScriptedCluster:
         A test may change its ``completion`` and other settings, and inspect ``by_id``.
         """
         return self._state.transactions
+
+    @property
+    def shares(self) -> ShareGroups:
+        """The share groups.
+
+        A test may change ``times`` (the lock, the limit of deliveries, the start of a new group
+        and so on), and inspect ``by_id`` and ``sessions``.
+        """
+        return self._state.shares
 
     def group(self, group: str) -> Group | None:
         """Return a group as its coordinator knows it; ``None`` if there is none."""

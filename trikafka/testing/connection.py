@@ -24,6 +24,7 @@ from . import (
     quorum,
     records,
     security,
+    share_calls,
     share_offsets,
     telemetry,
     topics,
@@ -93,6 +94,9 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.DeleteGroups: groups.delete_groups,
     ApiKey.ConsumerGroupHeartbeat: modern_groups.consumer_group_heartbeat,
     ApiKey.ConsumerGroupDescribe: modern_groups.consumer_group_describe,
+    ApiKey.ShareGroupHeartbeat: share_calls.share_group_heartbeat,
+    ApiKey.ShareFetch: share_calls.share_fetch,
+    ApiKey.ShareAcknowledge: share_calls.share_acknowledge,
     ApiKey.GetTelemetrySubscriptions: telemetry.get_telemetry_subscriptions,
     ApiKey.PushTelemetry: telemetry.push_telemetry,
     ApiKey.DescribeAcls: security.describe_acls,
@@ -163,6 +167,7 @@ class ScriptedConnection:
                     nursery.cancel_scope.cancel()
         finally:
             # No await here: a cancellation must not replace the exception of a test's handler.
+            share_calls.disconnected(self._state, self.node.node_id, self.number)
             for half in (self._stream.send_stream, self._stream.receive_stream):
                 half.close()
 
@@ -264,6 +269,7 @@ class ScriptedConnection:
         call = ScriptedCall(
             self._state, self._groups, self.node, seen.request, head.version, seen.client_id or ""
         )
+        call.connection = self.number
 
         async def default() -> Message | None:
             return await ANSWERS[head.api_key](call)

@@ -115,6 +115,9 @@ KAFKA_4: Mapping[int, Versions] = {
     ApiKey.AddRaftVoter: (0, 1),
     ApiKey.RemoveRaftVoter: (0, 0),
     UNREGISTER_CONTROLLER: (0, 0),
+    ApiKey.ShareGroupHeartbeat: (1, 1),
+    ApiKey.ShareFetch: (1, 2),
+    ApiKey.ShareAcknowledge: (1, 2),
 }
 
 

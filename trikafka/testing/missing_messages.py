@@ -28,6 +28,9 @@ _APIS = (
     "TxnOffsetCommit",  # version 6, KIP-1319
     "ShareGroupDescribe",  # KIP-932
     "StreamsGroupDescribe",  # KIP-1071
+    "ShareGroupHeartbeat",  # KIP-932
+    "ShareFetch",  # KIP-932
+    "ShareAcknowledge",  # KIP-932
 )
 
 

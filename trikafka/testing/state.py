@@ -18,6 +18,7 @@ from ._signal import WakeSignal
 from .batches import BadBatch, BatchInfo, commits, decode_batch, inspect, place, stamp
 from .messages import KAFKA_4, Versions
 from .sessions import FetchSessions
+from .share import ShareGroups
 from .stored import Quorum, Security, directory_of
 from .transactions import TransactionCoordinatorState
 
@@ -354,6 +355,7 @@ class State:
         self.quorum = Quorum({number: directory_of(number) for number in range(nodes)})
         #: The start offsets of each share group, by topic and partition.
         self.share_offsets: dict[str, dict[tuple[str, int], int]] = {}
+        self.shares = ShareGroups(self.changed)
         self._topics_made = 0
 
     def new_producer_id(self) -> int:

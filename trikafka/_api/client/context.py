@@ -11,7 +11,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast, overload
 from ... import interfaces
 from ..._net.brokers import Brokers
 from ..._net.security import Security
-from ...config import ClientConfig, ConsumerConfig, ProducerConfig
+from ...config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from ...config.security import SASL_BUILTIN
 from ...errors import ConfigurationError, IllegalStateError, PluginError
 from ...hooks import BUILTIN, SharedContext, answers, first_answer, load_plugins, members_of
@@ -34,6 +34,8 @@ _SHAPES: dict[ManagerKind, type] = {
     "membership": interfaces.MembershipManager,
     "produce": interfaces.ProduceManager,
     "transactions": interfaces.TransactionManager,
+    "share_membership": interfaces.ShareMembershipManager,
+    "share_fetch": interfaces.ShareFetchManager,
 }
 
 
@@ -119,6 +121,7 @@ class _PluginContext:
 _CONTRACTS: dict[type[ClientConfig], type] = {
     ConsumerConfig: interfaces.ConsumerContext,
     ProducerConfig: interfaces.ProducerContext,
+    ShareConsumerConfig: interfaces.ShareConsumerContext,
 }
 
 
@@ -242,6 +245,10 @@ class Context(SharedContext, Generic[Config]):
     def manager(self, kind: Literal["produce"]) -> interfaces.ProduceManager: ...
     @overload
     def manager(self, kind: Literal["transactions"]) -> interfaces.TransactionManager: ...
+    @overload
+    def manager(self, kind: Literal["share_membership"]) -> interfaces.ShareMembershipManager: ...
+    @overload
+    def manager(self, kind: Literal["share_fetch"]) -> interfaces.ShareFetchManager: ...
 
     def manager(self, kind: ManagerKind) -> object:
         """Return the manager in a slot.

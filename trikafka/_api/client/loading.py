@@ -37,6 +37,12 @@ CONSUMER = (
     "trikafka.tasks.run_tasks",
     "trikafka.tasks.processing",
 )
+SHARE = (
+    "trikafka._api.share.consumer",
+    "trikafka._api.share.builtin",
+    "trikafka._api.share.parts",
+    *PRODUCER,
+)
 ADMIN = ("trikafka._api.admin.admin",)
 
 #: Two threads that import modules which import each other could meet half-made ones.

@@ -50,11 +50,14 @@ _CALLS: dict[tuple[str, str], str] = {
     ("transactions", "prepare"): "",
     ("transactions", "commit"): "",
     ("transactions", "abort"): "",
+    ("share_fetch", "flush"): "",
+    ("share_fetch", "settled"): "acknowledged",
 }
 #: What is unknown after one of the last calls of a client's life was cut off.
 _LAST = {
     "leave": "the group may not have been notified",
     "finish": "a transaction may be open until it times out",
+    "close": "acknowledgements may be missing, and the records are delivered again",
 }
 #: What tasks inside a plugin may raise at the client's end.
 _ENDS = (trio.ClosedResourceError, trio.WouldBlock)

@@ -33,9 +33,9 @@ from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
 from ...errors import CorruptRecordError, PluginError
 from ...types import AnyRecord, Key, OffsetAndMetadata, Record, TopicPartition, Value
+from ..client.turns import TURN, TURN_BYTES, record_iterator
 from .batches import ArrowBatches
 from .reader import PartitionReader
-from .turns import TURN, TURN_BYTES, record_iterator
 
 if TYPE_CHECKING:
     from .core import ConsumerCore

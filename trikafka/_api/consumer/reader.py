@@ -35,7 +35,7 @@ from ..._wire.compression import Codecs
 from ..._wire.records import IMPLEMENTATION, decode_some, first_batch
 from ...config import ConsumerConfig
 from ...errors import CorruptRecordError
-from .deserializing import AwaitedBatch, DeserializedBatch, Deserializers
+from ..client.deserializing import AwaitedBatch, DeserializedBatch, Deserializers
 
 #: The bytes that are decoded in about 5 ms, and so in the event loop.
 _QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000

@@ -22,8 +22,8 @@ from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig
 from ...errors import CorruptRecordError, PluginError
 from ...types import AnyRecord, TopicPartition
+from ..client.turns import TURN, TURN_BYTES, record_iterator
 from .reader import PartitionReader, Readers
-from .turns import TURN, TURN_BYTES, record_iterator
 
 _BUSY = (
     "this consumer is receiving already, in another task or in the receive that runs "

@@ -32,7 +32,7 @@ import trio
 
 from ..._net.callers import Host, host_of_this_run
 from ..._wire.columns import RecordBatch
-from ...config import ConsumerConfig
+from ...config import ConsumerConfig, ShareConsumerConfig
 from ...errors import DeserializationError
 from ...errors.copies import again
 from ...types import AsyncDeserializer, Deserializer, Record
@@ -62,7 +62,7 @@ class Deserializers:
         self._value_is_async = _is_async(self._value)
 
     @classmethod
-    def of(cls, config: ConsumerConfig) -> Deserializers | None:
+    def of(cls, config: ConsumerConfig | ShareConsumerConfig) -> Deserializers | None:
         """Return the functions of a consumer; ``None`` if it has none."""
         if config.key_deserializer is None and config.value_deserializer is None:
             return None

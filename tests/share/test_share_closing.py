@@ -1,0 +1,141 @@
+"""The end of a share consumer: in order, within its time, and within a second when cancelled."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from sharing import GROUP, cluster_of, queue_of, states, until
+from trio.testing import MockClock as Clock
+
+from trikafka.errors import LockLostError
+from trikafka.testing import ScriptedCluster
+
+
+def ending(cluster: ScriptedCluster) -> list[tuple[str, int]]:
+    """Return the last requests: the API and its epoch."""
+    return [
+        (
+            seen.api_name,
+            getattr(seen.request, "share_session_epoch", None)
+            or getattr(seen.request, "member_epoch", 0),
+        )
+        for seen in cluster.log
+        if seen.api_name.startswith("Share")
+    ][-2:]
+
+
+async def test_a_close_acknowledges_then_leaves(autojump_clock: Clock) -> None:
+    async with cluster_of(records=4) as cluster:
+        async with queue_of(cluster) as queue:
+            one, two = await queue.receive(), await queue.receive()
+            one.accept()
+            two.reject()
+        assert ending(cluster) == [("ShareAcknowledge", -1), ("ShareGroupHeartbeat", -1)]
+        # What was not acknowledged is given back.
+        assert states(cluster) == ["acknowledged", "archived", "available", "available"]
+        assert not cluster.shares.sessions
+        assert not cluster.shares.by_id[GROUP].members
+        with pytest.raises(trio.ClosedResourceError):
+            await queue.receive()
+        assert not queue.health().ok
+
+
+async def test_a_close_needs_no_more_than_a_long_poll(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster) as queue:
+            async with await queue.receive():
+                pass
+            await trio.sleep(1.2)
+            began = trio.current_time()
+        assert trio.current_time() - began <= 0.5
+        assert states(cluster) == ["acknowledged"]
+
+
+async def test_a_cancelled_close_takes_a_second(autojump_clock: Clock) -> None:
+    async with cluster_of(records=2) as cluster:
+        with trio.CancelScope() as scope:
+            async with queue_of(cluster) as queue:
+                (await queue.receive()).accept()
+                await queue.receive()
+                await trio.sleep(1.2)
+                began = trio.current_time()
+                scope.cancel()
+                await trio.sleep_forever()
+        assert scope.cancelled_caught
+        assert trio.current_time() - began <= 1
+        assert states(cluster) == ["acknowledged", "available"]
+        assert not cluster.shares.by_id[GROUP].members
+
+
+@pytest.mark.parametrize(("cancelled", "limit"), [(True, 1.1), (False, 10.1)])
+async def test_a_frozen_broker_does_not_hold_a_close(
+    autojump_clock: Clock, cancelled: bool, limit: float
+) -> None:
+    async with cluster_of(records=2) as cluster:
+        with trio.CancelScope() as scope:
+            async with queue_of(cluster, close_timeout_ms=10_000) as queue:
+                (await queue.receive()).accept()
+                await trio.sleep(1.2)
+                cluster.freeze(0)
+                began = trio.current_time()
+                if cancelled:
+                    scope.cancel()
+                    await trio.sleep_forever()
+        assert trio.current_time() - began <= limit
+        cluster.thaw(0)
+
+
+async def test_a_close_before_the_join_is_quick(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster:
+        cluster.silence("ShareGroupHeartbeat")
+        async with queue_of(cluster, close_timeout_ms=2_000):
+            await trio.sleep(0.1)
+            began = trio.current_time()
+        assert trio.current_time() - began <= 2.1
+
+
+async def test_an_open_block_ends_with_its_consumer(autojump_clock: Clock) -> None:
+    """A task outside of the consumer's block works on one of its records."""
+    raised = []
+
+    async with cluster_of(records=1) as cluster, trio.open_nursery() as nursery:
+
+        async def work(delivery: object) -> None:
+            try:
+                async with delivery:  # type: ignore[attr-defined]
+                    await trio.sleep_forever()
+            except LockLostError as error:
+                raised.append(str(error))
+
+        async with queue_of(cluster) as queue:
+            nursery.start_soon(work, await queue.receive())
+            await trio.sleep(1)
+        await until(lambda: bool(raised))
+        assert "the consumer is being closed" in raised[0]
+        assert states(cluster) == ["available"]
+
+
+async def test_late_records_of_a_close_are_given_back(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster:
+        cluster.delay("ShareFetch", 0.3, after=True)
+        async with queue_of(cluster) as queue:
+            await until(lambda: bool(queue.assignment))
+            await trio.sleep(0.9)
+            cluster.append("t", 0, [b"late"])
+        assert states(cluster) == ["available"]
+        assert not cluster.shares.sessions
+
+
+async def test_a_receive_ends_with_the_consumer(autojump_clock: Clock) -> None:
+    ended = []
+    async with cluster_of() as cluster, trio.open_nursery() as nursery:
+        async with queue_of(cluster) as queue:
+
+            async def receive() -> None:
+                with pytest.raises(trio.ClosedResourceError):
+                    await queue.receive()
+                ended.append(True)
+
+            nursery.start_soon(receive)
+            await trio.sleep(1)
+    assert ended

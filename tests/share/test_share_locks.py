@@ -1,0 +1,243 @@
+"""Locks in virtual time: renewed at half their time, and a block that loses its lock is cancelled."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from sharing import cluster_of, queue_of, shared, states, until
+from trio.testing import MockClock as Clock
+
+from trikafka.errors import LockLostError
+from trikafka.testing import ScriptedCluster
+
+
+def renewals(cluster: ScriptedCluster) -> list[float]:
+    """Return the times of the requests that renew locks."""
+    return [
+        seen.time
+        for seen in cluster.requests("ShareAcknowledge")
+        if getattr(seen.request, "is_renew_ack", False)
+    ]
+
+
+async def test_an_open_block_renews_at_half_time(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster:
+        cluster.shares.times.lock = 20
+        async with queue_of(cluster, max_in_flight=10) as queue:
+            # The other nine wait to be delivered, so no fetch is under way that would delay it.
+            delivery = await queue.receive()
+            assert (trio.current_time(), delivery.deadline) == (0, 20)
+            async with delivery:
+                await trio.sleep(65)
+                assert delivery.deadline == 80
+            await delivery.acknowledged()
+        assert renewals(cluster) == [10, 20, 30, 40, 50, 60]
+        assert (shared(cluster)[0].count, states(cluster)[0]) == (1, "acknowledged")
+
+
+async def test_records_that_wait_are_renewed(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3) as cluster, queue_of(cluster) as queue:
+        for _ in range(3):
+            async with await queue.receive():
+                await trio.sleep(40)
+        await queue.flush()
+        assert [shared(cluster)[offset].count for offset in range(3)] == [1, 1, 1]
+        assert states(cluster) == ["acknowledged"] * 3
+
+
+async def test_a_block_ends_at_max_processing(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, max_processing_ms=45_000) as queue:
+            delivery = await queue.receive()
+            began = trio.current_time()
+            with pytest.raises(LockLostError, match="max_processing_ms passed"):
+                async with delivery:
+                    await trio.sleep_forever()
+            assert trio.current_time() == pytest.approx(began + 45)
+            assert (await queue.receive()).delivery_count == 2
+
+
+async def test_a_delivery_without_a_block_is_given_back(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, max_processing_ms=45_000) as queue:
+            delivery = await queue.receive()
+            again = await queue.receive()
+            assert trio.current_time() == pytest.approx(45, abs=1)
+            assert again.delivery_count == 2
+            with pytest.raises(LockLostError, match="max_processing_ms"):
+                delivery.accept()
+            with pytest.raises(LockLostError):
+                async with delivery:
+                    pass
+            again.accept()
+
+
+async def test_a_refused_renewal_cancels_the_block(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        cluster.fail("ShareAcknowledge", 121, where=lambda request: request.is_renew_ack, topic="t")
+        delivery = await queue.receive()
+        with pytest.raises(
+            LockLostError, match="t-0 at offset 0 is lost: the broker did not renew"
+        ):
+            async with delivery:
+                await trio.sleep_forever()
+        assert trio.current_time() == pytest.approx(15, abs=1)
+        assert queue.statistics().lost == 1
+
+
+async def test_a_silent_broker_ends_the_lock_in_time(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        ends = delivery.deadline
+        cluster.freeze(0)
+        with pytest.raises(LockLostError, match="its time is over"):
+            async with delivery:
+                await trio.sleep_forever()
+        assert trio.current_time() == pytest.approx(ends)
+        cluster.thaw(0)
+
+
+async def test_a_disconnect_ends_the_block_at_once(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match="lost the connection"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(3)
+                began = trio.current_time()
+                cluster.disconnect(0)
+                await trio.sleep_forever()
+        assert trio.current_time() == pytest.approx(began, abs=0.01)
+        assert (await queue.receive()).delivery_count == 2
+
+
+async def test_an_idle_connections_end_is_seen(autojump_clock: Clock) -> None:
+    """No request is in flight: the consumer holds all that it may."""
+    async with cluster_of(records=10) as cluster, queue_of(cluster, max_in_flight=10) as queue:
+        delivery = await queue.receive()
+        await trio.sleep(1)
+        with pytest.raises(LockLostError, match="lost the connection"):  # noqa: PT012
+            async with delivery:
+                began = trio.current_time()
+                cluster.disconnect(0)
+                await trio.sleep_forever()
+        assert trio.current_time() == pytest.approx(began, abs=0.01)
+
+
+async def test_a_new_leader_ends_the_locks_of_the_old(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match="broker 1 leads t-0 now"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(1)
+                cluster.move_leader("t", 0, 1)
+                await trio.sleep_forever()
+        assert trio.current_time() < 3
+
+
+async def test_a_cancellation_of_the_user_stays_one(autojump_clock: Clock) -> None:
+    """Also in the very step in which the lock is lost."""
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with trio.CancelScope() as scope:
+            async with delivery:
+                await trio.sleep(1)
+                cluster.disconnect(0)
+                scope.cancel()
+                await trio.sleep_forever()
+        assert scope.cancelled_caught
+
+
+async def test_an_exception_beats_the_lost_lock(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with pytest.raises(KeyError):  # noqa: PT012
+            async with delivery:
+                cluster.disconnect(0)
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.1)
+                    raise KeyError
+
+
+async def test_work_done_after_the_loss_does_not_count(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError):  # noqa: PT012
+            async with delivery:
+                cluster.disconnect(0)
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(0.1)
+        with pytest.raises(LockLostError):
+            await delivery.acknowledged()
+        assert (await queue.receive()).delivery_count == 2
+
+
+async def test_brokers_without_renewals_end_the_block(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        cluster.offer("ShareFetch", (1, 1))
+        cluster.offer("ShareAcknowledge", (1, 1))
+        async with queue_of(cluster) as queue:
+            delivery = await queue.receive()
+            ends = delivery.deadline
+            with pytest.raises(LockLostError, match="its time is over"):
+                async with delivery:
+                    await trio.sleep_forever()
+            assert trio.current_time() == pytest.approx(ends)
+            assert (await queue.receive()).delivery_count == 2
+
+
+async def test_a_renewal_is_repeated_when_that_may_help(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        cluster.fail("ShareAcknowledge", 15, 2, where=lambda each: each.is_renew_ack, topic="t")
+        async with queue_of(cluster) as queue:
+            async with await queue.receive():
+                await trio.sleep(40)
+            await queue.flush()
+        assert states(cluster) == ["acknowledged"]
+        assert len(renewals(cluster)) >= 4
+
+
+async def test_only_what_is_held_is_renewed(autojump_clock: Clock) -> None:
+    async with cluster_of(records=4) as cluster, queue_of(cluster) as queue:
+        held = [await queue.receive() for _ in range(4)]
+        for each in held[:2]:
+            each.accept()
+        async with held[3]:
+            await trio.sleep(20)
+        held[2].release()
+        renewal = next(
+            seen for seen in cluster.requests("ShareAcknowledge") if seen.request.is_renew_ack
+        )
+        batches: Any = renewal.request.topics[0].partitions[0].acknowledgement_batches
+        assert [(each.first_offset, each.last_offset) for each in batches] == [(2, 3)]
+        assert batches[0].acknowledge_types == [4]
+
+
+async def test_health_is_well_while_locks_are_renewed(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        async with await queue.receive():
+            await trio.sleep(100)
+            assert queue.health().ok
+            assert queue.health().state == "stable"
+        await until(lambda: queue.statistics().accepted == 1)
+
+
+async def test_slow_work_burns_no_deliveries(autojump_clock: Clock) -> None:
+    """Records that wait for a slow program keep their count, however long they wait."""
+    async with cluster_of(records=10) as cluster:
+        async with queue_of(cluster, max_processing_ms=40_000) as queue:
+            for _ in range(10):
+                async with await queue.receive() as delivery:
+                    assert delivery.delivery_count == 1
+                    await trio.sleep(30)
+            await queue.flush()
+        assert states(cluster) == ["acknowledged"] * 10
+
+
+async def test_a_stale_member_gives_back_what_waits(autojump_clock: Clock) -> None:
+    async with cluster_of(records=5) as cluster:
+        async with queue_of(cluster, max_poll_interval_ms=20_000) as queue:
+            (await queue.receive()).accept()
+            await trio.sleep(25)
+            assert states(cluster) == ["acknowledged", *["available"] * 4]

@@ -1,0 +1,223 @@
+"""The state of share groups by properties: what goes into requests, and what becomes of records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from trikafka import TopicPartition
+from trikafka._state.share.acknowledgements import Run, fold, runs_of, unfold
+from trikafka._state.share.acquired import AcquiredRecords, Holdings, RecordState
+from trikafka._state.share.session import ShareRequest, ShareSession
+from trikafka._wire.share import AckType
+from trikafka.errors import ErrorCode, KafkaConnectionError, TrikafkaError, from_code
+
+TP = TopicPartition("t", 0)
+KEYS = [(UUID(int=1), number) for number in range(3)]
+LOCK = 30.0
+
+
+@given(st.dictionaries(st.integers(0, 80), st.sampled_from(list(AckType)), max_size=60))
+def test_folded_acks_say_the_same(kinds: dict[int, AckType]) -> None:
+    offsets = sorted(kinds)
+    types = bytes(kinds[offset] for offset in offsets)
+    runs = list(runs_of(offsets, types, 0, len(offsets))) if offsets else []
+    batches = fold(reversed(runs))
+    assert dict(unfold(batches)) == kinds
+    # As brokers want them: in order, apart, with one type or one an offset.
+    for before, after in pairwise(batches):
+        assert before.last < after.first
+    for first, last, given_types in batches:
+        assert len(given_types) in (1, last - first + 1)
+
+
+def test_long_runs_are_ranges_of_one_type() -> None:
+    runs = [
+        Run(0, 99, AckType.ACCEPT),
+        Run(100, 100, AckType.REJECT),
+        Run(101, 102, AckType.ACCEPT),
+    ]
+    assert fold(runs) == [(0, 99, b"\x01"), (100, 102, b"\x03\x01\x01")]
+
+
+class Sessions(RuleBasedStateMachine):
+    """A session beside a broker that only counts what it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.session = ShareSession()
+        self.holdings = Holdings()
+        self.now = 0.0
+        self.next_offset = 0
+        self.all: list[AcquiredRecords] = []
+        self.request: ShareRequest | None = None
+        self.epoch = 0  # of the broker's next request
+        self.told: dict[tuple[object, int], int] = {}  # final acknowledgements in this session
+
+    def acquire(self, count: int, key: tuple[UUID, int]) -> None:
+        offsets = range(self.next_offset, self.next_offset + count)
+        self.next_offset += count
+        acquired = AcquiredRecords(
+            TP,
+            key,
+            offsets,
+            1,
+            None,
+            holdings=self.holdings,
+            queue=lambda *entry: self.session.queue(*entry, self.now),
+            settled=lambda: None,
+        )
+        self.session.add(acquired, self.now, LOCK)
+        acquired.keep(self.now + 100)
+        acquired.deliver(0, count)
+        self.all.append(acquired)
+
+    @rule(wanted=st.sets(st.sampled_from(KEYS)))
+    def assign(self, wanted: set[tuple[UUID, int]]) -> None:
+        self.session.want(wanted)
+
+    @precondition(lambda self: self.request is None)
+    @rule(count=st.integers(0, 4))
+    def fetch(self, count: int) -> None:
+        if self.session.must_acknowledge(self.now):
+            return
+        self.send(self.session.fetch(self.now), fetches=True)
+
+    @precondition(lambda self: self.request is None)
+    @rule(closes=st.booleans())
+    def acknowledge(self, closes: bool) -> None:
+        request = self.session.acknowledge(self.now, closes=closes)
+        if request is not None:
+            self.send(request, fetches=False)
+
+    def send(self, request: ShareRequest, *, fetches: bool) -> None:
+        self.request = request
+        # One request at a time, its epoch the broker's next one, and no acknowledgement at epoch 0.
+        assert self.session.in_flight is request
+        assert request.epoch in (self.epoch, -1) or request.epoch == 0
+        if request.epoch == 0:
+            assert fetches
+            assert not any(request.named.values())
+            self.told.clear()
+        if fetches:
+            assert not request.renews
+            # A fetch names what is wanted and nothing else, so nothing joins by an acknowledgement.
+            assert request.named.keys() <= self.session.wanted.keys()
+        for key, batches in request.named.items():
+            for offset, kind in unfold(batches):
+                if kind is not AckType.RENEW:
+                    # Never twice.
+                    assert (key, offset) not in self.told
+                    self.told[key, offset] = kind
+
+    @precondition(lambda self: self.request is not None)
+    @rule(
+        codes=st.lists(st.sampled_from([0, 0, 6, 15, 121]), min_size=3, max_size=3),
+        count=st.integers(0, 4),
+    )
+    def respond(self, codes: Sequence[int], count: int) -> None:
+        request = self.request
+        assert request is not None
+        self.request = None
+        self.epoch = 0 if request.epoch < 0 else request.epoch + 1
+        outcomes = dict(zip(KEYS, codes, strict=True))
+        if request.epoch < 0:
+            self.outcomes(request, outcomes)
+            self.session.responded(request)
+            return
+        self.session.responded(request)
+        self.outcomes(request, outcomes)
+        if count and not request.renews:
+            self.acquire(count, KEYS[count % 3])
+
+    def outcomes(self, request: ShareRequest, codes: dict[tuple[UUID, int], int]) -> None:
+        for key in request.awaited:
+            code = codes[key]
+            error: TrikafkaError | None = from_code(ErrorCode(code)) if code else None
+            if code == 15:
+                for offset, kind in unfold(request.named[key]):
+                    if kind is not AckType.RENEW:
+                        del self.told[key, offset]
+            self.session.acknowledged(request, key, error, self.now, LOCK)
+
+    @rule()
+    def lose_the_session(self) -> None:
+        self.session.lost(KafkaConnectionError("gone"))
+        self.request = None
+        self.epoch = 0
+        assert self.holdings.held == 0
+        assert not list(self.session.waiting())
+
+    @precondition(lambda self: self.all)
+    @rule(which=st.integers(0), index=st.integers(0), kind=st.sampled_from([1, 2, 3]))
+    def decide(self, which: int, index: int, kind: int) -> None:
+        acquired = self.all[which % len(self.all)]
+        at = index % len(acquired)
+        acquired.decide(at, at + 1, bytes((kind,)))
+
+    @rule(seconds=st.sampled_from([1.0, 16.0, 31.0]))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.session.expire(self.now)
+        assert all(acquired.lock_ends > self.now for acquired in self.all if acquired.held)
+
+    @invariant()
+    def counts_agree(self) -> None:
+        states = [each.state(index) for each in self.all for index in range(len(each))]
+        held = sum(state <= RecordState.OPEN for state in states)
+        assert held == self.holdings.held == sum(each.held for each in self.all)
+        waiting = sum(stop - start for _, start, stop in self.session.waiting())
+        assert waiting == sum(state in (RecordState.DECIDED, RecordState.SENT) for state in states)
+        assert sum(each.unsettled for each in self.all) == held + waiting
+
+
+TestSessions = Sessions.TestCase
+
+
+def test_epochs_wrap_to_one() -> None:
+    session = ShareSession()
+    session.want(KEYS[:1])
+    request = session.fetch(0.0)
+    session.responded(request)
+    session._epoch = 2**31 - 1
+    request = session.fetch(0.0)
+    assert request.epoch == 2**31 - 1
+    session.responded(request)
+    assert session.fetch(0.0).epoch == 1
+
+
+@pytest.mark.parametrize("state", ["settled", "failed", "lost"])
+def test_final_states_stay(state: str) -> None:
+    queued: list[tuple[int, int]] = []
+    acquired = AcquiredRecords(
+        TP,
+        KEYS[0],
+        range(5, 8),
+        2,
+        None,
+        holdings=Holdings(),
+        queue=lambda _, start, stop: queued.append((start, stop)),
+        settled=lambda: None,
+    )
+    acquired.deliver(0, 3)
+    if state == "lost":
+        acquired.lose("the test")
+    else:
+        acquired.decide(0, 3, b"\x01")
+        assert queued == [(0, 3)]
+        acquired.sent(0, 3)
+        if state == "settled":
+            acquired.settle(0, 3)
+        else:
+            acquired.fail(0, 3, KafkaConnectionError("gone"))
+    acquired.decide(0, 3, b"\x02")
+    acquired.lose("again")
+    assert {acquired.state(index).name.lower() for index in range(3)} == {state}
+    assert (acquired.error(1) is None) == (state == "settled")
+    assert acquired.delivery_count(0) == 2

@@ -1,0 +1,194 @@
+"""``run_queue``: concurrency, retries, rejections, and the end in order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock as Clock
+
+from trikafka import Delivery, RetryPolicy, run_queue
+from trikafka.errors import ConfigurationError, GroupFullError
+from trikafka.testing import ScriptedCluster
+
+
+@asynccontextmanager
+async def jobs(count: int, partitions: int = 1) -> AsyncIterator[ScriptedCluster]:
+    async with ScriptedCluster(topics={"jobs": partitions}) as cluster:
+        cluster.shares.times.auto_offset_reset = "earliest"
+        for number in range(partitions):
+            cluster.append("jobs", number, [b"%d" % offset for offset in range(count)])
+        yield cluster
+
+
+async def worked(cluster: ScriptedCluster, handler: Any, **settings: Any) -> None:
+    await run_queue(
+        handler,
+        "jobs",
+        group_id="g",
+        bootstrap_servers=cluster.bootstrap_servers,
+        dial=cluster.dial,
+        **settings,
+    )
+
+
+def states(cluster: ScriptedCluster) -> list[str]:
+    (partition,) = cluster.shares.by_id["g"].partitions.values()
+    return [each.state.value for _, each in sorted(partition.records.items())]
+
+
+async def run_until(
+    done: Callable[[], bool], work: Callable[[], Awaitable[object]], limit: float = 100
+) -> None:
+    """Run ``work`` until ``done()`` holds, then cancel it."""
+    with trio.fail_after(limit):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            while not done():  # noqa: ASYNC110
+                await trio.sleep(0.05)
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+
+
+async def test_records_are_handled_side_by_side(autojump_clock: Clock) -> None:
+    at_once = most = 0
+    seen: list[bytes | None] = []
+
+    async def handle(delivery: Delivery) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await trio.sleep(0.1)
+        at_once -= 1
+        seen.append(delivery.record.value)
+
+    async with jobs(20) as cluster:
+        await run_until(lambda: len(seen) == 20, lambda: worked(cluster, handle, concurrency=4))
+        assert sorted(seen) == sorted(b"%d" % number for number in range(20))
+        assert most == 4
+        assert states(cluster) == ["acknowledged"] * 20
+
+
+async def test_a_failure_releases_then_rejects(autojump_clock: Clock) -> None:
+    counts = []
+
+    async def handle(delivery: Delivery) -> None:
+        if delivery.record.offset == 1:
+            counts.append(delivery.delivery_count)
+            raise ValueError("no")
+
+    async with jobs(3) as cluster:
+        await run_until(lambda: len(counts) == 3, lambda: worked(cluster, handle, reject_after=3))
+        assert counts == [1, 2, 3]
+        assert states(cluster) == ["acknowledged", "archived", "acknowledged"]
+
+
+async def test_errors_are_retried_in_one_delivery(autojump_clock: Clock) -> None:
+    counts = []
+
+    async def handle(delivery: Delivery) -> None:
+        counts.append(delivery.delivery_count)
+        if len(counts) < 3:
+            raise OSError("not yet")
+
+    async with jobs(1) as cluster:
+        retry = RetryPolicy(OSError, attempts=3)
+        await run_until(lambda: len(counts) == 3, lambda: worked(cluster, handle, retry=retry))
+        assert counts == [1, 1, 1]
+        assert states(cluster) == ["acknowledged"]
+
+
+async def test_a_handler_may_decide_itself(autojump_clock: Clock) -> None:
+    seen = []
+
+    async def handle(delivery: Delivery) -> None:
+        delivery.reject("bad")
+        seen.append(delivery)
+
+    async with jobs(1) as cluster:
+        await run_until(lambda: bool(seen), lambda: worked(cluster, handle))
+        assert states(cluster) == ["archived"]
+
+
+async def test_a_lost_lock_cuts_the_handler_off(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = []
+
+    async def handle(delivery: Delivery) -> None:
+        counts.append(delivery.delivery_count)
+        if len(counts) == 1:
+            cluster.disconnect(0)
+            await trio.sleep_forever()
+
+    async with jobs(1) as cluster:
+        await run_until(lambda: len(counts) == 2, lambda: worked(cluster, handle))
+        assert counts == [1, 2]
+        assert states(cluster) == ["acknowledged"]
+        assert "was cut off" in caplog.text
+
+
+async def test_a_signal_ends_it_in_order(autojump_clock: Clock) -> None:
+    finished = []
+
+    async def handle(delivery: Delivery) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await trio.sleep(5)
+        finished.append(delivery.record.offset)
+
+    async with jobs(10) as cluster:
+        with trio.fail_after(60):
+            await worked(cluster, handle, stop_on=[signal.SIGTERM])
+        assert finished == [0]
+        assert states(cluster)[0] == "acknowledged"
+        assert "acquired" not in states(cluster)
+
+
+async def test_cancelled_it_gives_back(autojump_clock: Clock) -> None:
+    begun = trio.Event()
+
+    async def handle(delivery: Delivery) -> None:
+        begun.set()
+        await trio.sleep_forever()
+
+    async with jobs(2) as cluster, trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: worked(cluster, handle))
+        await begun.wait()
+        began = trio.current_time()
+        nursery.cancel_scope.cancel()
+    assert trio.current_time() - began <= 1
+    assert set(states(cluster)) == {"available"}
+
+
+async def test_a_fatal_error_is_raised_as_it_is(autojump_clock: Clock) -> None:
+    async def handle(delivery: Delivery) -> None: ...
+
+    async with jobs(1) as cluster:
+        cluster.fail("ShareGroupHeartbeat", 81, None)
+        with pytest.raises(GroupFullError):
+            await worked(cluster, handle, concurrency=3)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"concurrency": 0}, "concurrency must be a whole number from 1, not 0"),
+        ({"reject_after": 0}, "reject_after must be a whole number from 1, not 0"),
+        ({"auto_offset_reset": "earliest"}, "share.auto.offset.reset"),
+    ],
+)
+async def test_wrong_arguments_of_a_queue(settings: Any, text: str) -> None:
+    async def handle(delivery: Delivery) -> None: ...
+
+    given: Any = {"group_id": "g", "bootstrap_servers": "nowhere:1"} | settings
+    with pytest.raises(ConfigurationError, match=text):
+        await run_queue(handle, "jobs", **given)
+
+
+async def test_a_plain_handler_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="handler"):
+        await run_queue(3, "jobs", group_id="g")  # type: ignore[arg-type]

@@ -1,0 +1,1 @@
+"""The share consumer, and the function that opens one."""

@@ -1,0 +1,167 @@
+"""The share consumer: a queue of records that many members share (KIP-932)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from ..._state.group.member import MemberState
+from ..._wire.share import AckType
+from ...config import ShareConsumerConfig
+from ...errors import AcknowledgementError, DeserializationError, LockLostError
+from ...errors.copies import again
+from ...types import Key, TopicPartition, Value
+from ..client.service import Exit
+from .delivery import Delivery, ShareBatch
+from .health import ShareConsumerHealth, ShareConsumerStatistics, share_health, share_statistics
+from .parts import ShareParts
+
+#: Receives from the buffer let other tasks run at least this often (seconds).
+_TURN = 0.001
+Item = TypeVar("Item")
+
+
+class ShareConsumer(Generic[Key, Value]):
+    """A member of a share group: :func:`trikafka.open_share_consumer` opens one.
+
+    ``async for delivery in queue`` goes over the records that the group gives to this member. Several
+    tasks may receive at the same time; each record goes to one of them.
+    """
+
+    def __init__(self, parts: ShareParts) -> None:
+        self._parts = parts
+        self._turn_ends = 0.0
+        self._closing = False
+
+    @property
+    def config(self) -> ShareConsumerConfig:
+        """The settings."""
+        return self._parts.config
+
+    @property
+    def member_id(self) -> str:
+        """The member's id in its group."""
+        return self._parts.membership.member_id
+
+    @property
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions from which this member gets records, as far as their names are known."""
+        return self._parts.assignment()
+
+    def __aiter__(self) -> AsyncIterator[Delivery[Key, Value]]:
+        return self
+
+    async def __anext__(self) -> Delivery[Key, Value]:
+        return await self.receive()
+
+    async def receive(self) -> Delivery[Key, Value]:
+        """Return the next record; wait until there is one.
+
+        Raises:
+            trio.ClosedResourceError: The share consumer is closed.
+            CorruptRecordError: Records are damaged. They are rejected; the next call goes on.
+            DeserializationError: A record cannot be deserialized. It is released.
+            UnsupportedVersionError: The brokers have no share groups.
+            TrikafkaError: The member cannot go on: no authorization, a full group, and the like.
+
+        When cancelled, no record is lost: the next receive returns it.
+        """
+        return await self._next(self._pop_delivery)
+
+    async def batches(self) -> AsyncIterator[ShareBatch[Key, Value]]:
+        """Iterate over batches: records of one partition that were acquired together.
+
+        Raises as :meth:`receive`.
+        """
+        while True:
+            yield await self.receive_batch()
+
+    async def receive_batch(self) -> ShareBatch[Key, Value]:
+        """Return the next batch of one partition's records; wait until there is one.
+
+        Raises as :meth:`receive`.
+        """
+        return await self._next(self._pop_batch)
+
+    async def flush(self) -> None:
+        """Send every acknowledgement made so far; return when the brokers have taken them.
+
+        Raises:
+            AcknowledgementError: One of them failed.
+            LockLostError: One of them came too late.
+        """
+        await trio.lowlevel.checkpoint()
+        waiting = self._parts.waiting()
+        await self._parts.fetcher.flush()
+        for acquired, start, stop in waiting:
+            for index in range(start, stop):
+                error = acquired.error(index)
+                if isinstance(error, AcknowledgementError | LockLostError):
+                    raise again(error)
+
+    def health(self) -> ShareConsumerHealth:
+        """Return the health of the share consumer, for a liveness probe."""
+        return share_health(self._parts)
+
+    def statistics(self) -> ShareConsumerStatistics:
+        """Return a snapshot of the counters and states."""
+        return share_statistics(self._parts)
+
+    def __repr__(self) -> str:
+        return f"<ShareConsumer of group {self._parts.config.group_id!r}>"
+
+    # --- receiving ---
+
+    async def _next(self, pop: Callable[[], Item | None]) -> Item:
+        core = self._parts.core
+        while True:
+            # A record leaves the buffer in the step after the last checkpoint, so a cancelled
+            # receive takes none.
+            now = trio.current_time()
+            if now >= self._turn_ends:
+                await trio.lowlevel.checkpoint()
+                self._turn_ends = trio.current_time() + _TURN
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            self._check()
+            core.poll_timer.polled(now)
+            if core.member.state is MemberState.STALE:
+                core.returned.notify()
+            item = pop()
+            if item is not None:
+                return item
+            with core.poll_timer.waiting():
+                await core.deliver.wait()
+
+    def _check(self) -> None:
+        if self._parts.closed:
+            raise trio.ClosedResourceError("the share consumer is closed")
+        if (fatal := self._parts.membership.fatal) is not None:
+            raise again(fatal)
+
+    def _pop_delivery(self) -> Delivery[Key, Value] | None:
+        found = self._parts.core.buffer.pop_record()
+        if found is None:
+            return None
+        acquired, index = found
+        record: Any = acquired.record(index)
+        if self._parts.deserializers is not None:
+            try:
+                record = self._parts.deserializers.apply(record)
+            except DeserializationError:
+                acquired.decide(index, index + 1, bytes((AckType.RELEASE,)))
+                raise
+        return Delivery(self._parts, acquired, index, record)
+
+    def _pop_batch(self) -> ShareBatch[Key, Value] | None:
+        found = self._parts.core.buffer.pop_run()
+        return None if found is None else ShareBatch(self._parts, *found)
+
+    # --- the end ---
+
+    async def _finish(self, how: Exit) -> None:
+        if not self._closing:
+            self._closing = True
+            await self._parts.close(trio.current_effective_deadline())

@@ -1,0 +1,343 @@
+"""What a share consumer delivers: one record, or a batch of one partition, with its locks.
+
+Both are blocks. While the program is inside, the client renews the locks. A lock that is lost
+cancels the block: nothing works on for a record that is another member's.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Generic, Self
+
+import trio
+
+from ..._state.share.acquired import AcquiredRecords
+from ..._wire.columns import RecordBatch
+from ..._wire.share import AckType
+from ...errors import IllegalStateError, LockLostError, TrikafkaError
+from ...errors.copies import again
+from ...types import Key, Record, Value
+from ..client.deserializing import DeserializedBatch
+from .parts import ShareParts
+
+if TYPE_CHECKING:
+    import pyarrow
+
+_log = logging.getLogger("trikafka.share")
+_ACCEPT, _RELEASE, _REJECT = (
+    bytes((kind,)) for kind in (AckType.ACCEPT, AckType.RELEASE, AckType.REJECT)
+)
+_TOO_LONG = "max_processing_ms passed"
+
+
+class _Held:
+    """Records that the program has, from ``start`` to before ``stop`` among those acquired."""
+
+    __slots__ = ("_acquired", "_parts", "_scope", "_start", "_stop", "_verdict")
+
+    def __init__(self, parts: ShareParts, acquired: AcquiredRecords, start: int, stop: int) -> None:
+        self._parts = parts
+        self._acquired = acquired
+        self._start = start
+        self._stop = stop
+        self._verdict: bytes | None = None
+        self._scope: trio.CancelScope | None = None
+        acquired.keep(trio.current_time() + parts.config.max_processing_ms / 1000)
+
+    @property
+    def deadline(self) -> float:
+        """The time (Trio's clock) at which the lock ends; each renewal moves it."""
+        return self._acquired.lock_ends
+
+    def accept(self) -> None:
+        """Acknowledge as processed.
+
+        Inside the block the last of :meth:`accept`, :meth:`release` and :meth:`reject` counts, at
+        its end. Without a block the call counts at once.
+
+        Raises:
+            LockLostError: The lock is lost; another member may have the record.
+            IllegalStateError: It was acknowledged before.
+        """
+        self._acknowledge(_ACCEPT)
+
+    def release(self) -> None:
+        """Give back: the group delivers again, until its limit of deliveries is reached.
+
+        Raises as :meth:`accept`.
+        """
+        self._acknowledge(_RELEASE)
+
+    def reject(self, reason: object = None) -> None:
+        """Refuse: the group does not deliver it again.
+
+        Args:
+            reason: Why, for the log of this program.
+
+        Raises as :meth:`accept`.
+        """
+        self._acknowledge(_REJECT)
+        if reason is not None:
+            acquired = self._acquired
+            _log.debug(
+                "%s at offset %d is rejected: %s",
+                acquired.partition,
+                acquired.offsets[self._start],
+                reason,
+            )
+
+    async def acknowledged(self) -> None:
+        """Wait until the broker has taken the acknowledgement.
+
+        Raises:
+            AcknowledgementError: The broker refused it, or its answer is missing.
+            LockLostError: The lock ended before.
+            IllegalStateError: Nothing was acknowledged so far, or the block is still open.
+        """
+        undecided = self._verdict is None or self._acquired.are_open(self._start, self._stop)
+        if undecided and not self._is_lost():
+            raise IllegalStateError(
+                "nothing is acknowledged yet: leave the block, or call accept(), release() or "
+                "reject() without one"
+            )
+        await trio.lowlevel.checkpoint()
+        await self._parts.fetcher.settled(self._acquired, self._start, self._stop)
+        for index in range(self._start, self._stop):
+            if (error := self._acquired.error(index)) is not None:
+                raise again(error)
+
+    # --- the block ---
+
+    async def __aenter__(self) -> Self:
+        acquired, start, stop = self._acquired, self._start, self._stop
+        if self._scope is not None:
+            raise IllegalStateError("a delivery has one block; it was entered before")
+        try:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        except BaseException:
+            self._verdict = self._verdict or _RELEASE
+            acquired.decide(start, stop, self._verdict)
+            raise
+        if not acquired.are_delivered(start, stop):
+            raise self._why_not()
+        limit = trio.current_time() + self._parts.config.max_processing_ms / 1000
+        self._scope = scope = trio.CancelScope(deadline=limit)
+        scope.__enter__()
+        acquired.enter(start, stop, self._lock_lost)
+        self._parts.core.block_opened()
+        return self
+
+    def _lock_lost(self) -> None:
+        assert self._scope is not None
+        acquired = self._acquired
+        self._scope.cancel(
+            reason=f"lock of {acquired.partition} at offset {acquired.offsets[self._start]} lost: "
+            f"{acquired.why_lost}"
+        )
+
+    # What comes out of the block. The scope swallows a cancellation only if it is the scope's own:
+    # the lock was lost, or max_processing_ms passed. Then LockLostError tells the program so. A
+    # cancellation from outside goes on as it is, also if the lock is lost in the same moment. An
+    # exception of the program goes on, too. A block that ends well although its lock is lost did
+    # not reach a checkpoint since: its work is done, but does not count, so it raises as well.
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        scope = self._scope
+        assert scope is not None
+        try:
+            scope.__exit__(kind, error, trace)
+        finally:
+            held = self._leave(clean=error is None)
+        if scope.cancelled_caught:
+            raise self._cut() from None
+        if error is None and not held:
+            raise self._lost_error()
+        return False
+
+    def _leave(self, *, clean: bool) -> bool:
+        """Decide what the block leaves undecided; return whether its records were still held."""
+        acquired, start, stop = self._acquired, self._start, self._stop
+        self._parts.core.block_closed()
+        if not acquired.are_open(start, stop):
+            return False
+        if self._verdict is None:
+            self._verdict = _ACCEPT if clean else _RELEASE
+        acquired.decide(start, stop, self._verdict)
+        return True
+
+    def _cut(self) -> LockLostError:
+        if self._is_lost():
+            return self._lost_error()
+        acquired = self._acquired
+        return LockLostError(
+            acquired.partition.topic,
+            acquired.partition.partition,
+            acquired.offsets[self._start],
+            _TOO_LONG,
+        )
+
+    # --- helpers ---
+
+    def _acknowledge(self, verdict: bytes) -> None:
+        acquired, start, stop = self._acquired, self._start, self._stop
+        if acquired.are_open(start, stop):
+            self._verdict = verdict
+            return
+        if not acquired.are_delivered(start, stop):
+            raise self._why_not()
+        self._verdict = verdict
+        acquired.decide(start, stop, verdict)
+
+    def _is_lost(self) -> bool:
+        """Return whether the lock ended, or the client gave the records back."""
+        held = self._acquired.are_open(self._start, self._stop) or self._acquired.are_delivered(
+            self._start, self._stop
+        )
+        return not held and bool(self._acquired.why_lost)
+
+    def _lost_error(self) -> LockLostError:
+        return self._acquired.lock_lost(self._start)
+
+    def _why_not(self) -> TrikafkaError:
+        if self._verdict is None and self._is_lost():
+            return self._lost_error()
+        return IllegalStateError("it was acknowledged before; an acknowledgement is final")
+
+
+class Delivery(_Held, Generic[Key, Value]):
+    """One record that this member holds, until it is acknowledged.
+
+    ``async with delivery:`` acknowledges: leaving it cleanly accepts the record; an exception or a
+    cancellation releases it. :meth:`accept`, :meth:`release` and :meth:`reject` overrule that.
+    While the block is open, the client renews the record's lock, up to ``max_processing_ms``. If
+    the lock is lost, the block is cancelled and raises :exc:`LockLostError`.
+
+    Attributes:
+        record: The record.
+    """
+
+    __slots__ = ("record",)
+
+    def __init__(
+        self,
+        parts: ShareParts,
+        acquired: AcquiredRecords,
+        index: int,
+        record: Record[Key, Value],
+    ) -> None:
+        super().__init__(parts, acquired, index, index + 1)
+        self.record = record
+
+    @property
+    def delivery_count(self) -> int:
+        """How often the group has delivered the record, this time included."""
+        return self._acquired.delivery_count(self._start)
+
+    def __repr__(self) -> str:
+        record = self.record
+        return (
+            f"<Delivery {self.delivery_count} of {record.topic}-{record.partition} at offset "
+            f"{record.offset}>"
+        )
+
+
+class ShareBatch(_Held, Generic[Key, Value]):
+    """Records of one partition that this member holds, until they are acknowledged.
+
+    ``async with batch:`` acknowledges all of them as :class:`Delivery` does its record;
+    :meth:`acknowledge` takes a verdict for each.
+
+    Attributes:
+        records: The records; keys and values are deserialized as they are read.
+    """
+
+    __slots__ = ("records",)
+
+    def __init__(self, parts: ShareParts, acquired: AcquiredRecords, start: int, stop: int) -> None:
+        super().__init__(parts, acquired, start, stop)
+        assert acquired.records is not None
+        records: RecordBatch[Any, Any] = acquired.records[start:stop]
+        if parts.deserializers is not None:
+            records = DeserializedBatch(records, parts.deserializers)
+        self.records: RecordBatch[Key, Value] = records
+
+    @property
+    def topic(self) -> str:
+        """The topic of the records."""
+        return self._acquired.partition.topic
+
+    @property
+    def partition(self) -> int:
+        """The partition of the records."""
+        return self._acquired.partition.partition
+
+    @property
+    def delivery_counts(self) -> Sequence[int]:
+        """How often the group has delivered each record, this time included."""
+        return self._acquired.counts(self._start, self._stop)
+
+    def __len__(self) -> int:
+        return self._stop - self._start
+
+    def __iter__(self) -> Iterator[Record[Key, Value]]:
+        return iter(self.records)
+
+    def __repr__(self) -> str:
+        return f"<ShareBatch {self.topic}-{self.partition}: {len(self)} records>"
+
+    def acknowledge(self, verdicts: Sequence[Any]) -> None:
+        """Acknowledge each record by itself.
+
+        Args:
+            verdicts: One for each record: ``True`` or ``"accept"``, ``False`` or ``"release"``, or
+                ``"reject"``. An Arrow or NumPy array of booleans is a mask of what is accepted.
+
+        Raises:
+            ValueError: There are more or fewer verdicts than records, or one is none of these.
+            LockLostError: As :meth:`accept`.
+            IllegalStateError: As :meth:`accept`.
+        """
+        given = verdicts.tolist() if hasattr(verdicts, "tolist") else verdicts
+        if len(given) != len(self):
+            raise ValueError(f"{len(given)} verdicts for {len(self)} records")
+        self._acknowledge(
+            bytes(map(_verdict, given)) if len(given) > 1 else bytes((_verdict(given[0]),))
+        )
+
+    def to_arrow(self) -> pyarrow.RecordBatch:
+        """Return the records as a ``pyarrow.RecordBatch``.
+
+        Its columns are those of :meth:`RecordBatch.to_arrow`, and ``delivery_count`` (int16).
+
+        Raises:
+            ImportError: pyarrow is not installed (the extra ``trikafka[arrow]``).
+        """
+        import pyarrow
+
+        table = self.records.raw.to_arrow()
+        counts = pyarrow.array(self.delivery_counts, pyarrow.int16())
+        return table.append_column(
+            pyarrow.field("delivery_count", pyarrow.int16(), nullable=False), counts
+        )
+
+
+_BY_NAME = {"accept": AckType.ACCEPT, "release": AckType.RELEASE, "reject": AckType.REJECT}
+
+
+def _verdict(given: Any) -> int:
+    if given is True:
+        return AckType.ACCEPT
+    if given is False:
+        return AckType.RELEASE
+    found = _BY_NAME.get(given) if isinstance(given, str) else None
+    if found is None:
+        raise ValueError(
+            f"a verdict is True, False, 'accept', 'release' or 'reject', not {given!r}"
+        )
+    return found

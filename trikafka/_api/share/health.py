@@ -1,0 +1,148 @@
+"""The health and the statistics of a share consumer: plain functions over its parts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import trio
+
+from ..._state.group.member import MemberState
+from ..._wire.share import AckType
+from ...error_codes import ErrorCode
+from ...errors import topic_missing
+from ...types import BrokerThrottle, ConnectionStatistics, Node
+from .parts import ShareParts
+
+
+@dataclass(frozen=True, slots=True)
+class ShareConsumerHealth:
+    """The health of a share consumer.
+
+    Attributes:
+        ok: False when something is wrong that more waiting may not mend.
+        reasons: What is wrong, one sentence each.
+        state: The member's state.
+        connected: Brokers with a connection.
+        unreachable: Brokers that cannot be reached, with the cause. One of several is not yet a
+            reason.
+        error: The error that ended the membership.
+        last_heartbeat: Seconds since the last heartbeat that the coordinator answered was sent;
+            ``None`` before the first one.
+        last_error: The last error of something that has not worked since.
+        throttled: Brokers whose quota makes the client wait now (KIP-219).
+    """
+
+    ok: bool
+    reasons: tuple[str, ...]
+    state: str
+    connected: tuple[Node, ...]
+    unreachable: Mapping[Node, str]
+    error: Exception | None
+    last_heartbeat: float | None
+    last_error: Exception | None
+    throttled: Mapping[Node, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareConsumerStatistics:
+    """Counters and states of a share consumer.
+
+    Attributes:
+        state: The member's state.
+        member_id: The member's id in the group.
+        member_epoch: The member's epoch; -1 while it is not in the group.
+        partitions: The number of assigned partitions.
+        buffered: Records acquired and not delivered.
+        delivered: Records delivered and not acknowledged.
+        acquired: Records acquired so far.
+        accepted: Acceptances that the broker has taken.
+        released: Releases that the broker has taken.
+        rejected: Rejections that the broker has taken.
+        failed: Acknowledgements that failed.
+        lost: Locks that ended before there was an acknowledgement.
+        unreachable: The ids of brokers that cannot be reached or do not respond.
+        connections: The state of each connection, and since when.
+        throttled: The waits that brokers' quotas ask for (KIP-219), by broker id.
+    """
+
+    state: str
+    member_id: str
+    member_epoch: int
+    partitions: int
+    buffered: int
+    delivered: int
+    acquired: int
+    accepted: int
+    released: int
+    rejected: int
+    failed: int
+    lost: int
+    unreachable: frozenset[int]
+    connections: tuple[ConnectionStatistics, ...]
+    throttled: Mapping[int, BrokerThrottle]
+
+
+def share_health(parts: ShareParts) -> ShareConsumerHealth:
+    """Return the health of a share consumer."""
+    member, outages = parts.core.member, parts.brokers.outages
+    now = trio.current_time()
+    unreachable = {
+        node: f"since {now - outage.since:.0f} s: {outage.error}"
+        for node, outage in outages.unreachable().items()
+    }
+    fatal = parts.membership.fatal
+    reasons = tuple(_reasons(parts, unreachable))
+    return ShareConsumerHealth(
+        not reasons,
+        reasons,
+        member.state.value,
+        parts.brokers.connected(),
+        MappingProxyType(unreachable),
+        fatal,
+        None if member.last_heartbeat is None else now - member.last_heartbeat,
+        fatal or outages.cause or member.heartbeat_error or parts.fetcher.last_error,
+        MappingProxyType(parts.brokers.throttles.now()),
+    )
+
+
+def _reasons(parts: ShareParts, unreachable: Mapping[Node, str]) -> Iterator[str]:
+    if parts.closed:
+        yield "the share consumer is closed"
+    if parts.membership.fatal is not None:
+        yield f"the group's work has stopped: {parts.membership.fatal}"
+    if parts.core.member.state is MemberState.STALE:
+        yield (
+            "nothing was received for max_poll_interval_ms, so the member left the group; the "
+            "next receive joins again"
+        )
+    known = parts.metadata.snapshot
+    for topic in sorted(parts.core.assignment.topics):
+        info = known.topics.get(topic)
+        if info is not None and info.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+            yield f"{topic_missing(topic, known.existing())} (it is subscribed to)"
+    if parts.brokers.outages.all_away:
+        yield "no broker of the cluster can be reached: " + "; ".join(unreachable.values())
+
+
+def share_statistics(parts: ShareParts) -> ShareConsumerStatistics:
+    """Return a snapshot of a share consumer's counters and states."""
+    member, holdings = parts.core.member, parts.core.holdings
+    return ShareConsumerStatistics(
+        member.state.value,
+        parts.membership.member_id,
+        member.identity.generation,
+        len(parts.core.assignment.partitions),
+        holdings.buffered,
+        holdings.delivered,
+        holdings.acquired,
+        holdings.settled[AckType.ACCEPT],
+        holdings.settled[AckType.RELEASE],
+        holdings.settled[AckType.REJECT],
+        holdings.failed,
+        holdings.lost,
+        frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
+        parts.brokers.statistics(),
+        MappingProxyType(dict(parts.brokers.throttles.statistics())),
+    )

@@ -1,0 +1,71 @@
+"""The function that opens a share consumer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING, Any, Unpack
+
+from ...config import ShareConsumerConfig, check_topics_given
+from ...config.describe import documented
+from ...config.typed import BytesShareConsumerSettings
+from ...errors import ConfigurationError
+from ...types import Deserializer, Key, Value
+from ..client import loading
+from ..client.loading import load
+from ..client.opens import opens
+from ..client.service import Service, run_client
+from ..client.trio_check import check_runs_under_trio
+
+if TYPE_CHECKING:
+    from .consumer import ShareConsumer
+
+
+@documented(ShareConsumerConfig)
+@opens
+async def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
+    value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> AsyncIterator[ShareConsumer[Key, Value]]:
+    """Open a share consumer: a member of a group that shares topics record by record (KIP-932).
+
+    On the way out of the block, within ``close_timeout_ms``: records that are held are released,
+    the last acknowledgements are sent, the member leaves its group, then the sockets are closed.
+    When cancelled, all this takes a second at most.
+
+    Args:
+        topics: Names of topics, at least one.
+        key_deserializer: A function of a key's bytes, or a :class:`Deserializer`.
+        value_deserializer: The same for values.
+        settings: The others of :class:`ShareConsumerConfig`; ``group_id`` is required.
+
+    Raises:
+        ConfigurationError: A setting or a topic is wrong. Raised before any I/O.
+        IllegalStateError: No Trio runs.
+        BootstrapError: No bootstrap address answers.
+        ClientFailedError: A background task failed; raised by the end of the block.
+    """
+    check_runs_under_trio("open_share_consumer")
+    names = check_topics_given("open_share_consumer", topics)
+    given: dict[str, Any] = settings  # type: ignore[assignment]  # with all keywords; taken below
+    given["key_deserializer"] = key_deserializer
+    given["value_deserializer"] = value_deserializer
+    config = ShareConsumerConfig.take(given)
+    if not names:
+        raise ConfigurationError(
+            "open_share_consumer() needs the names of topics: "
+            "trikafka.open_share_consumer('jobs', group_id='workers', ...)"
+        )
+    await load(loading.SHARE, config)
+    from .consumer import ShareConsumer
+    from .parts import ShareParts
+
+    async def start(service: Service) -> ShareConsumer[Key, Value]:
+        parts = ShareParts(config, service, names)
+        await parts.start()
+        consumer: ShareConsumer[Key, Value] = ShareConsumer(parts)
+        return consumer
+
+    async with run_client(config, start) as consumer:
+        yield consumer

@@ -1,0 +1,109 @@
+"""The composition of a share consumer: its managers, its tasks, and its close."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from functools import partial
+
+import trio
+
+from ..._managers.group.membership_events import MembershipEvents
+from ..._managers.share.fetch import ShareFetcher
+from ..._net.deadlines import GRACE
+from ..._state.share.session import Slice
+from ...config import ShareConsumerConfig
+from ...types import TopicPartition
+from ..client.codecs import codecs_of
+from ..client.context import Context
+from ..client.deserializing import Deserializers
+from ..client.service import Service
+from .builtin import ShareBuiltin
+from .core import ShareCore
+
+_log = logging.getLogger("trikafka.share")
+#: The share of the time of a close that is kept for leaving the group, and its limit in seconds.
+_KEPT_SHARE, _KEPT_MOST = 0.25, 1.0
+
+
+class ShareParts(Context[ShareConsumerConfig]):
+    """The parts of one share consumer."""
+
+    def __init__(
+        self, config: ShareConsumerConfig, service: Service, topics: Iterable[str]
+    ) -> None:
+        super().__init__(config, service, ShareBuiltin())
+        self.core = ShareCore(config, topics)
+        watch = (
+            partial(self.observers.call, "membership_changed")
+            if self.observers.has("membership_changed")
+            else None
+        )
+        self.membership_events = MembershipEvents(config.group_id, self.core.member, watch)
+        self.decompression = codecs_of(self.plugins)
+        self.deserializers = Deserializers.of(config)
+        for kind in ("metadata", "coordinator", "share_membership", "share_fetch"):
+            self.fill(kind)
+        self.metadata = self.manager("metadata")
+        self.membership = self.manager("share_membership")
+        self.fetcher = self.manager("share_fetch")
+        self.closed = False
+        self._member_scope = trio.CancelScope()
+        self._member_ended = trio.Event()
+
+    async def start(self) -> None:
+        """Make the first contact and start the tasks."""
+        self.metadata.want(self.core.assignment.topics)
+        await self.metadata.bootstrap()
+        self.start_soon(self.metadata.run)
+        self.core.poll_timer.polled(trio.current_time())
+        self.start_soon(self._be_member)
+        self.start_soon(self.fetcher.run)
+        self.notify_opened()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions; empty where a plugin acquires the records."""
+        if isinstance(self.fetcher, ShareFetcher):
+            return self.fetcher.named_assignment()
+        return frozenset()
+
+    def waiting(self) -> list[Slice]:
+        """Return the acknowledgements that have no outcome yet."""
+        return self.fetcher.waiting() if isinstance(self.fetcher, ShareFetcher) else []
+
+    async def _be_member(self) -> None:
+        try:
+            with self._member_scope:
+                await self.membership.run()
+        finally:
+            self._member_ended.set()
+
+    # The order of a close. Acknowledgements first: they need the sessions, and the records that
+    # this member gives back are at once another's. Leaving the group comes last: until then the
+    # coordinator gives the partitions to nobody else. Each step may be cut: the end of the
+    # connections releases the records, and the end of the group's session the membership. So a
+    # quarter of the time, a second at most, is kept for leaving.
+    async def close(self, deadline: float) -> None:
+        """Stop delivering, send the last acknowledgements, leave the group, close the sockets.
+
+        Runs shielded, until ``deadline``.
+        """
+        self.closed = True
+        self.core.deliver.notify()
+        now = trio.current_time()
+        try:
+            kept = min(_KEPT_MOST, _KEPT_SHARE * max(0.0, deadline - now))
+            with trio.CancelScope(deadline=max(deadline - kept, now + GRACE)) as scope:
+                await self.fetcher.close()
+            if scope.cancelled_caught:
+                _log.warning(
+                    "closing: the time for the last acknowledgements was up; what this member "
+                    "held is released with its connections"
+                )
+            self._member_scope.cancel()
+            with trio.CancelScope(deadline=max(deadline, trio.current_time() + GRACE)):
+                await self._member_ended.wait()
+                await self.membership.leave()
+        finally:
+            self.brokers.close()
+            self.notify_closed()

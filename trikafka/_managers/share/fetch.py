@@ -1,0 +1,716 @@
+"""The fetch manager of a share consumer (KIP-932): one task and one session for each broker.
+
+A broker's session serves one request at a time, whether it fetches, acknowledges or renews locks,
+and ends with its connection. The rules of sessions are in :mod:`trikafka._state.share.session`.
+This manager decides when which request goes out:
+
+* A fetch goes out while the consumer has room for more records. It carries the acknowledgements
+  that wait.
+* Acknowledgements that have waited for ``ack_linger_ms`` go out alone, in a ShareAcknowledge.
+* So do renewals, at half the time of a lock.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Literal
+from uuid import UUID
+
+import trio
+
+from ..._net.brokers import Brokers
+from ..._net.connection import Connection
+from ..._net.retry import Retry
+from ..._net.signal import Signal
+from ..._net.singleflight import StartSoon
+from ..._state.share.acquired import AcquiredRecords, Holdings
+from ..._state.share.assignment import ShareAssignment
+from ..._state.share.buffer import ShareBuffer
+from ..._state.share.session import ShareRequest, ShareSession, Slice
+from ..._wire.compression import Codecs
+from ..._wire.reading import LeaderIdAndEpoch, NodeEndpoint
+from ..._wire.share import (
+    WITH_RENEWALS,
+    AcknowledgedPartition,
+    FetchLimits,
+    ShareAcknowledgeMessage,
+    ShareAcknowledgeResponse,
+    ShareFetchedPartition,
+    ShareFetchMessage,
+    ShareFetchResponse,
+    SharePartition,
+)
+from ...config import ShareConsumerConfig
+from ...errors import (
+    DamagedResponseError,
+    KafkaConnectionError,
+    ShareSessionError,
+    TrikafkaError,
+    from_code,
+)
+from ...errors.copies import again
+from ...errors.peer_text import peer_text
+from ...interfaces import MetadataManager
+from ...types import Node, TopicPartition
+from .acquiring import Piece, Pieces, is_quick, pieces_of
+
+_log = logging.getLogger("trikafka.share")
+#: What the task of a broker does next: fetch, acknowledge, or close the session.
+_Step = Literal["fetch", "acknowledge", "close"]
+
+
+class _Broker:
+    """One broker: its session, its connection, and what its task has noted."""
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.session = ShareSession()
+        self.connection: Connection | None = None
+        self.flushes = False  # acknowledgements are to go out now
+        self.fetch_from = -math.inf  # when it may be asked for records again
+        self.told: str | None = None  # the kind of error that was logged
+        self.ended = trio.Event()
+
+    def connected(self, connection: Connection | None) -> None:
+        """Take over another connection."""
+        self.connection = connection
+
+    def pause_fetching(self, until: float) -> None:
+        """Fetch nothing before ``until``."""
+        self.fetch_from = until
+
+    def flush(self, wanted: bool) -> None:
+        """Send acknowledgements without waiting for more."""
+        self.flushes = wanted
+
+    def tell(self, error: TrikafkaError | None) -> bool:
+        """Return whether an error is to be logged; ``None`` records a success."""
+        kind = None if error is None else f"{type(error).__name__} {error.code}"
+        if kind == self.told:
+            return False
+        self.told = kind
+        return True
+
+
+class ShareFetcher:
+    """The tasks that fetch, acknowledge and renew."""
+
+    def __init__(
+        self,
+        config: ShareConsumerConfig,
+        brokers: Brokers,
+        metadata: MetadataManager,
+        assignment: ShareAssignment,
+        member_id: str,
+        buffer: ShareBuffer,
+        holdings: Holdings,
+        wake: Signal,
+        deliver: Signal,
+        start_soon: StartSoon,
+        codecs: Codecs,
+    ) -> None:
+        self._config = config
+        self._connections = brokers
+        self._metadata = metadata
+        self._assignment = assignment
+        self._member_id = member_id
+        self._buffer = buffer
+        self._holdings = holdings
+        self._wake = wake
+        self._deliver = deliver
+        self._start_soon = start_soon
+        self._codecs = codecs
+        self._brokers: dict[int, _Broker] = {}
+        # What the partitions were last divided by: the metadata's version and the assignment.
+        self._divided: tuple[int, frozenset[SharePartition]] | None = None
+        self._names: dict[UUID, str] = {}
+        self._unresolved = False  # an assigned partition has no known leader
+        # The brokers that wait for room or for their turn, in this order.
+        self._line: deque[int] = deque()
+        self._reserved = 0  # the records that fetches in flight may bring
+        self._fetching: set[int] = set()  # the brokers with a fetch in flight
+        self._resting = 0  # tasks that wait for something to do
+        self._settled = Signal()
+        self._lock_scope = trio.CancelScope()
+        self._closing = False
+        #: The error in the responses of a broker from which something is wanted.
+        self.last_error: TrikafkaError | None = None
+
+    # --- tasks ---
+
+    async def run(self) -> None:
+        """Divide the assignment among the brokers' tasks, until cancelled."""
+        self._start_soon(self._follow_metadata)
+        self._start_soon(self._watch_locks)
+        retry = Retry(self._config)
+        while True:
+            self._divide()
+            if self._unresolved:
+                # The coordinator names a new partition once. The metadata may come later.
+                self._metadata.request_update()
+                with trio.move_on_after(retry.delay()):
+                    await self._wake.wait()
+            else:
+                retry.reset()
+                await self._wake.wait()
+
+    async def _follow_metadata(self) -> None:
+        seen = self._metadata.snapshot
+        while True:
+            seen = await self._metadata.changed(seen)
+            self._wake.notify()
+
+    async def _watch_locks(self) -> None:
+        """Lose locks at their time, whatever the tasks of the brokers wait for."""
+        while True:
+            soonest = min(
+                (broker.session.ends_at() for broker in self._brokers.values()), default=math.inf
+            )
+            with trio.CancelScope(deadline=soonest) as self._lock_scope:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            for broker in self._brokers.values():
+                broker.session.expire(now)
+            self._wake.notify()
+
+    def _divide(self) -> None:
+        """Give each broker the partitions that it leads."""
+        snapshot = self._metadata.snapshot
+        divided = (snapshot.version, self._assignment.partitions)
+        if divided == self._divided:
+            return
+        self._divided = divided
+        self._names = {
+            UUID(info.topic_id): info.name
+            for info in snapshot.topics.values()
+            if info.topic_id is not None and not info.error_code
+        }
+        shares: dict[int, list[SharePartition]] = {}
+        self._unresolved = False
+        for key in sorted(self._assignment.partitions):
+            leader = self._leader(key)
+            if leader is None:
+                self._unresolved = True
+            else:
+                shares.setdefault(leader, []).append(key)
+        for node_id in shares.keys() - self._brokers.keys():
+            broker = self._brokers[node_id] = _Broker(node_id)
+            self._start_soon(self._serve, broker)
+        changed = False
+        for node_id, broker in self._brokers.items():
+            changed |= broker.session.want(shares.get(node_id, ()))
+            for key in broker.session.live_partitions():
+                leader = self._leader(key)
+                if leader is not None and leader != node_id:
+                    tp = self._name(key)
+                    broker.session.lose_led_elsewhere(
+                        key, f"broker {leader} leads {tp} now, and broker {node_id} held the lock"
+                    )
+        if changed:
+            self._wake.notify()
+
+    def _leader(self, key: SharePartition) -> int | None:
+        name = self._names.get(key[0])
+        info = None if name is None else self._metadata.snapshot.topics.get(name)
+        partition = None if info is None else info.partitions.get(key[1])
+        leader = None if partition is None else partition.leader
+        return leader if leader in self._metadata.snapshot.nodes else None
+
+    def _name(self, key: SharePartition) -> TopicPartition:
+        return TopicPartition(self._names.get(key[0], str(key[0])), key[1])
+
+    # --- one broker ---
+
+    async def _serve(self, broker: _Broker) -> None:
+        retry = Retry(self._config)
+        try:
+            while True:
+                self._divide()
+                step, again_at = self._next(broker)
+                if step is None:
+                    if self._closing:
+                        return
+                    await self._rest(again_at)
+                elif await self._exchange(broker, step):
+                    retry.reset()
+                elif step == "fetch" and broker.session.is_open:
+                    # Acknowledgements and renewals go on meanwhile.
+                    broker.pause_fetching(trio.current_time() + retry.delay())
+                else:
+                    self._wake.notify()  # others may take its turn
+                    with trio.move_on_after(retry.delay()):
+                        while not self._closing:
+                            await self._wake.wait()
+                    if self._closing and not broker.session.is_open:
+                        return
+        finally:
+            broker.ended.set()
+
+    async def _rest(self, until: float) -> None:
+        self._resting += 1
+        try:
+            with trio.move_on_at(until):
+                await self._wake.wait()
+        finally:
+            self._resting -= 1
+
+    def _next(self, broker: _Broker) -> tuple[_Step | None, float]:
+        """Return what to do now; if nothing, the time at which to look again."""
+        session, now = broker.session, trio.current_time()
+        session.expire(now)
+        if self._closing:
+            return ("close" if session.is_open else None), math.inf
+        # A fetch carries acknowledgements as well, but its response may take fetch_max_wait_ms. A
+        # caller that waits for the outcome gets a request of its own.
+        flushes = broker.flushes and session.pending_since < math.inf
+        if flushes or session.must_acknowledge(now):
+            return "acknowledge", now
+        if not session.wanted:
+            self._leave_line(broker)
+            if session.is_open and session.is_idle:
+                return "close", now
+        elif broker.fetch_from > now:
+            self._leave_line(broker)
+        elif self._may_fetch(broker):
+            return "fetch", now
+        due = session.pending_since + self._config.ack_linger_ms / 1000
+        if due <= now:
+            return "acknowledge", now
+        again_at = min(due, session.renew_at())
+        return None, min(again_at, broker.fetch_from) if broker.fetch_from > now else again_at
+
+    def _may_fetch(self, broker: _Broker) -> bool:
+        """Return whether it is this broker's turn, and there is room. Otherwise it stands in line."""
+        # A broker that waits for room stands in line. Otherwise one whose fetches end early would
+        # take the room of all others each time.
+        if broker.node_id not in self._line:
+            self._line.append(broker.node_id)
+        return self._line[0] == broker.node_id and self._room() > 0
+
+    def _leave_line(self, broker: _Broker) -> None:
+        if broker.node_id in self._line:
+            self._line.remove(broker.node_id)
+            self._wake.notify()
+
+    def _room(self) -> int:
+        """Return how many records may be fetched now; 0 while it is better to wait."""
+        config, holdings = self._config, self._holdings
+        if config.acquire == "records" and self._fetching:
+            return 0
+        room = config.max_in_flight - holdings.held - self._reserved
+        # While records wait to be delivered, a fetch of a few more would be a waste. When none
+        # wait, a handler may be idle, and a single record is worth a fetch.
+        if holdings.buffered and room < config.max_in_flight / 2:
+            return 0
+        return max(0, room)
+
+    def _share(self) -> tuple[int, int]:
+        """Return how many records one fetch may bring, and how long (ms) it may wait."""
+        active = sum(bool(broker.session.wanted) for broker in self._brokers.values()) or 1
+        wait = self._config.fetch_max_wait_ms
+        one_by_one = self._config.acquire == "records" or self._config.max_in_flight < active
+        if one_by_one:
+            return self._room(), int(wait / active)
+        return min(self._room(), -(-self._config.max_in_flight // active)), int(wait)
+
+    async def _exchange(self, broker: _Broker, step: _Step) -> bool:
+        """Make one request and take its response in; return whether to go on at once."""
+        node = self._metadata.snapshot.nodes.get(broker.node_id)
+        try:
+            if node is None:
+                self._leave_line(broker)
+                raise KafkaConnectionError(f"broker {broker.node_id} is not in the cluster now")
+            if step != "fetch":
+                self._leave_line(broker)
+            connection = self._connections.ready(node, "fetch")
+            if connection is None:
+                self._leave_line(broker)
+                connection = await self._connections.connection(node, "fetch")
+                if connection is not broker.connection:
+                    self._connected(broker, connection)
+                return True  # what to do may have changed meanwhile
+            if connection is not broker.connection:
+                self._connected(broker, connection)
+                return True
+            if step == "fetch":
+                return await self._fetch(broker, node, connection)
+            return await self._acknowledge(broker, node, connection, closes=step == "close")
+        except TrikafkaError as error:
+            return self._failed(broker, error)
+
+    def _connected(self, broker: _Broker, connection: Connection) -> None:
+        """Take over another connection: the session of the last one has ended with it."""
+        broker.connected(connection)
+        broker.session.lost(KafkaConnectionError("the connection was replaced"))
+        connection.when_ended(lambda error: self._disconnected(broker, connection, error))
+
+    def _disconnected(self, broker: _Broker, connection: Connection, error: Exception) -> None:
+        # The broker releases what this member holds when the connection ends. So open blocks end
+        # now, and not when the next request fails.
+        if broker.connection is not connection:
+            return
+        broker.connected(None)
+        if broker.session.in_flight is None:
+            broker.session.lost(
+                error if isinstance(error, TrikafkaError) else KafkaConnectionError(str(error))
+            )
+        self._changed()
+
+    def _failed(self, broker: _Broker, error: TrikafkaError) -> bool:
+        """Take in that there is no usable response; return whether to go on at once."""
+        known = broker.session.is_open
+        broker.session.lost(error)
+        self._changed()
+        if isinstance(error, ShareSessionError):
+            _log.debug("share session with broker %d: %s", broker.node_id, error)
+            return known
+        if error.refresh_metadata or isinstance(error, KafkaConnectionError):
+            self._metadata.request_update()
+        # The connection itself logs that a broker cannot be reached.
+        if not isinstance(error, KafkaConnectionError):
+            self._report(broker, error)
+        return False
+
+    def _report(self, broker: _Broker, error: TrikafkaError) -> None:
+        """Log an error once; have a receive raise it if it is not retriable."""
+        self.last_error = error
+        if not broker.tell(error):
+            return
+        _log.warning(
+            "broker %d does not serve the share consumer, trying again: %s", broker.node_id, error
+        )
+        if not error.retriable:
+            self._buffer.put_error(again(error))
+            self._deliver.notify()
+
+    # --- requests ---
+
+    async def _fetch(self, broker: _Broker, node: Node, connection: Connection) -> bool:
+        config, session, sent = self._config, broker.session, trio.current_time()
+        room, wait = self._share()
+        if self._line:
+            self._line.popleft()
+        request = session.fetch(sent)
+        message = ShareFetchMessage(
+            config.group_id,
+            self._member_id,
+            request.epoch,
+            request.named,
+            FetchLimits(wait, config.fetch_min_bytes, config.fetch_max_bytes, room, room),
+            by_record=config.acquire == "records",
+            forgotten=request.forgotten,
+        )
+        self._reserved += room
+        self._fetching.add(broker.node_id)
+        self._wake.notify()  # the next one in line may have room, too
+        try:
+            response: ShareFetchResponse = await connection.request(
+                message, config.request_timeout + wait / 1000
+            )
+        finally:
+            self._reserved -= room
+            self._fetching.discard(broker.node_id)
+        self._check(session, request, response, node, sent)
+        if self._closing or response.error_code:
+            return not response.error_code
+        hints = {
+            self._name(part.key): part.current_leader
+            for part in response.partitions
+            if part.error_code and part.current_leader is not None
+        }
+        self._learn_leaders(hints, response.node_endpoints)
+        lock = response.lock_ms / 1000
+        # A response that brings nothing although it came early must not make this loop run hot.
+        early = trio.current_time() - sent < wait / 2000 or not wait
+        news = bool(request.named or request.forgotten)
+        fine = self._outcomes(
+            broker,
+            request,
+            (
+                (part.key, part.acknowledge_error, part.acknowledge_message)
+                for part in response.partitions
+            ),
+            sent,
+            lock,
+        )
+        renewable = connection.versions.get(message.API_KEY, (0, 0))[1] >= WITH_RENEWALS
+        for part in response.partitions:
+            if part.error_code:
+                self._partition_failed(broker, part)
+                fine = False
+            elif part.acquired:
+                news = True
+                await self._acquired(broker, part, sent, lock, renewable=renewable)
+        if fine:
+            broker.tell(None)
+            self.last_error = None
+        return fine and (news or not early)
+
+    async def _acknowledge(
+        self, broker: _Broker, node: Node, connection: Connection, *, closes: bool
+    ) -> bool:
+        session, sent = broker.session, trio.current_time()
+        if (request := session.acknowledge(sent, closes=closes)) is None:
+            return True
+        broker.flush(False)
+        response: ShareAcknowledgeResponse = await connection.request(
+            ShareAcknowledgeMessage(
+                self._config.group_id,
+                self._member_id,
+                request.epoch,
+                request.named,
+                renews=request.renews,
+            )
+        )
+        self._check(session, request, response, node, sent)
+        if response.error_code:
+            return False
+        hints = {
+            self._name(part.key): part.current_leader
+            for part in response.partitions
+            if part.error_code and part.current_leader is not None
+        }
+        self._learn_leaders(hints, response.node_endpoints)
+        lock = response.lock_ms / 1000
+        return self._outcomes(
+            broker,
+            request,
+            ((part.key, part.error_code, part.error_message) for part in response.partitions),
+            sent,
+            lock,
+        )
+
+    def _check(
+        self,
+        session: ShareSession,
+        request: ShareRequest,
+        response: ShareFetchResponse | ShareAcknowledgeResponse,
+        node: Node,
+        sent: float,
+    ) -> None:
+        """Move the session on. Raise the errors that end it, or that a user has to know."""
+        if session.in_flight is not request:
+            raise KafkaConnectionError(f"the share session with {node} ended meanwhile")
+        if not response.error_code:
+            self._responded(session, request, response, sent)
+            return
+        detail = f": {peer_text(response.error_message)}" if response.error_message else ""
+        error = from_code(response.error_code, f"share group at {node}{detail}", operation="Read")
+        if isinstance(error, ShareSessionError):
+            raise error
+        session.responded(request)
+        session.failed(request, error, sent)
+        self._changed()
+        broker = self._brokers[node.node_id]
+        self._report(broker, error)
+
+    def _responded(
+        self,
+        session: ShareSession,
+        request: ShareRequest,
+        response: ShareFetchResponse | ShareAcknowledgeResponse,
+        sent: float,
+    ) -> None:
+        # Outcomes first: a response to the last request of a session ends the session, and fails
+        # what has no outcome.
+        if request.epoch < 0:
+            for part in response.partitions:
+                code, message = _acknowledge_error(part)
+                self._outcome(session, request, part.key, code, message, sent, 0.0)
+        session.responded(request)
+
+    def _outcomes(
+        self,
+        broker: _Broker,
+        request: ShareRequest,
+        parts: Iterable[tuple[SharePartition, int, str | None]],
+        sent: float,
+        lock: float,
+    ) -> bool:
+        """Take in the outcome of acknowledgements; return False if some wait for a repetition."""
+        repeats = False
+        for key, code, message in parts:
+            repeats |= self._outcome(broker.session, request, key, code, message, sent, lock)
+        for key in request.awaited:
+            error = DamagedResponseError(f"the response says nothing of {self._name(key)}")
+            broker.session.acknowledged(request, key, error, sent, lock)
+        self._changed()
+        return not repeats
+
+    def _outcome(
+        self,
+        session: ShareSession,
+        request: ShareRequest,
+        key: SharePartition,
+        code: int,
+        message: str | None,
+        sent: float,
+        lock: float,
+    ) -> bool:
+        if key not in request.awaited:
+            return False
+        error: TrikafkaError | None = None
+        if code:
+            detail = f": {peer_text(message)}" if message else ""
+            error = from_code(code, f"partition {self._name(key)}{detail}", operation="Read")
+            if error.refresh_metadata:
+                self._metadata.request_update()
+        return session.acknowledged(request, key, error, sent, lock)
+
+    def _partition_failed(self, broker: _Broker, part: ShareFetchedPartition) -> None:
+        detail = f": {peer_text(part.error_message)}" if part.error_message else ""
+        error = from_code(
+            part.error_code, f"partition {self._name(part.key)}{detail}", operation="Read"
+        )
+        if error.refresh_metadata:
+            self._metadata.request_update()
+        if error.retriable:
+            _log.debug("share fetch from broker %d: %s", broker.node_id, error)
+            self.last_error = error
+        else:
+            self._report(broker, error)
+
+    def _learn_leaders(
+        self,
+        hints: dict[TopicPartition, LeaderIdAndEpoch],
+        endpoints: tuple[NodeEndpoint, ...],
+    ) -> None:
+        if hints:
+            nodes = [Node(*each) for each in endpoints]
+            self._metadata.learn_leaders(hints, nodes)
+
+    # --- records ---
+
+    async def _acquired(
+        self,
+        broker: _Broker,
+        part: ShareFetchedPartition,
+        sent: float,
+        lock: float,
+        *,
+        renewable: bool,
+    ) -> None:
+        """Decode what was acquired of a partition, and buffer it."""
+        tp, losses = self._name(part.key), broker.session.losses
+        decode = partial(
+            pieces_of,
+            part,
+            tp,
+            check_crcs=self._config.check_crcs,
+            most=self._config.receive_message_max_bytes,
+            codecs=self._codecs,
+        )
+        found: Pieces = (
+            decode()
+            if is_quick(part)
+            else await trio.to_thread.run_sync(decode, abandon_on_cancel=True)
+        )
+        if losses != broker.session.losses or self._closing:
+            return  # the session ended meanwhile, and with it the locks
+        for piece in found.pieces:
+            self._take(broker, part.key, tp, piece, sent, lock, renewable=renewable)
+        for error in found.errors:
+            _log.error("%s; its records are rejected", error)
+            self._buffer.put_error(error)
+        ends = sent + lock
+        if ends < self._lock_scope.deadline:
+            self._lock_scope.deadline = ends
+        self._deliver.notify()
+
+    def _take(
+        self,
+        broker: _Broker,
+        key: SharePartition,
+        tp: TopicPartition,
+        piece: Piece,
+        sent: float,
+        lock: float,
+        *,
+        renewable: bool,
+    ) -> None:
+        acquired = AcquiredRecords(
+            tp,
+            key,
+            piece.offsets,
+            piece.counts,
+            piece.records,
+            holdings=self._holdings,
+            queue=partial(self._queue, broker),
+            settled=self._settled.notify,
+        )
+        broker.session.add(acquired, sent, lock)
+        if not renewable:
+            acquired.renewing()
+        if piece.verdict is not None:
+            acquired.decide(0, len(acquired), bytes((piece.verdict,)))
+            return
+        self._buffer.put(acquired)
+
+    def _queue(self, broker: _Broker, acquired: AcquiredRecords, start: int, stop: int) -> None:
+        first = broker.session.pending_since == math.inf
+        broker.session.queue(acquired, start, stop, trio.current_time())
+        # Tasks that wait have to set a timer for the first one. Later ones matter if they make room.
+        if self._resting and (first or self._room()):
+            self._wake.notify()
+
+    def _changed(self) -> None:
+        """Wake what may have something to do: room, an outcome, a lost lock."""
+        self._settled.notify()
+        self._deliver.notify()
+        self._wake.notify()
+
+    # --- the user's calls ---
+
+    def named_assignment(self) -> frozenset[TopicPartition]:
+        """Return the assigned partitions whose names are known."""
+        return frozenset(
+            self._name(key) for key in self._assignment.partitions if key[0] in self._names
+        )
+
+    async def settled(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
+        """Wait until these acknowledgements have an outcome; send them soon."""
+        if not acquired.is_settled(start, stop):
+            self._flush_soon()
+        while not acquired.is_settled(start, stop):
+            await self._settled.wait()
+
+    def waiting(self) -> list[Slice]:
+        """Return the acknowledgements that have no outcome yet."""
+        return [each for broker in self._brokers.values() for each in broker.session.waiting()]
+
+    async def flush(self) -> None:
+        """Send all acknowledgements that wait, and wait until each has an outcome."""
+        todo = self.waiting()
+        self._flush_soon()
+        for acquired, start, stop in todo:
+            await self.settled(acquired, start, stop)
+
+    def _flush_soon(self) -> None:
+        for broker in self._brokers.values():
+            broker.flush(True)
+        self._wake.notify()
+
+    async def close(self) -> None:
+        """Release what is held, send the last acknowledgements, and close the sessions.
+
+        When cancelled, the connections' end releases the records.
+        """
+        self._closing = True
+        for broker in self._brokers.values():
+            broker.session.release_all()
+        self._buffer.clear()
+        self._wake.notify()
+        for broker in self._brokers.values():
+            await broker.ended.wait()
+
+
+def _acknowledge_error(
+    part: ShareFetchedPartition | AcknowledgedPartition,
+) -> tuple[int, str | None]:
+    if isinstance(part, ShareFetchedPartition):
+        return part.acknowledge_error, part.acknowledge_message
+    return part.error_code, part.error_message

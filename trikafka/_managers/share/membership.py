@@ -1,0 +1,268 @@
+"""The membership manager of a share group (KIP-932): heartbeats are the whole conversation.
+
+A member joins with epoch 0, learns its partitions from the responses, and leaves with epoch -1.
+Nothing is revoked: the member just fetches what it is assigned now, and acknowledges what it holds.
+One heartbeat at a time goes out, at the interval that the broker sets, and at once when the member
+has to join again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import trio
+
+from ..._net.brokers import Purpose
+from ..._net.gather import with_background
+from ..._net.retry import Retry
+from ..._net.signal import Signal
+from ..._state.group.member import Member, MemberState
+from ..._state.share.assignment import ShareAssignment
+from ..._wire.extra_messages import ShareGroupHeartbeatRequest
+from ...config import ShareConsumerConfig
+from ...errors import (
+    GroupIdNotFoundError,
+    MemberFencedError,
+    RequestTimedOutError,
+    TrikafkaError,
+    UnsupportedVersionError,
+    from_code,
+)
+from ...errors.peer_text import peer_text
+from ..group.consumer_group_messages import JOIN, LEAVE, assigned, new_member_id
+from ..group.membership_base import GroupRequests
+from ..group.membership_events import MembershipEvents
+from ..group.poll_timer import PollTimer
+
+_log = logging.getLogger("trikafka.membership")
+#: The shortest interval (seconds), whatever a response says; and the least time that a broker gets
+#: to respond.
+_LEAST_INTERVAL, _LEAST_LIMIT = 0.1, 1.0
+#: How soon (seconds) a member asks again while it has no partitions; the pause doubles up to the
+#: second figure, for the third one in all. The coordinator assigns some time after the join.
+_SOON, _SOON_AT_MOST, _SETTLING = 0.1, 1.0, 10.0
+#: The time limit of leaving (seconds), and its number of attempts.
+_LEAVE_LIMIT, _LEAVE_ATTEMPTS = 5.0, 2
+
+
+class ShareMembership:
+    """The membership of one share consumer. The member keeps its id for its life."""
+
+    def __init__(
+        self,
+        config: ShareConsumerConfig,
+        member: Member,
+        assignment: ShareAssignment,
+        poll_timer: PollTimer,
+        requests: GroupRequests,
+        events: MembershipEvents,
+        holds_blocks: Callable[[], bool],
+        deliver: Signal,
+        returned: Signal,
+        give_back: Callable[[], object],
+    ) -> None:
+        self._config = config
+        self._group = config.group_id
+        self._member = member
+        self._assignment = assignment
+        self._poll_timer = poll_timer
+        self._requests = requests
+        self._events = events
+        self._holds_blocks = holds_blocks
+        self._deliver = deliver
+        self._returned = returned
+        self._give_back = give_back
+        self._interval = 1.0
+        # What the coordinator knows of the member; a heartbeat repeats it when that is uncertain.
+        self._said = False
+        self._told: str | None = None  # the error that was logged, until a heartbeat succeeds
+        self._member.know_as(new_member_id(), epochs=True)
+        #: The error that ended the membership: each receive raises it.
+        self.fatal: TrikafkaError | None = None
+
+    @property
+    def member_id(self) -> str:
+        """The member's id, which it keeps for its life."""
+        return self._member.identity.member_id
+
+    async def run(self) -> None:
+        """Join and send heartbeats until cancelled; leave while the user is overdue."""
+        while True:
+            with trio.CancelScope() as scope:
+
+                async def watch(scope: trio.CancelScope = scope) -> None:
+                    await self._user_overdue()
+                    scope.cancel()
+
+                await with_background([watch], self._converse)
+            await self._go_stale()
+
+    async def _user_overdue(self) -> None:
+        while True:
+            await self._poll_timer.expired()
+            if not self._holds_blocks():
+                return
+            # A program inside a block is at work; the block has a limit of its own.
+            self._poll_timer.polled(trio.current_time())
+
+    async def _go_stale(self) -> None:
+        why = (
+            f"{self._poll_timer.limit * 1000:g} ms passed without a receive, so this member "
+            "leaves the group, until the next receive; raise max_poll_interval_ms (now "
+            f"{self._config.max_poll_interval_ms:g}), or receive in a task of its own"
+        )
+        _log.warning("group %s: %s", self._group, why)
+        self._member.to(MemberState.STALE)
+        self._events.report("stale", why)
+        self._assignment.assign(())
+        self._give_back()
+        await self.leave()
+        await self._returned.wait()
+        self._member.to(MemberState.UNJOINED)
+
+    async def _converse(self) -> None:
+        retry, soon, settles_by = Retry(self._config), _SOON, 0.0
+        while True:
+            sent = trio.current_time()
+            joins = not self._member.identity.joined
+            if joins:
+                self._said = False
+                if self._member.state is not MemberState.JOINING:
+                    self._member.to(MemberState.JOINING)
+            try:
+                self._take_in(await self._beat(), joins)
+                self._member.heartbeat_answered(sent)
+            except TrikafkaError as error:
+                self._member.heartbeat_failed(error)
+                self._requests.recover(error)
+                self._said = False
+                if isinstance(error, MemberFencedError):
+                    self._fenced(error)
+                elif not error.retriable:
+                    await self._end(error)
+                else:
+                    self._log_failure(error)
+                await retry.wait()
+                continue
+            retry.reset()
+            self._told = None
+            if joins:
+                settles_by, soon = sent + _SETTLING, _SOON
+            settling = not self._assignment.partitions and sent < settles_by
+            await trio.sleep_until(
+                sent + (min(self._interval, soon) if settling else self._interval)
+            )
+            soon = min(2 * soon, _SOON_AT_MOST)
+
+    async def _beat(self) -> Any:
+        identity = self._member.identity
+        known = self._said and identity.joined
+        self._said = True
+        request = ShareGroupHeartbeatRequest(
+            group_id=self._group,
+            member_id=identity.member_id,
+            member_epoch=identity.generation if identity.joined else JOIN,
+            rack_id=None if known else self._config.client_rack or None,
+            subscribed_topic_names=None if known else sorted(self._assignment.topics),
+        )
+        limit = min(self._config.request_timeout, max(self._interval, _LEAST_LIMIT))
+        return await self._ask(
+            request,
+            "heartbeat of" if identity.joined else "joining",
+            limit if identity.joined else self._config.request_timeout,
+        )
+
+    async def _ask(
+        self, request: Any, what: str, limit: float, purpose: Purpose = "coordinator"
+    ) -> Any:
+        response = await self._requests.ask(request, limit, purpose)
+        if response.error_code:
+            detail = f": {peer_text(response.error_message)}" if response.error_message else ""
+            raise from_code(
+                response.error_code, f"{what} share group {self._group!r}{detail}", operation="Read"
+            )
+        return response
+
+    def _take_in(self, response: Any, joins: bool) -> None:
+        parts = assigned(response)  # first: a response that cannot be read must change nothing
+        self._member.know_as(self.member_id, response.member_epoch, epochs=True)
+        self._interval = max(response.heartbeat_interval_ms / 1000, _LEAST_INTERVAL)
+        self._member.heartbeats_begin(trio.current_time(), self._interval)
+        if joins:
+            self._member.to(MemberState.STABLE)
+            epoch = response.member_epoch
+            _log.info("share group %s: joined in epoch %d", self._group, epoch)
+            self._events.report("joined", f"the coordinator took the member in, in epoch {epoch}")
+        if parts is not None and self._assignment.assign(parts):
+            _log.debug("share group %s: assigned %d partitions", self._group, len(parts))
+
+    def _fenced(self, error: TrikafkaError) -> None:
+        """Join again: the group has removed the member. What it holds stays locked."""
+        _log.warning("share group %s: this member is out of the group: %s", self._group, error)
+        self._member.to(MemberState.FENCED)
+        self._member.forget(keep_id=True)
+        self._events.report("fenced", str(error), error)
+        self._assignment.assign(())
+        self._member.to(MemberState.UNJOINED)
+
+    async def _end(self, error: TrikafkaError) -> None:
+        """Have each receive raise ``error``, which no further heartbeat can mend."""
+        if isinstance(error, GroupIdNotFoundError):
+            error.add_note(f"A group {self._group!r} of another type may exist: choose another id.")
+        self.fatal = error
+        _log.error("share group %s: this member cannot go on: %s", self._group, error)
+        self._assignment.assign(())
+        self._deliver.notify()
+        await trio.sleep_forever()
+
+    def _log_failure(self, error: TrikafkaError) -> None:
+        text = type(error).__name__
+        if self._told != text:
+            self._told = text
+            _log.debug("heartbeat of share group %s failed: %s", self._group, error)
+
+    async def leave(self) -> None:
+        """Leave the group; best effort, within a limit of its own. :meth:`run` has ended before."""
+        identity = self._member.identity
+        if self._member.state is MemberState.UNJOINED or isinstance(
+            self.fatal, UnsupportedVersionError
+        ):
+            return
+        # A join whose response is missing may have succeeded.
+        request = ShareGroupHeartbeatRequest(
+            group_id=self._group, member_id=identity.member_id, member_epoch=LEAVE
+        )
+        error: TrikafkaError | None = None
+        left = False
+        if self._member.state is not MemberState.STALE:
+            self._member.to(MemberState.LEAVING)
+        try:
+            with trio.move_on_after(_LEAVE_LIMIT):
+                for attempt in range(_LEAVE_ATTEMPTS):
+                    try:
+                        await self._ask(
+                            request,
+                            "leaving",
+                            self._config.request_timeout,
+                            "general" if attempt else "coordinator",
+                        )
+                        left = True
+                        break
+                    except MemberFencedError:
+                        left = True
+                        break
+                    except TrikafkaError as failed:
+                        error = failed
+                        self._requests.recover(failed)
+                        if not failed.retriable:
+                            break
+        finally:
+            if not left:
+                error = error or RequestTimedOutError("the time for it was up")
+                _log.warning("share group %s: could not leave: %s", self._group, error)
+            self._events.left(identity, "the share consumer leaves", None if left else error)
+            self._member.forget(keep_id=True)
+            if self._member.state is not MemberState.STALE:
+                self._member.to(MemberState.UNJOINED)

@@ -1,0 +1,361 @@
+"""The share session with one broker (KIP-932): its epoch, its partitions, its acknowledgements.
+
+No I/O. The fetch manager alone reports to it. The rules, in the order of KIP-932 and of Kafka's
+brokers:
+
+* Epoch 0 opens a session with all partitions, and carries no acknowledgement. Then follow 1, 2 and
+  so on; after the largest number comes 1. -1 closes the session, and may carry acknowledgements.
+* ShareFetch and ShareAcknowledge both move the epoch, so one request is in flight at a time.
+* A session that the broker does not know (any more), and one whose response is missing, is lost
+  with every lock and every acknowledgement of it: the broker has released the records, or will. None
+  of these acknowledgements is sent in another session.
+* Any other error of a whole response moves the epoch like a success.
+* A partition that a ShareFetch names joins the session. So acknowledgements of a partition that is
+  not in the session (it was unassigned, or its leader moved) travel by ShareAcknowledge, which
+  changes no session. Otherwise the broker would go on acquiring records of it.
+* A renewal excludes records from the response. So renewals travel by ShareAcknowledge, too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from ..._wire.share import CLOSES, OPENS, AckBatch, AckType, SharePartition
+from ...errors import AcknowledgementError, ErrorCode, LockLostError, TrikafkaError
+from .acknowledgements import Run, fold
+from .acquired import AcquiredRecords
+
+_LAST_EPOCH = 2**31 - 1
+_LOCK_ENDED = "its time is over"
+#: The share of a lock's time after which it is renewed.
+_RENEW_AFTER = 0.5
+#: After a renewal that may be repeated, the seconds until the next attempt.
+_RENEW_AGAIN = 0.5
+#: The errors of one partition's acknowledgements after which they are sent once more, in the same
+#: session.
+_REPEATED = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+
+#: A slice of acquired records: their indexes from the second number to before the third.
+Slice = tuple[AcquiredRecords, int, int]
+
+
+@dataclass(slots=True)
+class ShareRequest:
+    """The contents of one request, and what its response is matched with.
+
+    ``named`` has the partitions that join the session, and those with acknowledgements.
+    """
+
+    epoch: int
+    named: dict[SharePartition, list[AckBatch]]
+    forgotten: list[SharePartition] = field(default_factory=list)
+    renews: bool = False
+    #: By partition: the acknowledgements without an outcome, and the renewals.
+    decided: dict[SharePartition, list[Slice]] = field(default_factory=dict)
+    renewed: dict[SharePartition, list[AcquiredRecords]] = field(default_factory=dict)
+
+    @property
+    def awaited(self) -> set[SharePartition]:
+        """The partitions for which the response has to state the outcome of acknowledgements."""
+        return {*self.decided, *self.renewed}
+
+
+class ShareSession:
+    """The session of this member with one broker; see the module."""
+
+    def __init__(self) -> None:
+        self._epoch = OPENS
+        #: The partitions to fetch from this broker.
+        self.wanted: dict[SharePartition, None] = {}
+        #: The partitions in the broker's session.
+        self._joined: dict[SharePartition, None] = {}
+        self._pending: dict[SharePartition, list[Slice]] = {}
+        # The time of the oldest pending acknowledgement; infinity while there is none.
+        self._pending_since = math.inf
+        # Records with a held lock, or without a final state.
+        self._live: dict[AcquiredRecords, None] = {}
+        self.in_flight: ShareRequest | None = None
+        #: How often a session was lost.
+        self.losses = 0
+
+    @property
+    def is_open(self) -> bool:
+        """True while the broker has a session, as far as this client knows."""
+        return self._epoch != OPENS
+
+    @property
+    def is_idle(self) -> bool:
+        """True while no record of this session is held, and nothing of it waits for an outcome."""
+        return not self._live and not self._pending
+
+    @property
+    def pending_since(self) -> float:
+        """The time of the oldest acknowledgement that waits; infinity if none does."""
+        return self._pending_since
+
+    def want(self, partitions: Iterable[SharePartition]) -> bool:
+        """Fetch just these partitions from the next request on; return whether that is news."""
+        wanted = dict.fromkeys(partitions)
+        changed = wanted.keys() != self.wanted.keys()
+        self.wanted = wanted
+        return changed
+
+    def add(self, acquired: AcquiredRecords, sent_at: float, lock: float) -> None:
+        """Take in records that were acquired by a request sent at ``sent_at``.
+
+        The lock counts from then: the broker acquired them later.
+        """
+        acquired.locked(sent_at + lock, sent_at + lock * _RENEW_AFTER)
+        self._live[acquired] = None
+
+    def queue(self, acquired: AcquiredRecords, start: int, stop: int, now: float) -> None:
+        """Send the acknowledgements of these records with the next request."""
+        entries = self._pending.setdefault(acquired.key, [])
+        if entries and entries[-1][0] is acquired and entries[-1][2] == start:
+            entries[-1] = (acquired, entries[-1][1], stop)
+        else:
+            entries.append((acquired, start, stop))
+        self._pending_since = min(self._pending_since, now)
+
+    def waiting(self) -> Iterator[Slice]:
+        """Yield the acknowledgements that have no outcome yet."""
+        for entries in list(self._pending.values()):
+            yield from entries
+        if self.in_flight is not None:
+            for entries in list(self.in_flight.decided.values()):
+                yield from entries
+
+    # --- requests ---
+
+    def must_acknowledge(self, now: float) -> bool:
+        """Return whether the next request has to be a ShareAcknowledge."""
+        return any(key not in self._staying() for key in self._pending) or (
+            self.is_open and self.renew_at() <= now
+        )
+
+    def _staying(self) -> Collection[SharePartition]:
+        return self._joined.keys() & self.wanted.keys()
+
+    def fetch(self, now: float) -> ShareRequest:
+        """Return the contents of the next ShareFetch."""
+        assert self.in_flight is None
+        if not self.is_open:
+            assert not self._pending
+            self._joined = dict(self.wanted)
+            request = ShareRequest(OPENS, {key: [] for key in self.wanted})
+        else:
+            named: dict[SharePartition, list[AckBatch]] = {
+                key: [] for key in self.wanted if key not in self._joined
+            }
+            forgotten = [key for key in self._joined if key not in self.wanted]
+            request = ShareRequest(self._epoch, named, forgotten)
+            self._take_pending(request, now, self._staying())
+            self._joined = dict(self.wanted)
+        self.in_flight = request
+        return request
+
+    def acknowledge(self, now: float, *, closes: bool = False) -> ShareRequest | None:
+        """Return the contents of the next ShareAcknowledge; ``None`` if there is nothing to say.
+
+        ``closes`` makes it the session's last request, which is never ``None`` in an open session.
+        """
+        assert self.in_flight is None
+        if not self.is_open:
+            return None
+        request = ShareRequest(CLOSES if closes else self._epoch, {})
+        runs = self._take_pending(request, now)
+        if not closes:
+            self._take_renewals(request, now, runs)
+        if not request.named and not closes:
+            return None
+        self.in_flight = request
+        return request
+
+    def _take_pending(
+        self, request: ShareRequest, now: float, only: Collection[SharePartition] | None = None
+    ) -> dict[SharePartition, list[Run]]:
+        """Move pending acknowledgements into a request; return their runs."""
+        found: dict[SharePartition, list[Run]] = {}
+        for key in [key for key in self._pending if only is None or key in only]:
+            runs: list[Run] = []
+            for acquired, start, stop in self._pending.pop(key):
+                # One late acknowledgement would fail all others of its partition.
+                if acquired.lock_ends <= now:
+                    self._fail(acquired, start, stop, acquired_too_long(acquired, start))
+                    continue
+                runs += acquired.runs(start, stop)
+                acquired.sent(start, stop)
+                request.decided.setdefault(key, []).append((acquired, start, stop))
+            if runs:
+                found[key] = runs
+                request.named[key] = fold(runs)
+        if not self._pending:
+            self._pending_since = math.inf
+        return found
+
+    def _take_renewals(
+        self, request: ShareRequest, now: float, decided: Mapping[SharePartition, list[Run]]
+    ) -> None:
+        renewals: dict[SharePartition, list[Run]] = {}
+        for acquired in self._live:
+            if acquired.renew_at > now or not acquired.held:
+                continue
+            runs = list(acquired.renewable())
+            if not runs:
+                continue
+            acquired.renewing()
+            request.renewed.setdefault(acquired.key, []).append(acquired)
+            renewals.setdefault(acquired.key, []).extend(
+                Run(run.first, run.last, AckType.RENEW) for run in runs
+            )
+        for key, runs in renewals.items():
+            request.renews = True
+            request.named[key] = fold([*decided.get(key, ()), *runs])
+
+    # --- responses ---
+
+    def responded(self, request: ShareRequest) -> None:
+        """Record a response to the request that does not end the session."""
+        assert request is self.in_flight
+        self.in_flight = None
+        if request.epoch == CLOSES:
+            self._end()
+        else:
+            self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
+
+    def acknowledged(
+        self,
+        request: ShareRequest,
+        key: SharePartition,
+        error: TrikafkaError | None,
+        sent_at: float,
+        lock: float,
+    ) -> bool:
+        """Take in the outcome of one partition's acknowledgements.
+
+        Returns whether some of them are to be repeated after a pause.
+        """
+        repeats = error is not None and error.code in _REPEATED
+        for acquired, start, stop in request.decided.pop(key, ()):
+            if error is None:
+                acquired.settle(start, stop)
+                self._drop_if_done(acquired)
+            elif repeats:
+                acquired.repeat(start, stop)
+            else:
+                self._fail(acquired, start, stop, error)
+        for acquired in request.renewed.pop(key, ()):
+            if error is None:
+                acquired.locked(sent_at + lock, sent_at + lock * _RENEW_AFTER)
+            elif repeats:
+                acquired.renewing(sent_at + _RENEW_AGAIN)
+            else:
+                acquired.lose(f"the broker did not renew it: {error}")
+                self._drop_if_done(acquired)
+        return repeats
+
+    def failed(self, request: ShareRequest, error: TrikafkaError, sent_at: float) -> None:
+        """Take in an error of the whole response: nothing that the request carried counted."""
+        for key in request.awaited:
+            self.acknowledged(request, key, error, sent_at, 0.0)
+
+    def lost(self, error: TrikafkaError) -> None:
+        """Begin another session: the broker has none, or its answer is missing."""
+        request = self.in_flight
+        self.in_flight = None
+        self.losses += self.is_open
+        if request is not None:
+            for entries in request.decided.values():
+                for acquired, start, stop in entries:
+                    self._fail(acquired, start, stop, error)
+        self._end(f"the session with its broker ended: {error}", error)
+
+    def _end(self, why: str = "the session was closed", error: TrikafkaError | None = None) -> None:
+        self._epoch = OPENS
+        self._joined = {}
+        pending = self._pending
+        self._pending = {}
+        self._pending_since = math.inf
+        for entries in pending.values():
+            for acquired, start, stop in entries:
+                self._fail(acquired, start, stop, error or acquired.lock_lost(start))
+        for acquired in list(self._live):
+            if acquired.held:
+                acquired.lose(why)
+            self._drop_if_done(acquired)
+
+    def lose_led_elsewhere(self, key: SharePartition, why: str) -> None:
+        """Lose the locks of a partition that another broker leads now."""
+        for acquired in [each for each in self._live if each.key == key and each.held]:
+            acquired.lose(why)
+            self._drop_if_done(acquired)
+
+    def live_partitions(self) -> set[SharePartition]:
+        """Return the partitions of which this member holds a lock."""
+        return {acquired.key for acquired in self._live if acquired.held}
+
+    # --- time ---
+
+    def renew_at(self) -> float:
+        """Return when the next lock is to be renewed; infinity if none is."""
+        return min((each.renew_at for each in self._live if each.held), default=math.inf)
+
+    def ends_at(self) -> float:
+        """Return when the next lock ends, or stops being renewed."""
+        return min(
+            (min(each.lock_ends, each.keep_until) for each in self._live if each.held),
+            default=math.inf,
+        )
+
+    def expire(self, now: float) -> None:
+        """Lose the locks whose time is over; give back what was held for too long."""
+        for acquired in list(self._live):
+            if not acquired.held:
+                self._drop_if_done(acquired)
+            elif acquired.lock_ends <= now:
+                acquired.lose(_LOCK_ENDED)
+                self._drop_if_done(acquired)
+            elif acquired.keep_until <= now:
+                acquired.give_back("max_processing_ms passed")
+                acquired.keep(math.inf)
+
+    def release_all(self) -> None:
+        """Release every record that this member holds, in an open block or not."""
+        for acquired in list(self._live):
+            acquired.release_all()
+
+    def _fail(self, acquired: AcquiredRecords, start: int, stop: int, error: TrikafkaError) -> None:
+        failure = error
+        if not isinstance(error, LockLostError):
+            failure = AcknowledgementError(
+                acquired.partition.topic,
+                acquired.partition.partition,
+                acquired.offsets[start],
+                acquired.offsets[stop - 1],
+                error,
+            )
+        acquired.fail(start, stop, failure)
+        self._drop_if_done(acquired)
+
+    def _drop_if_done(self, acquired: AcquiredRecords) -> None:
+        if not acquired.unsettled:
+            self._live.pop(acquired, None)
+
+
+def acquired_too_long(acquired: AcquiredRecords, index: int) -> LockLostError:
+    """Return the error of an acknowledgement that waited until its lock had ended."""
+    return LockLostError(
+        acquired.partition.topic,
+        acquired.partition.partition,
+        acquired.offsets[index],
+        "its time was over before the acknowledgement could be sent",
+    )

@@ -1,0 +1,392 @@
+"""ShareFetch and ShareAcknowledge (versions 1 and 2), written and read by hand. No I/O.
+
+A ShareFetch carries megabytes of records, as a Fetch does, so its reader returns slices of the
+frame (KIP-932). Both requests carry acknowledgements. Version 2 adds the mode of acquiring
+(KIP-1206) and renewals of locks (KIP-1222).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import NamedTuple, Self
+from uuid import UUID
+
+from ._format import Buffer
+from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint
+from .writing import RawRequest
+
+#: The epochs of a request that opens a share session, and of one that closes it.
+OPENS, CLOSES = 0, -1
+#: The first version with renewals and with the mode of acquiring.
+WITH_RENEWALS = 2
+_SHARE_FETCH, _SHARE_ACKNOWLEDGE = 78, 79
+_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_LIMITS = struct.Struct(">iiiiii")
+_MODE = struct.Struct(">bb")
+_RANGE = struct.Struct(">qq")
+_ACQUIRED = struct.Struct(">qqh")
+_LEADER = struct.Struct(">ii")
+_HEAD, _PARTITION = struct.Struct(">ih"), struct.Struct(">ih")
+#: The fewest bytes of a topic, a partition and an endpoint in a response.
+_LEAST_TOPIC, _LEAST_PARTITION, _LEAST_ENDPOINT = 18, 20, 11
+#: Elements that a response may always have.
+_SOME = 1_000
+
+
+class AckType(IntEnum):
+    """What becomes of an acquired record."""
+
+    GAP = 0
+    ACCEPT = 1
+    RELEASE = 2
+    REJECT = 3
+    RENEW = 4
+
+
+class AckBatch(NamedTuple):
+    """Acknowledgements of a range of offsets; a single type holds for the whole range."""
+
+    first: int
+    last: int
+    types: bytes
+
+
+#: A partition of a request: its topic's id and its number.
+SharePartition = tuple[UUID, int]
+#: The acknowledgements for each partition that a request names.
+Acknowledgements = Mapping[SharePartition, Sequence[AckBatch]]
+
+
+class AcquiredRange(NamedTuple):
+    """A range of offsets that a response acquired, with the number of their deliveries."""
+
+    first: int
+    last: int
+    delivery_count: int
+
+
+@dataclass(slots=True)
+class ShareFetchedPartition:
+    """A partition of a ShareFetch response.
+
+    ``records`` is a slice of the frame, with whole batches: only offsets in ``acquired`` are this
+    member's. ``acknowledge_error`` is the outcome of the acknowledgements in the request.
+    """
+
+    topic_id: UUID
+    partition: int
+    error_code: int
+    error_message: str | None
+    acknowledge_error: int
+    acknowledge_message: str | None
+    current_leader: LeaderIdAndEpoch | None
+    records: memoryview
+    acquired: list[AcquiredRange]
+
+    @property
+    def key(self) -> SharePartition:
+        """The topic's id and the partition's number."""
+        return self.topic_id, self.partition
+
+
+@dataclass(slots=True)
+class ShareFetchResponse:
+    """A ShareFetch response. ``lock_ms`` is the time for which acquired records are locked."""
+
+    throttle_ms: int
+    error_code: int
+    error_message: str | None
+    lock_ms: int
+    partitions: list[ShareFetchedPartition] = field(default_factory=list)
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+    API_KEY = _SHARE_FETCH
+    #: Where the throttle time stands in the body.
+    throttle_position = 0
+
+    @staticmethod
+    def flexible_version_q(version: int) -> bool:
+        """Return whether lengths are compact: they are in every version."""
+        return True
+
+    @classmethod
+    def decode(cls, body: memoryview, version: int) -> Self:
+        """Read the body of a response.
+
+        Raises:
+            DamagedResponseError: The bytes are not such a response.
+        """
+        reader = FieldReader(memoryview(body), True, "ShareFetch")
+        reader.allow(_SOME + len(body))
+        throttle, error_code = reader.unpack(_HEAD)
+        message = reader.text()
+        (lock,) = reader.unpack(_INT32)
+        response = cls(throttle, error_code, message, lock)
+        for _ in range(reader.count(_LEAST_TOPIC)):
+            topic_id = reader.topic_id()
+            for _ in range(reader.count(_LEAST_PARTITION)):
+                response.partitions.append(_read_partition(reader, topic_id))
+            reader.tags()
+        response.node_endpoints = _read_endpoints(reader)
+        reader.tags()
+        reader.end()
+        return response
+
+
+def _read_partition(reader: FieldReader, topic_id: UUID) -> ShareFetchedPartition:
+    partition, error_code = reader.unpack(_PARTITION)
+    message = reader.text()
+    (acknowledge_error,) = reader.unpack(_INT16)
+    acknowledge_message = reader.text()
+    leader = _read_leader(reader)
+    size = reader.length()
+    records = reader.take(max(0, size))
+    acquired = []
+    for _ in range(reader.count(_ACQUIRED.size)):
+        first, last, count = reader.unpack(_ACQUIRED)
+        reader.tags()
+        acquired.append(AcquiredRange(first, last, count))
+    reader.tags()
+    return ShareFetchedPartition(
+        topic_id,
+        partition,
+        error_code,
+        message,
+        acknowledge_error,
+        acknowledge_message,
+        leader,
+        records,
+        acquired,
+    )
+
+
+def _read_leader(reader: FieldReader) -> LeaderIdAndEpoch | None:
+    leader_id, epoch = reader.unpack(_LEADER)
+    reader.tags()
+    return LeaderIdAndEpoch(leader_id, epoch) if leader_id >= 0 and epoch >= 0 else None
+
+
+def _read_endpoints(reader: FieldReader) -> tuple[NodeEndpoint, ...]:
+    endpoints = []
+    for _ in range(reader.count(_LEAST_ENDPOINT)):
+        (node_id,) = reader.unpack(_INT32)
+        host = reader.required_text()
+        (port,) = reader.unpack(_INT32)
+        endpoints.append(NodeEndpoint(node_id, host, port, reader.text()))
+        reader.tags()
+    return tuple(endpoints)
+
+
+@dataclass(slots=True)
+class AcknowledgedPartition:
+    """The outcome of one partition's acknowledgements, which fail together."""
+
+    topic_id: UUID
+    partition: int
+    error_code: int
+    error_message: str | None
+    current_leader: LeaderIdAndEpoch | None
+
+    @property
+    def key(self) -> SharePartition:
+        """The topic's id and the partition's number."""
+        return self.topic_id, self.partition
+
+
+@dataclass(slots=True)
+class ShareAcknowledgeResponse:
+    """A ShareAcknowledge response. ``lock_ms`` is 0 in version 1."""
+
+    throttle_ms: int
+    error_code: int
+    error_message: str | None
+    lock_ms: int
+    partitions: list[AcknowledgedPartition] = field(default_factory=list)
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
+
+    API_KEY = _SHARE_ACKNOWLEDGE
+    #: Where the throttle time stands in the body.
+    throttle_position = 0
+
+    @staticmethod
+    def flexible_version_q(version: int) -> bool:
+        """Return whether lengths are compact: they are in every version."""
+        return True
+
+    @classmethod
+    def decode(cls, body: memoryview, version: int) -> Self:
+        """Read the body of a response.
+
+        Raises:
+            DamagedResponseError: The bytes are not such a response.
+        """
+        reader = FieldReader(memoryview(body), True, "ShareAcknowledge")
+        reader.allow(_SOME + len(body))
+        throttle, error_code = reader.unpack(_HEAD)
+        message = reader.text()
+        lock = reader.unpack(_INT32)[0] if version >= WITH_RENEWALS else 0
+        response = cls(throttle, error_code, message, lock)
+        for _ in range(reader.count(_LEAST_TOPIC)):
+            topic_id = reader.topic_id()
+            for _ in range(reader.count(_PARTITION.size + 2)):
+                partition, code = reader.unpack(_PARTITION)
+                text = reader.text()
+                leader = _read_leader(reader)
+                reader.tags()
+                response.partitions.append(
+                    AcknowledgedPartition(topic_id, partition, code, text, leader)
+                )
+            reader.tags()
+        response.node_endpoints = _read_endpoints(reader)
+        reader.tags()
+        reader.end()
+        return response
+
+
+class FetchLimits(NamedTuple):
+    """The limits of a ShareFetch. With a renewal in the request all of them must be 0."""
+
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    max_records: int
+    batch_size: int
+
+
+NO_RECORDS = FetchLimits(0, 0, 0, 0, 0)
+
+
+class _ShareRequest(RawRequest):
+    """The common part of both requests: the member, the session's epoch, acknowledgements."""
+
+    flexible = 0
+    __slots__ = ("_acknowledgements", "_epoch", "_group", "_member", "_renews", "max_version")
+
+    def __init__(
+        self, group: str, member: str, epoch: int, acknowledgements: Acknowledgements, renews: bool
+    ) -> None:
+        self.max_version = 2
+        self._group = group
+        self._member = member
+        self._epoch = epoch
+        self._acknowledgements = acknowledgements
+        self._renews = renews
+
+    def _write_topics(
+        self, pieces: list[Buffer], count: Callable[[int], bytes], tags: bytes
+    ) -> None:
+        topics: dict[UUID, list[tuple[int, Sequence[AckBatch]]]] = {}
+        for (topic_id, partition), batches in self._acknowledgements.items():
+            topics.setdefault(topic_id, []).append((partition, batches))
+        pieces.append(count(len(topics)))
+        for topic_id, parts in topics.items():
+            pieces += (topic_id.bytes, count(len(parts)))
+            for partition, batches in parts:
+                pieces += (_INT32.pack(partition), count(len(batches)))
+                for first, last, types in batches:
+                    pieces += (_RANGE.pack(first, last), count(len(types)), types, tags)
+                pieces.append(tags)
+            pieces.append(tags)
+
+
+class ShareFetchMessage(_ShareRequest):
+    """A ShareFetch request: partitions that join or leave the session, and acknowledgements.
+
+    Args:
+        group: The group's id.
+        member: The member's id.
+        epoch: The session's epoch, or :data:`OPENS`.
+        acknowledgements: The partitions that join the session, without acknowledgements, and those
+            with acknowledgements.
+        limits: What the response may bring.
+        by_record: Acquire no more than ``max_records`` (KIP-1206); brokers older than Kafka 4.2
+            acquire whole batches.
+        renews: True if an acknowledgement renews a lock.
+        forgotten: The partitions that leave the session.
+    """
+
+    API_KEY = _SHARE_FETCH
+    name = "ShareFetchRequest"
+    response = ShareFetchResponse
+    __slots__ = ("_by_record", "_forgotten", "_limits")
+
+    def __init__(
+        self,
+        group: str,
+        member: str,
+        epoch: int,
+        acknowledgements: Acknowledgements,
+        limits: FetchLimits,
+        *,
+        by_record: bool = False,
+        renews: bool = False,
+        forgotten: Sequence[SharePartition] = (),
+    ) -> None:
+        super().__init__(group, member, epoch, acknowledgements, renews)
+        self._limits = limits
+        self._by_record = by_record
+        self._forgotten = forgotten
+
+    def _write(
+        self,
+        pieces: list[Buffer],
+        version: int,
+        text: Callable[[str | None], bytes],
+        count: Callable[[int], bytes],
+        tags: bytes,
+    ) -> None:
+        pieces += (
+            text(self._group),
+            text(self._member),
+            _LIMITS.pack(self._epoch, *self._limits),
+        )
+        if version >= WITH_RENEWALS:
+            pieces.append(_MODE.pack(self._by_record, self._renews))
+        self._write_topics(pieces, count, tags)
+        forgotten: dict[UUID, list[int]] = {}
+        for topic_id, partition in self._forgotten:
+            forgotten.setdefault(topic_id, []).append(partition)
+        pieces.append(count(len(forgotten)))
+        for topic_id, numbers in forgotten.items():
+            pieces += (topic_id.bytes, count(len(numbers)), *map(_INT32.pack, numbers), tags)
+        pieces.append(tags)
+
+
+class ShareAcknowledgeMessage(_ShareRequest):
+    """A ShareAcknowledge request; with the epoch :data:`CLOSES` it ends the session.
+
+    The arguments are those of :class:`ShareFetchMessage`.
+    """
+
+    API_KEY = _SHARE_ACKNOWLEDGE
+    name = "ShareAcknowledgeRequest"
+    response = ShareAcknowledgeResponse
+    __slots__ = ()
+
+    def __init__(
+        self,
+        group: str,
+        member: str,
+        epoch: int,
+        acknowledgements: Acknowledgements,
+        *,
+        renews: bool = False,
+    ) -> None:
+        super().__init__(group, member, epoch, acknowledgements, renews)
+
+    def _write(
+        self,
+        pieces: list[Buffer],
+        version: int,
+        text: Callable[[str | None], bytes],
+        count: Callable[[int], bytes],
+        tags: bytes,
+    ) -> None:
+        pieces += (text(self._group), text(self._member), _INT32.pack(self._epoch))
+        if version >= WITH_RENEWALS:
+            pieces.append(b"\x01" if self._renews else b"\x00")
+        self._write_topics(pieces, count, tags)
+        pieces.append(tags)

@@ -1,0 +1,182 @@
+"""``run_queue``: the worker of a share group, with concurrent handlers, retries and rejections."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any
+
+import trio
+
+from .. import Delivery, ShareConsumer, open_share_consumer
+from ..errors import ConfigurationError, CorruptRecordError, DeserializationError, LockLostError
+from ..toolkit import backoff
+from .callbacks import NotAsyncError, awaitable, check_async
+from .handling import RetryPolicy
+from .run_tasks import check_stop_on
+
+_log = logging.getLogger("trikafka.tasks")
+
+
+async def run_queue(
+    handler: Callable[[Delivery[Any, Any]], Awaitable[object]],
+    *topics: str,
+    group_id: str,
+    concurrency: int = 1,
+    retry: RetryPolicy | None = None,
+    reject_after: int | None = None,
+    stop_on: Collection[signal.Signals] = (),
+    **settings: Any,
+) -> None:
+    """Call ``await handler(delivery)`` for each record of a share group, until cancelled.
+
+    A delivery is accepted once the handler returns, unless the handler itself has called
+    ``release()`` or ``reject()``. While it runs, the record's lock is renewed. A handler whose lock
+    is lost is cancelled, which a warning reports.
+
+    An exception of the handler releases the record, with a warning: the group delivers it again, to
+    any member. From the delivery ``reject_after`` on it is rejected instead. Without that setting
+    the group's own limit (``share.delivery.count.limit``, 5 by default) decides.
+
+    On a signal of ``stop_on`` the worker takes no more records, waits for the handlers (at most
+    ``close_timeout_ms``), acknowledges, and leaves the group.
+
+    Args:
+        handler: An async function of a :class:`Delivery`.
+        topics: Names of topics.
+        group_id: The share group.
+        concurrency: The number of records that are handled at once.
+        retry: The handler's errors to retry at once, and how often, before they count.
+        reject_after: The delivery of a record that is its last one, counted from 1.
+        stop_on: Signals that end the run in order. Only for a run in the main thread.
+        settings: Those of :func:`open_share_consumer`. Unless given, ``acquire`` is ``"records"``
+            and ``max_in_flight`` twice the concurrency, so that no worker hoards records.
+
+    Raises:
+        ConfigurationError: A wrong argument or setting, before any I/O.
+        TrikafkaError: The member cannot go on.
+
+    When cancelled, handlers are cut off, and their records are released within a second.
+    """
+    check_async("handler", handler, "delivery")
+    for name, value in (("concurrency", concurrency), ("reject_after", reject_after)):
+        if value is None and name == "reject_after":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
+    check_stop_on(stop_on)
+    given: dict[str, Any] = {"acquire": "records", "max_in_flight": 2 * concurrency} | settings
+    async with open_share_consumer(*topics, group_id=group_id, **given) as queue:
+        await _QueueRun(queue, handler, retry, reject_after).run(concurrency, tuple(stop_on))
+
+
+class _QueueRun:
+    """One run: the tasks, and whether it is being stopped."""
+
+    def __init__(
+        self,
+        queue: ShareConsumer[Any, Any],
+        handler: Callable[[Delivery[Any, Any]], Awaitable[object]],
+        retry: RetryPolicy | None,
+        reject_after: int | None,
+    ) -> None:
+        self._queue = queue
+        self._handler = handler
+        self._retry = retry
+        self._reject_after = reject_after
+        self._stopping = False
+        self._error: Exception | None = None
+        self._receives: set[trio.CancelScope] = set()
+        self._handlers = trio.CancelScope()
+
+    async def run(self, concurrency: int, stop_on: tuple[signal.Signals, ...]) -> None:
+        """Run the workers until they are stopped or one fails; raise what failed."""
+        with self._handlers:
+            async with trio.open_nursery() as nursery:
+                if stop_on:
+                    nursery.start_soon(self._on_signals, stop_on)
+                async with trio.open_nursery() as workers:
+                    for _ in range(concurrency):
+                        workers.start_soon(self._work)
+                nursery.cancel_scope.cancel()
+        if self._error is not None:
+            raise self._error
+
+    def stop(self) -> None:
+        """Take no more records; give the handlers at work the time of a close."""
+        if self._stopping:
+            return
+        self._stopping = True
+        for scope in self._receives:
+            scope.cancel()
+        self._handlers.deadline = trio.current_time() + self._queue.config.close_timeout_ms / 1000
+
+    async def _on_signals(self, numbers: tuple[signal.Signals, ...]) -> None:
+        with trio.open_signal_receiver(*numbers) as received:
+            async for number in received:
+                _log.info("stopping in order on %s", signal.Signals(number).name)
+                self.stop()
+                return
+
+    async def _work(self) -> None:
+        try:
+            while not self._stopping:
+                delivery = await self._receive()
+                if delivery is not None:
+                    await self._handle(delivery)
+        except Exception as error:
+            # The others finish what they have in hand.
+            self._error = self._error or error
+            self.stop()
+
+    async def _receive(self) -> Delivery[Any, Any] | None:
+        with trio.CancelScope() as scope:
+            self._receives.add(scope)
+            try:
+                return await self._queue.receive()
+            except (CorruptRecordError, DeserializationError) as error:
+                _log.warning("a record is passed over: %s", error)
+            finally:
+                self._receives.discard(scope)
+        return None
+
+    async def _handle(self, delivery: Delivery[Any, Any]) -> None:
+        try:
+            async with delivery:
+                try:
+                    await self._attempt(delivery)
+                except NotAsyncError:
+                    raise
+                except Exception as error:
+                    self._failed(delivery, error)
+        except LockLostError as error:
+            _log.warning("the handler of %r was cut off: %s", delivery, error)
+
+    async def _attempt(self, delivery: Delivery[Any, Any]) -> None:
+        failures = 0
+        while True:
+            try:
+                await awaitable("handler", self._handler, self._handler(delivery))
+                return
+            except NotAsyncError:
+                raise
+            except Exception as error:
+                failures += 1
+                policy = self._retry
+                if (
+                    policy is None
+                    or not isinstance(error, policy.on)
+                    or failures >= policy.attempts
+                ):
+                    raise
+                await trio.sleep(backoff(failures, policy.backoff_ms, policy.backoff_max_ms))
+
+    def _failed(self, delivery: Delivery[Any, Any], error: Exception) -> None:
+        if self._reject_after is not None and delivery.delivery_count >= self._reject_after:
+            delivery.reject()
+            what = "rejected"
+        else:
+            delivery.release()
+            what = "released"
+        _log.warning("the handler failed at %r, which is %s", delivery, what, exc_info=error)
