@@ -212,6 +212,10 @@ def _make(cls: type[TrikafkaError]) -> TrikafkaError:
         return cls({"t": "is not there"}, 10)
     if issubclass(cls, errors.ArrowDeliveryError):
         return cls("t", 10, 5, 2, from_code(29, "t-0"))
+    if issubclass(cls, errors.LockLostError):
+        return cls("t", 0, 42, "it was not renewed")
+    if issubclass(cls, errors.AcknowledgementError):
+        return cls("t", 0, 42, 50, from_code(6, "t-0"))
     if issubclass(cls, errors.AdminErrors):
         return cls.of({"t": from_code(3, "t")}, {"u": None})
     if issubclass(cls, errors.BrokerResponseError) and not issubclass(cls, errors.HandshakeError):

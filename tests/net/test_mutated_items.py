@@ -68,6 +68,9 @@ NAMELESS = {
     "Metadata",
     "Fetch",
     "Produce",
+    "ShareAcknowledge",
+    "ShareFetch",
+    "ShareGroupHeartbeat",
 }
 
 

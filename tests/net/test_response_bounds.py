@@ -244,6 +244,7 @@ ALL_THERE_IS = {
     "ListGroups",
     "ListPartitionReassignments",
     "ListTransactions",
+    "ShareFetch",
 }
 
 

@@ -55,6 +55,7 @@ FACTORS: Mapping[str, int] = {
     **dict.fromkeys(
         ("AlterPartitionReassignments", "AlterShareGroupOffsets", "DeleteShareGroupOffsets"), 128
     ),
+    "ShareAcknowledge": 128,
     **dict.fromkeys(("CreateAcls", "AlterClientQuotas", "UpdateFeatures"), 128),
     **dict.fromkeys(("CreateTopics", "IncrementalAlterConfigs"), 1_024),
 }
@@ -86,7 +87,9 @@ NAMED: Mapping[str, tuple[int, int]] = {
     "DescribeProducers": (64 * _MIB, 0),
 }
 #: One member's part: the partitions that it is assigned.
-ASSIGNED: Mapping[str, int] = dict.fromkeys(("SyncGroup", "ConsumerGroupHeartbeat"), 16 * _MIB)
+ASSIGNED: Mapping[str, int] = dict.fromkeys(
+    ("SyncGroup", "ConsumerGroupHeartbeat", "ShareGroupHeartbeat"), 16 * _MIB
+)
 #: How many more bytes each record may bring: a broker that refuses records gives a reason for each
 #: (KIP-467).
 _A_RECORD = 512
