@@ -10,6 +10,7 @@ from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeA
 
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ...errors.peer_text import peer_text
+from ..client.option_parsing import is_name, is_utf8
 from .routing import Parts
 
 AclResourceType: TypeAlias = Literal[
@@ -139,7 +140,7 @@ class AclFilter:
 def check_principal(what: str, value: object) -> None:
     """Raise :exc:`ConfigurationError` unless the value is a principal such as ``User:alice``."""
     kind, colon, name = value.partition(":") if isinstance(value, str) else ("", "", "")
-    if not (kind and colon and name):
+    if not (kind and colon and is_name(name) and is_utf8(kind)):
         raise ConfigurationError(f"{what} must be like 'User:alice', not {value!r}")
 
 
@@ -149,7 +150,7 @@ def _check_one_of(what: str, value: object, allowed: Collection[str]) -> None:
 
 
 def _check_text(what: str, value: object) -> None:
-    if not isinstance(value, str) or not value:
+    if not is_name(value):
         raise ConfigurationError(f"{what} must be a text that is not empty, not {value!r}")
 
 
@@ -173,11 +174,11 @@ def checked_filter(given: AclFilter | None) -> AclFilter:
 def _checked(what: str, given: Any, kind: type[Any]) -> list[Any]:
     if not isinstance(given, Iterable) or isinstance(given, str | bytes | Mapping):
         raise ConfigurationError(f"{what} must be a collection of {kind.__name__}, not {given!r}")
-    found = list(dict.fromkeys(given))
+    found = list(given)
     for one in found:
         if not isinstance(one, kind):
             raise ConfigurationError(f"{what} must hold {kind.__name__}, not {one!r}")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def describe_request(wanted: AclFilter) -> DescribeAclsRequest:

@@ -109,7 +109,13 @@ from .streams_groups import StreamsGroupDescription
 from .tokens import DelegationToken
 from .topics import TopicDescription
 from .topics import describe as describe_topics
-from .transactions import Filters, HangingSearch, TransactionLookups, check_seconds
+from .transactions import (
+    Filters,
+    HangingSearch,
+    TransactionLookups,
+    check_seconds,
+    checked_producers,
+)
 from .types import (
     ClusterDescription,
     CreatedTopic,
@@ -323,13 +329,17 @@ class Admin:
         When cancelled while the request is in flight, the change may or may not have happened.
         """
         chosen = names_of("topics", totals)
+        if not isinstance(totals, Mapping):
+            raise ConfigurationError(
+                f"totals must be a mapping of topics to numbers of partitions, not {totals!r}"
+            )
         for name, total in totals.items():
             if isinstance(total, bool) or not isinstance(total, int) or total < 1:
                 raise ConfigurationError(
                     f"the number of partitions of {name!r} must be a whole number from 1, not "
                     f"{total!r}"
                 )
-        places = checked_assignments(assignments or {}, chosen)
+        places = checked_assignments({} if assignments is None else assignments, chosen)
 
         def request(names: list[str], timeout_ms: int) -> object:
             left = {name: totals[name] for name in names}
@@ -1263,7 +1273,7 @@ class Admin:
         When cancelled, nothing has changed.
         """
         filters = Filters(
-            tuple(names_of("states", states)), tuple(producer_ids), longer_than, pattern
+            tuple(names_of("states", states)), checked_producers(producer_ids), longer_than, pattern
         )
         return await self._call(
             "list_transactions", lambda call: self._transactions.listed(call, filters), timeout
@@ -1962,6 +1972,7 @@ class Admin:
         When cancelled while the request is in flight, the change may or may not have happened.
         """
         quorum.check_node_id("node_id", node_id)
+        quorum.check_cluster_id(cluster_id)
         directory = quorum.directory_uuid(directory_id)
         known = quorum.checked_endpoints(endpoints)
         await self._change_node(
@@ -2001,6 +2012,7 @@ class Admin:
         When cancelled while the request is in flight, the change may or may not have happened.
         """
         quorum.check_node_id("node_id", node_id)
+        quorum.check_cluster_id(cluster_id)
         directory = quorum.directory_uuid(directory_id)
         await self._change_node(
             "remove_raft_voter",

@@ -165,15 +165,15 @@ Changes: TypeAlias = dict[ConfigResource, dict[str, ConfigChange]]
 
 def checked_resources(resources: Iterable[ConfigResource]) -> list[ConfigResource]:
     """Return the resources, each once. Raises :exc:`ConfigurationError`."""
-    if isinstance(resources, str | ConfigResource):
+    if isinstance(resources, str | ConfigResource) or not isinstance(resources, Iterable):
         raise ConfigurationError(
             f"resources must be a collection of ConfigResource, not {resources!r}"
         )
-    found = list(dict.fromkeys(resources))
+    found = list(resources)
     for one in found:
         if not isinstance(one, ConfigResource):
             raise ConfigurationError(f"resources must hold ConfigResource, not {one!r}")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def checked_changes(changes: Mapping[ConfigResource, Mapping[str, ConfigValue]]) -> Changes:
@@ -256,13 +256,13 @@ def checked_types(types: Iterable[ResourceType] | None) -> list[ResourceType] | 
         return None
     if isinstance(types, str) or not isinstance(types, Iterable):
         raise ConfigurationError(f"types must be a collection of types of resources, not {types!r}")
-    found = list(dict.fromkeys(types))
+    found = list(types)
     for one in found:
-        if one not in _TYPES:
+        if not isinstance(one, str) or one not in _TYPES:
             raise ConfigurationError(
                 f"the type of a ConfigResource is one of {', '.join(_TYPES)}, not {one!r}"
             )
-    return found
+    return list(dict.fromkeys(found))
 
 
 def list_request(types: Sequence[ResourceType] | None) -> ListConfigResourcesRequest:

@@ -11,6 +11,7 @@ from kafka.protocol.consumer import OffsetDeleteRequest
 
 from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code, topic_error
 from ...types import OffsetSpec, TopicPartition
+from .messages import partitions_of
 
 #: In a DeleteRecords request: up to the last stable record of all replicas.
 _END = -1
@@ -22,9 +23,10 @@ def checked_limits(before: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
         raise ConfigurationError(
             f"delete_records wants a mapping of TopicPartition to offset, not {before!r}"
         )
+    partitions_of(before)
     for tp, offset in before.items():
         whole = isinstance(offset, int) and not isinstance(offset, bool | OffsetSpec)
-        if offset is not OffsetSpec.LATEST and (not whole or offset < 0):
+        if offset is not OffsetSpec.LATEST and not (whole and 0 <= offset < 1 << 63):
             raise ConfigurationError(
                 f"for {tp}: delete_records wants the offset of the first record to keep, or "
                 f"OffsetSpec.LATEST for all, not {offset!r}"

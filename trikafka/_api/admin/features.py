@@ -11,6 +11,7 @@ from kafka.protocol.metadata import ApiVersionsRequest
 
 from ..._version import VERSION
 from ...errors import ConfigurationError, from_code
+from ..client.option_parsing import is_name
 from .messages import named
 from .routing import Parts
 
@@ -84,13 +85,13 @@ def checked_levels(levels: Mapping[str, int], downgrade: Downgrade | None) -> di
     """Return the checked levels. Raises :exc:`ConfigurationError`."""
     if not isinstance(levels, Mapping):
         raise ConfigurationError(f"levels must be a mapping of features to levels, not {levels!r}")
-    if downgrade not in _KINDS:
+    if not isinstance(downgrade, str | None) or downgrade not in _KINDS:
         raise ConfigurationError(
             f"downgrade is 'safe', 'unsafe' or None for an upgrade, not {downgrade!r}"
         )
     least = 1 if downgrade is None else 0
     for name, level in levels.items():
-        if not isinstance(name, str) or not name:
+        if not is_name(name):
             raise ConfigurationError(f"the name of a feature is a text, not {name!r}")
         whole = isinstance(level, int) and not isinstance(level, bool)
         if not whole or not least <= level < 1 << 15:

@@ -104,11 +104,11 @@ def checked_numbers(brokers: Iterable[int]) -> list[int]:
     """Return the numbers of brokers, each once. Raises :exc:`ConfigurationError`."""
     if not isinstance(brokers, Iterable) or isinstance(brokers, str | bytes):
         raise ConfigurationError(f"brokers must be a collection of numbers, not {brokers!r}")
-    found = list(dict.fromkeys(brokers))
+    found = list(brokers)
     for one in found:
         if isinstance(one, bool) or not isinstance(one, int) or one < 0:
             raise ConfigurationError(f"a broker is named by its number, not {one!r}")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def checked_replicas(

@@ -40,6 +40,7 @@ from ...types import (
     OffsetSpec,
     TopicPartition,
 )
+from ..client.option_parsing import is_name
 from .types import CreatedTopic, GroupListing, ListedOffset, NewTopic
 
 _TOPIC_RESOURCE = 2
@@ -57,7 +58,7 @@ class AdminOutcome(NamedTuple):
 
 def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the checked partitions, each once. Raises :exc:`ConfigurationError`."""
-    if isinstance(partitions, str | bytes | TopicPartition):
+    if isinstance(partitions, str | bytes | TopicPartition) or not isinstance(partitions, Iterable):
         raise ConfigurationError(
             f"partitions must be a collection of TopicPartition, not {partitions!r}"
         )
@@ -65,11 +66,10 @@ def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     for tp in partitions:
         topic, number = tp if isinstance(tp, tuple) and len(tp) == 2 else (tp, None)
         if (
-            not isinstance(topic, str)
-            or not topic
+            not is_name(topic)
             or isinstance(number, bool)
             or not isinstance(number, int)
-            or number < 0
+            or not 0 <= number < 1 << 31
         ):
             raise ConfigurationError(f"a partition is a TopicPartition, not {tp!r}")
         found.append(TopicPartition(topic, number))
@@ -86,7 +86,8 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
 
 def check_offset(offset: int) -> None:
     """Raise :exc:`ConfigurationError` unless the value is an offset."""
-    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+    whole = isinstance(offset, int) and not isinstance(offset, bool)
+    if not whole or not 0 <= offset < 1 << 63:
         raise ConfigurationError(f"an offset is a whole number from 0, not {offset!r}")
 
 
@@ -377,6 +378,12 @@ def _assignment(group: Any, data: bytes) -> tuple[TopicPartition, ...]:
 
 def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[TopicPartition, int]:
     """Return the checked argument of ``list_offsets``. Raises :exc:`ConfigurationError`."""
+    if not isinstance(wanted, Mapping):
+        raise ConfigurationError(
+            "list_offsets wants a mapping of TopicPartition to an OffsetSpec or milliseconds, not "
+            f"{wanted!r}"
+        )
+    partitions_of(wanted)
     for tp, what in wanted.items():
         known = isinstance(what, OffsetSpec) or (
             isinstance(what, int) and not isinstance(what, bool) and what >= 0

@@ -19,6 +19,7 @@ from ..._wire.extra_messages import (
 )
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ...errors.peer_text import peer_text
+from ..client.option_parsing import is_name
 
 _TOPIC = "__cluster_metadata"
 
@@ -39,7 +40,7 @@ class VoterEndpoint:
 
     def __post_init__(self) -> None:
         for name, value in (("listener", self.listener), ("host", self.host)):
-            if not isinstance(value, str) or not value:
+            if not is_name(value):
                 raise ConfigurationError(f"{name} must be a text that is not empty, not {value!r}")
         whole = isinstance(self.port, int) and not isinstance(self.port, bool)
         if not whole or not 0 < self.port < 1 << 16:
@@ -100,6 +101,12 @@ def check_node_id(what: str, node_id: object) -> None:
         raise ConfigurationError(f"{what} must be a whole number from 0, not {node_id!r}")
 
 
+def check_cluster_id(cluster_id: object) -> None:
+    """Raise :exc:`ConfigurationError` unless the value is the id of a cluster, or ``None``."""
+    if cluster_id is not None and not is_name(cluster_id):
+        raise ConfigurationError(f"cluster_id must be a text or None, not {cluster_id!r}")
+
+
 def directory_uuid(text: object) -> uuid.UUID:
     """Return the id of a log directory as it is sent. Raises :exc:`ConfigurationError`.
 
@@ -131,13 +138,13 @@ def checked_endpoints(endpoints: Iterable[VoterEndpoint]) -> list[VoterEndpoint]
         raise ConfigurationError(
             f"endpoints must be a collection of VoterEndpoint, not {endpoints!r}"
         )
-    found = list(dict.fromkeys(endpoints))
+    found = list(endpoints)
     for one in found:
         if not isinstance(one, VoterEndpoint):
             raise ConfigurationError(f"endpoints must hold VoterEndpoint, not {one!r}")
     if not found:
         raise ConfigurationError("a voter needs at least one VoterEndpoint")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def describe_request() -> DescribeQuorumRequest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -12,6 +12,7 @@ from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasR
 
 from ...errors import ConfigurationError, from_code
 from ...errors.peer_text import peer_text
+from ..client.option_parsing import is_name
 from .routing import Parts
 
 
@@ -99,7 +100,7 @@ def _given(of: QuotaEntity | QuotaFilter) -> Iterator[tuple[str, Any]]:
 
 
 def _check_name(field: str, value: object, other: str) -> None:
-    if not isinstance(value, QuotaName) and (not isinstance(value, str) or not value):
+    if not isinstance(value, QuotaName) and not is_name(value):
         raise ConfigurationError(
             f"{field} must be a text that is not empty, or {other}, not {value!r}"
         )
@@ -125,7 +126,7 @@ def checked_changes(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
                 f"not {values!r}"
             )
         for name, value in values.items():
-            if not isinstance(name, str) or not name:
+            if not is_name(name):
                 raise ConfigurationError(f"the name of a quota is a text, not {name!r}")
             if value is not None and not _is_limit(value):
                 raise ConfigurationError(
@@ -137,7 +138,8 @@ def checked_changes(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
 
 def _is_limit(value: object) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return number and 0 < value < math.inf  # type: ignore[operator]
+    # Above the largest float, a whole number is still less than infinity.
+    return number and 0 < value <= sys.float_info.max  # type: ignore[operator]
 
 
 def checked_filter(given: QuotaFilter | None) -> QuotaFilter:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -62,10 +61,10 @@ def checked_principals(what: str, given: Iterable[str]) -> tuple[str, ...]:
     """Return the checked principals, each once. Raises :exc:`ConfigurationError`."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise ConfigurationError(f"{what} must be a collection of principals, not {given!r}")
-    found = tuple(dict.fromkeys(given))
+    found = list(given)
     for one in found:
         check_principal(f"one of {what}", one)
-    return found
+    return tuple(dict.fromkeys(found))
 
 
 def checked_owner(owner: str | None) -> str | None:
@@ -80,7 +79,7 @@ def milliseconds(what: str, seconds: float | None) -> int:
     if seconds is None:
         return _LONGEST
     number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
-    if not number or math.isnan(seconds) or not 0 <= seconds < 1e12:
+    if not number or not 0 <= seconds < 1e12:  # NaN is neither
         raise ConfigurationError(f"{what} must be a number of seconds from 0, not {seconds!r}")
     return int(seconds * 1000)
 

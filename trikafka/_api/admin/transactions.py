@@ -29,6 +29,7 @@ from ...errors import (
 )
 from ...interfaces import BrokerAccess, CoordinatorKind, CoordinatorManager, MetadataManager
 from ...types import Node, TopicPartition
+from ..client.option_parsing import is_utf8
 from .places import at_coordinators, at_leaders
 from .types import (
     TRANSACTION_STATES,
@@ -62,11 +63,9 @@ class Filters:
                     f"there is no state of a transaction {state!r}; they are "
                     f"{', '.join(TRANSACTION_STATES)}"
                 )
-        for number in self.producer_ids:
-            if isinstance(number, bool) or not isinstance(number, int) or number < 0:
-                raise ConfigurationError(f"a producer id is a whole number from 0, not {number!r}")
         check_seconds(self.longer_than)
-        if self.pattern is not None and not isinstance(self.pattern, str):
+        pattern = self.pattern
+        if pattern is not None and not (isinstance(pattern, str) and is_utf8(pattern)):
             raise ConfigurationError(f"pattern must be text, not {self.pattern!r}")
 
     def request(self) -> ListTransactionsRequest:
@@ -286,6 +285,20 @@ class HangingSearch:
             if each.transaction_start is not None
             and (each.last_timestamp is None or each.last_timestamp <= self.before_ms)
         ]
+
+
+def checked_producers(producer_ids: Iterable[int]) -> tuple[int, ...]:
+    """Return the ids of producers. Raises :exc:`ConfigurationError`."""
+    if not isinstance(producer_ids, Iterable) or isinstance(producer_ids, str | bytes):
+        raise ConfigurationError(
+            f"producer_ids must be a collection of whole numbers, not {producer_ids!r}"
+        )
+    found = tuple(producer_ids)
+    for one in found:
+        whole = isinstance(one, int) and not isinstance(one, bool)
+        if not whole or not 0 <= one < 1 << 63:
+            raise ConfigurationError(f"a producer id is a whole number from 0, not {one!r}")
+    return found
 
 
 def check_seconds(longer_than: float | None) -> None:

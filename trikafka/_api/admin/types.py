@@ -32,7 +32,13 @@ def checked_brokers(what: str, brokers: Any) -> tuple[int, ...]:
     """Return the brokers of a partition. Raises :exc:`ConfigurationError`."""
     numbers = brokers if isinstance(brokers, Sequence) and not isinstance(brokers, str) else ()
     whole = all(isinstance(each, int) and not isinstance(each, bool) for each in numbers)
-    if not numbers or not whole or min(numbers) < 0 or len(set(numbers)) != len(numbers):
+    if (
+        not numbers
+        or not whole
+        or min(numbers) < 0
+        or max(numbers) >= 1 << 31
+        or len(set(numbers)) != len(numbers)
+    ):
         raise ConfigurationError(
             f"the replicas of {what} are numbers of brokers, each once, such as (1, 2, 3), not "
             f"{brokers!r}"

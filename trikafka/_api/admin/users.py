@@ -19,7 +19,7 @@ from kafka.protocol.admin import (
 )
 
 from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code
-from ..client.option_parsing import names_of
+from ..client.option_parsing import is_name, names_of
 from .messages import named
 from .routing import Parts
 
@@ -62,8 +62,11 @@ class ScramPassword:
 
     def __post_init__(self) -> None:
         # No error here shows the password.
-        if not isinstance(self.password, str) or not self.password:
-            raise ConfigurationError("the password must be a text that is not empty")
+        if not is_name(self.password):
+            raise ConfigurationError(
+                "the password must be a text that is not empty and has no surrogates, which UTF-8 "
+                "lacks"
+            )
         _check_mechanism(self.mechanism)
         whole = isinstance(self.iterations, int) and not isinstance(self.iterations, bool)
         if not whole or not _LEAST_ITERATIONS <= self.iterations <= _MOST_ITERATIONS:

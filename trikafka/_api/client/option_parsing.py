@@ -43,11 +43,31 @@ def names_of(what: str, names: Iterable[str]) -> list[str]:
         raise ConfigurationError(
             f"{what} must be a collection of names, not the text {names!r}; write [{names!r}]"
         )
-    found = list(dict.fromkeys(names))
+    if not isinstance(names, Iterable):
+        raise ConfigurationError(f"{what} must be a collection of names, not {names!r}")
+    # Names are checked before they are compared: what is no text may have no hash.
+    found = list(names)
     for name in found:
-        if not isinstance(name, str) or not name:
+        if not is_name(name):
             raise ConfigurationError(f"{what} must be names, not {name!r}")
-    return found
+    return list(dict.fromkeys(found))
+
+
+def is_name(value: object) -> bool:
+    """Return whether the value is a text that is not empty and that UTF-8 can express.
+
+    The surrogates by which Python reads bytes that are no UTF-8 cannot be sent.
+    """
+    return isinstance(value, str) and bool(value) and is_utf8(value)
+
+
+def is_utf8(text: str) -> bool:
+    """Return whether UTF-8 can express the text."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown(given: Any) -> str:
