@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import trio
 from kafka.protocol.metadata import MetadataRequest
@@ -2153,7 +2153,7 @@ class Admin:
     async def _ask_parts(
         self,
         name: str,
-        place: Place,
+        place: Literal["controller"],
         parts: Parts[K, T],
         request: Callable[[list[K], RunningCall], object],
         read: Callable[[Any, list[K]], None],
@@ -2206,6 +2206,7 @@ class Admin:
                 [transactional_id],
                 fencing.fence_request,
                 lambda response, asked: fencing.read_fenced(response, transactional_id, parts),
+                refuse=parts.refuse,
             )
 
         async def attempt(call: RunningCall) -> None:

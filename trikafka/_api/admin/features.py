@@ -20,6 +20,8 @@ Downgrade: TypeAlias = Literal["safe", "unsafe"]
 _KINDS: dict[Downgrade | None, int] = {None: 1, "safe": 2, "unsafe": 3}
 #: The first versions with features at all (KIP-584), and with kinds of updates (KIP-778).
 _SINCE_FEATURES, _SINCE_KINDS = 3, 1
+#: The version of UpdateFeatures whose response is about all features together.
+_SINCE_ONE_RESULT = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +134,13 @@ def read_updated(response: Any, asked: Sequence[str], parts: Parts[str, None]) -
     if response.error_code:
         what = named("feature", ", ".join(asked), response.error_message)
         raise from_code(response.error_code, what, operation="Alter")
-    for result in response.results or ():
+    if response.version >= _SINCE_ONE_RESULT:
+        for name in asked:
+            parts.done(name, None)
+        return
+    for result in response.results:
         if result.error_code:
             what = named("feature", result.feature, result.error_message)
             parts.failed(result.feature, from_code(result.error_code, what, operation="Alter"))
-    for name in asked:
-        parts.done(name, None)
+        else:
+            parts.done(result.feature, None)

@@ -195,7 +195,7 @@ async def describe(
             parts.done(broker, {each.log_dir: _directory(each, only) for each in response.results})
         parts.check(brokers, "DescribeLogDirs")
 
-    await routing.each_broker(call, {broker: [broker] for broker in parts.left}, build, read)
+    await routing.each_broker(call, {broker: [broker] for broker in parts.left}, parts, build, read)
 
 
 def _directory(each: Any, only: set[TopicPartition] | None) -> LogDirDescription:
@@ -289,4 +289,4 @@ async def move(
                 parts.failed(one, error)
         parts.check(replicas, "AlterReplicaLogDirs")
 
-    await routing.each_broker(call, left, build, read)
+    await routing.each_broker(call, left, parts, build, read)

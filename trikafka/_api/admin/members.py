@@ -91,6 +91,7 @@ class Removal:
             [self._group] if asked else [],
             lambda groups: self._request(asked),
             lambda response, groups: self._read(response, asked),
+            doubt=lambda error: self.parts.doubt(asked, error),
         )
 
     def _request(self, names: Iterable[str]) -> LeaveGroupRequest:
@@ -117,7 +118,7 @@ class Removal:
                 what = f"{named('member', name, None)} of group {self._group!r}"
                 error = from_code(member.error_code, what, operation="Read")
                 error.retriable = False  # its own heartbeat could try again; this call cannot
-                self.parts.failed(name, error)
+                self.parts.failed(name, error, made_before=ErrorCode.UNKNOWN_MEMBER_ID)
             else:
                 self.parts.done(name, None)
         self.parts.check(asked, "LeaveGroup")

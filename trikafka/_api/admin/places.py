@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import trio
 
@@ -15,6 +15,9 @@ from ...errors import TrikafkaError
 from ...interfaces import CoordinatorKind, CoordinatorManager, MetadataManager
 from ...types import Node, TopicPartition
 
+K = TypeVar("K")
+#: Takes the error of keys that no retry can mend.
+Refuse: TypeAlias = Callable[[list[K], TrikafkaError], None]
 AskCoordinator: TypeAlias = Callable[[Node, list[str]], Awaitable[None]]
 AskLeader: TypeAlias = Callable[[Node, list[TopicPartition]], Awaitable[None]]
 
@@ -25,20 +28,50 @@ async def at_coordinators(
     kind: CoordinatorKind,
     keys: list[str],
     ask: AskCoordinator,
+    refuse: Refuse[str] | None = None,
 ) -> None:
-    """Find the coordinators of ``keys``, and ask each about its own keys."""
+    """Find the coordinators of ``keys``, and ask each about its own keys.
+
+    A key whose coordinator is not found does not keep the others from being asked. Its error is
+    raised afterwards, unless ``refuse`` takes it.
+    """
     places: dict[Node, list[str]] = defaultdict(list)
+    lost: list[TrikafkaError] = []
 
     async def find(key: str) -> None:
         places[
             await call.step("find the coordinator", lambda: coordinators.find(key, kind))
         ].append(key)
 
+    async def try_to_find(key: str) -> None:
+        try:
+            await apart([key], refuse, partial(find, key))
+        except TrikafkaError as error:
+            lost.append(error)
+
+    async def fail(error: TrikafkaError) -> None:
+        raise error
+
     if not keys:
         await trio.lowlevel.checkpoint()
         return
-    await all_of([partial(find, key) for key in keys])
-    await all_of([partial(ask, node, names) for node, names in places.items()])
+    await all_of([partial(try_to_find, key) for key in keys])
+    works = [
+        partial(apart, names, refuse, partial(ask, node, names)) for node, names in places.items()
+    ]
+    await all_of([*works, *(partial(fail, error) for error in lost)])
+
+
+async def apart(
+    keys: list[K], refuse: Refuse[K] | None, work: Callable[[], Awaitable[None]]
+) -> None:
+    """Run a work about ``keys``; let ``refuse`` take an error that no retry can mend."""
+    try:
+        await work()
+    except TrikafkaError as error:
+        if refuse is None or error.retriable:
+            raise
+        refuse(keys, error)
 
 
 async def at_leaders(

@@ -12,7 +12,7 @@ from kafka.protocol.admin import (
 )
 
 from ..._net.deadlines import RunningCall
-from ...errors import ConfigurationError, from_code
+from ...errors import ConfigurationError, ErrorCode, from_code
 from ...types import TopicPartition
 from .messages import by_topic, of_partition, partitions_of, words
 from .routing import Parts, Routing
@@ -73,9 +73,8 @@ async def alter(
         await trio.lowlevel.checkpoint()
         return
     asked = parts.left
-    response = await routing.request(
-        call, "controller", _alter_request(targets, asked, call, other_factor=other_factor)
-    )
+    request = _alter_request(targets, asked, call, other_factor=other_factor)
+    response = await routing.change(call, "controller", request, parts, asked)
     if response.error_code:
         raise from_code(
             response.error_code,
@@ -86,7 +85,8 @@ async def alter(
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
             if part.error_code:
-                parts.failed(tp, of_partition(tp, part.error_code, part.error_message, "Alter"))
+                error = of_partition(tp, part.error_code, part.error_message, "Alter")
+                parts.failed(tp, error, made_before=ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
             else:
                 parts.done(tp, None)
     parts.check(asked, "AlterPartitionReassignments")

@@ -26,9 +26,10 @@ from ...errors import (
     TrikafkaError,
     from_code,
 )
+from ...errors.groups import decisive, with_others
 from ...interfaces import BrokerAccess, CoordinatorKind, CoordinatorManager, MetadataManager
 from ...types import Node, TopicPartition
-from .places import at_coordinators, at_leaders
+from .places import Refuse, apart, at_coordinators, at_leaders
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -59,22 +60,23 @@ class Routing:
         """
         if place == "any":
             return await call.step(_name(request), lambda: self._metadata.ask_any(lambda: request))
-        if place == "controller":
-            return await self._at(call, await self.controller(call), request)
-        return await self._at(call, await self.broker(call, place), request)
+        return await self._at(call, await self._node(call, place), request)
 
     async def change(
-        self, call: RunningCall, place: Place, request: Any, parts: Parts[K, V], keys: Iterable[K]
+        self,
+        call: RunningCall,
+        place: Literal["controller"] | int,
+        request: Any,
+        parts: Parts[K, V],
+        keys: Iterable[K],
     ) -> Any:
         """Send a request that changes ``keys``; return the response.
 
         Without a response, the parts remember that the change may have been made.
         """
-        try:
-            return await self.request(call, place, request)
-        except _NO_ANSWER as error:
-            parts.doubt(keys, error)
-            raise
+        return await self._at(
+            call, await self._node(call, place), request, lambda error: parts.doubt(keys, error)
+        )
 
     async def every_broker(
         self, call: RunningCall, build: Callable[[], Any], read: Callable[[Any, Node], None]
@@ -88,16 +90,29 @@ class Routing:
         await all_of([partial(ask, node) for node in seen.nodes.values()])
 
     async def each_broker(
-        self, call: RunningCall, parts: Mapping[int, list[K]], build: Build[K], read: Read[K]
+        self,
+        call: RunningCall,
+        places: Mapping[int, list[K]],
+        parts: Parts[K, V],
+        build: Build[K],
+        read: Read[K],
     ) -> None:
-        """Send to each of these brokers, by number, a request about its own keys."""
+        """Send to each of these brokers, by number, a request about its own keys.
+
+        If a broker cannot be asked at all, only its own parts fail.
+        """
 
         async def ask(node_id: int, keys: list[K]) -> None:
             read(await self.request(call, node_id, build(keys)), keys)
 
-        if not parts:
+        if not places:
             await trio.lowlevel.checkpoint()
-        await all_of([partial(ask, node_id, keys) for node_id, keys in parts.items()])
+        await all_of(
+            [
+                partial(apart, keys, parts.refuse, partial(ask, node_id, keys))
+                for node_id, keys in places.items()
+            ]
+        )
 
     async def leaders(
         self,
@@ -123,13 +138,26 @@ class Routing:
         keys: list[str],
         build: Build[str],
         read: Read[str],
+        *,
+        refuse: Refuse[str] | None = None,
+        doubt: Callable[[TrikafkaError], None] | None = None,
     ) -> None:
-        """Send to the coordinators of groups or transactional ids a request about their own."""
+        """Send to the coordinators of groups or transactional ids a request about their own.
+
+        Args:
+            call: The call.
+            kind: The kind of coordinator.
+            keys: The groups or transactional ids.
+            build: Makes a request.
+            read: Takes in a response.
+            refuse: Takes the error of keys that cannot be asked for, so that the others are.
+            doubt: Takes the error of a request that was sent and got no response.
+        """
 
         async def ask(node: Node, names: list[str]) -> None:
-            read(await self._at(call, node, build(names)), names)
+            read(await self._at(call, node, build(names), doubt), names)
 
-        await at_coordinators(call, self._coordinators, kind, keys, ask)
+        await at_coordinators(call, self._coordinators, kind, keys, ask, refuse)
 
     async def controller(self, call: RunningCall) -> Node:
         """Return the broker that takes the controller's requests.
@@ -159,10 +187,33 @@ class Routing:
             raise ConfigurationError(f"the cluster has no broker {node_id}; it has {known}")
         return seen.nodes[node_id]
 
-    async def _at(self, call: RunningCall, node: Node, request: Any) -> Any:
-        return await call.step(
-            f"{_name(request)} to {node}", lambda: self._brokers.request(node, request)
-        )
+    async def _node(self, call: RunningCall, place: Literal["controller"] | int) -> Node:
+        if place == "controller":
+            return await self.controller(call)
+        return await self.broker(call, place)
+
+    async def _at(
+        self,
+        call: RunningCall,
+        node: Node,
+        request: Any,
+        doubt: Callable[[TrikafkaError], None] | None = None,
+    ) -> Any:
+        sent = False
+
+        async def send() -> Any:
+            nonlocal sent
+            connection = await self._brokers.connection(node)
+            sent = True
+            return await connection.request(request)
+
+        try:
+            return await call.step(f"{_name(request)} to {node}", send)
+        except _NO_ANSWER as error:
+            # A broker that was never reached has changed nothing.
+            if sent and doubt is not None:
+                doubt(error)
+            raise
 
 
 class Parts(Generic[K, V]):
@@ -181,6 +232,7 @@ class Parts(Generic[K, V]):
         self._left = dict.fromkeys(self._order)
         self._passing: dict[K, TrikafkaError] = {}
         self._doubts: dict[K, TrikafkaError] = {}
+        self._refused: set[K] = set()
         self.results: dict[K, V] = {}
         self.failures: dict[K, TrikafkaError] = {}
 
@@ -211,7 +263,9 @@ class Parts(Generic[K, V]):
         ``made_before`` is the code by which a broker refuses a change that was made before. The
         error then says if an earlier attempt may have made it.
         """
-        if error.code == made_before and key in self._doubts:
+        if error.code == ErrorCode.REQUEST_TIMED_OUT:  # the broker goes on with it
+            self._doubts[key] = error
+        if made_before is not None and error.code == made_before and key in self._doubts:
             # As with Java's client the error stays one: somebody else may have made the change.
             again = "an attempt before this one got no response and may have done it"
             error.args = (f"{error.args[0]}; {again}", *error.args[1:])
@@ -221,6 +275,14 @@ class Parts(Generic[K, V]):
         elif key in self._left:
             del self._left[key]
             self.failures[key] = error
+
+    def refuse(self, keys: Iterable[K], error: TrikafkaError) -> None:
+        """Fail parts that cannot be asked for at all, such as those of an unknown broker."""
+        for key in keys:
+            if key in self._left:
+                del self._left[key]
+                self.failures[key] = error
+                self._refused.add(key)
 
     def check(self, keys: Iterable[K], name: str) -> None:
         """Raise the error of a part that may pass, or that a response left out ``keys``."""
@@ -244,7 +306,8 @@ class Parts(Generic[K, V]):
         """Return the results in the order of the keys.
 
         Raises:
-            AdminErrors: Some parts failed. If the call is about one thing, its error is raised.
+            AdminErrors: Some parts failed. If the call is about one thing, its error is raised. So
+                is one that says nothing about the parts, if all failed by such errors.
         """
         results = {key: self.results[key] for key in self._order if key in self.results}
         failures = {key: self.failures[key] for key in self._order if key in self.failures}
@@ -252,6 +315,9 @@ class Parts(Generic[K, V]):
             return results
         if len(self._order) == 1:
             raise failures[self._order[0]]
+        if not results and self._refused.issuperset(failures):
+            errors = list(failures.values())
+            raise with_others(decisive(errors), errors)
         raise AdminErrors.of(failures, results)
 
 

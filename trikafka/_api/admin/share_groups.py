@@ -110,7 +110,9 @@ async def describe(
                 parts.done(group.group_id, read_modern_group(group, "share"))
         parts.check(groups, "ShareGroupDescribe")
 
-    await routing.coordinators(call, CoordinatorKind.GROUP, parts.left, build, read)
+    await routing.coordinators(
+        call, CoordinatorKind.GROUP, parts.left, build, read, refuse=parts.refuse
+    )
 
 
 async def offsets(
@@ -136,7 +138,9 @@ async def offsets(
                 parts.done(group.group_id, found)
         parts.check(groups, "DescribeShareGroupOffsets")
 
-    await routing.coordinators(call, CoordinatorKind.GROUP, parts.left, build, read)
+    await routing.coordinators(
+        call, CoordinatorKind.GROUP, parts.left, build, read, refuse=parts.refuse
+    )
 
 
 def _topics(partitions: list[TopicPartition] | None) -> list[Any] | None:

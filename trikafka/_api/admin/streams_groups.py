@@ -127,7 +127,9 @@ async def describe(
                 parts.done(group.group_id, _described(group))
         parts.check(groups, "StreamsGroupDescribe")
 
-    await routing.coordinators(call, CoordinatorKind.GROUP, parts.left, build, read)
+    await routing.coordinators(
+        call, CoordinatorKind.GROUP, parts.left, build, read, refuse=parts.refuse
+    )
 
 
 def _described(group: Any) -> StreamsGroupDescription:
