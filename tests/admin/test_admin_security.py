@@ -29,6 +29,7 @@ from trikafka import (
     ScramPassword,
     ScramRemoval,
 )
+from trikafka._api.admin.users import Salting
 from trikafka.testing import ScriptedCluster
 
 NOT_CONTROLLER, REFUSED, THROTTLED = 41, 42, 89
@@ -444,3 +445,23 @@ def test_values_check_themselves(make: Any, text: str) -> None:
     with pytest.raises(ConfigurationError, match=text) as caught:
         make()
     assert "s3cret" not in str(caught.value)
+
+
+async def test_salting_goes_on_where_it_was_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Passwords whose salting takes longer than one attempt are salted in the end."""
+    salted: list[bytes] = []
+
+    def counting(name: str, password: bytes, salt: bytes, iterations: int) -> bytes:
+        salted.append(password)
+        if salted == [b"one", b"two"]:
+            trio.from_thread.run_sync(scope.cancel)
+        return b"salted"
+
+    monkeypatch.setattr(hashlib, "pbkdf2_hmac", counting)
+    salting = Salting({"a": ScramPassword("one"), "b": ScramPassword("two")})
+    with trio.CancelScope() as scope:
+        await salting.run()
+    assert scope.cancelled_caught
+    await salting.run()
+    assert salted.count(b"one") == 1
+    assert len(salting.request(["a", "b"]).upsertions) == 2

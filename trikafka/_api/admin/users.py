@@ -129,26 +129,28 @@ def salted_password(change: ScramPassword, salt: bytes) -> bytes:
 
 
 class Salting:
-    """The salted passwords of one call, made once for all of its attempts."""
+    """The salted passwords of one call, each made once for all of its attempts."""
 
     def __init__(self, changes: UserChanges) -> None:
         self._changes = changes
         self._made: dict[str, tuple[bytes, bytes]] = {}
 
     async def run(self) -> None:
-        """Salt the passwords in a thread: each takes some milliseconds of computing."""
-        if self._made or not any(isinstance(c, ScramPassword) for c in self._changes.values()):
-            await trio.lowlevel.checkpoint()
-        else:
-            self._made = await trio.to_thread.run_sync(self._salt_all, abandon_on_cancel=True)
+        """Salt the passwords in threads: each takes some milliseconds of computing.
 
-    def _salt_all(self) -> dict[str, tuple[bytes, bytes]]:
-        made = {}
+        When cancelled, the next run goes on with the passwords that are left. Thousands of them
+        take longer than one attempt may.
+        """
+        await trio.lowlevel.checkpoint()
         for user, change in self._changes.items():
-            if isinstance(change, ScramPassword):
+            if isinstance(change, ScramPassword) and user not in self._made:
                 salt = secrets.token_bytes(_SALT_BYTES)
-                made[user] = salt, salted_password(change, salt)
-        return made
+                self._made[user] = (
+                    salt,
+                    await trio.to_thread.run_sync(
+                        salted_password, change, salt, abandon_on_cancel=True
+                    ),
+                )
 
     def request(self, users: Iterable[str]) -> AlterUserScramCredentialsRequest:
         """Return an AlterUserScramCredentials request about these users."""
