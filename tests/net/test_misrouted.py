@@ -101,4 +101,5 @@ async def test_other_cluster_gets_no_records(
     assert wrong.requests("Produce") == wrong.requests("Metadata") == []
     assert {each[1] for each in stated(wrong)} <= {"scripted-cluster"}
     messages = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert any("looking for the cluster again" in message for message in messages)
+    # Once, however often the connections are closed meanwhile.
+    assert sum("looking for the cluster again" in message for message in messages) == 1

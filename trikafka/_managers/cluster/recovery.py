@@ -13,6 +13,7 @@ import trio
 
 from ..._net.addresses import parse_bootstrap
 from ..._net.brokers import Brokers
+from ..._net.reminders import Reminder
 from ...config import ClientConfig
 from ...error_codes import ErrorCode
 from ...errors import TrikafkaError
@@ -38,7 +39,8 @@ class Recovery:
         # True if a connection was misrouted since the last rebootstrap (KIP-1242).
         self.is_misrouted = False
         self._rests_until = 0.0
-        self._told = False  # True if the rebootstrap was logged since the last response
+        # Bootstrap addresses respond while the known ones lead astray, so no response ends this.
+        self._reminder = Reminder()
 
     def order(self, known: Iterable[Node]) -> list[Node]:
         """Return the nodes to ask, in order."""
@@ -93,7 +95,6 @@ class Recovery:
         """Record a response to a metadata request."""
         self._failing_since = None
         self.last_error = None
-        self._told = False
 
     def failed(self, error: TrikafkaError) -> None:
         """Record that no broker responded, and why."""
@@ -102,14 +103,17 @@ class Recovery:
             self._failing_since = trio.current_time()
 
     def _begin_anew(self, why: str) -> None:
+        now = trio.current_time()
+        is_due = self._reminder.is_due(now)
+        if is_due:
+            self._reminder.logged(now)
         _log.log(
-            logging.DEBUG if self._told else logging.WARNING,
+            logging.WARNING if is_due else logging.DEBUG,
             "looking for the cluster again at the bootstrap addresses: %s",
             why,
         )
-        self._told = True
         self.is_misrouted = False
-        self._rests_until = trio.current_time() + _REST
+        self._rests_until = now + _REST
         self._brokers.disconnect()
 
 
