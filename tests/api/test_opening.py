@@ -52,7 +52,7 @@ async def refused(
         (("no such/topic",), "topic 'no such/topic' has ' ', '/' in its name; Kafka allows"),
         ((".",), "a topic cannot be called '.'"),
         ((b"flights",), "a topic's name must be text, not b'flights'"),
-        ((re.compile("fl.*"),), "a pattern goes to consumer.subscribe(re.compile('fl.*'))"),
+        ((re.compile("fl.*"), "flights"), "or one pattern alone, not re.compile('fl.*')"),
         (("flights", "flights"), "topic 'flights' is given twice"),
     ],
     ids=str,
