@@ -17,10 +17,10 @@ def settings(cluster: ScriptedCluster, **more: Any) -> dict[str, Any]:
     return {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, **more}
 
 
-async def produced(
+def plan_to_produce(
     cluster: ScriptedCluster, path: Path | str, form: str = "raw", client: Any = None, **plan: Any
 ) -> Producing:
-    """Write a file to topic ``t``."""
+    """Return the work that writes a file to topic ``t``."""
     delimiter = plan.get("key_delimiter")
     read = from_raw(delimiter, plan.get("empty_is_null", False)) if form == "raw" else from_json
     defaults: dict[str, Any] = {
@@ -30,10 +30,17 @@ async def produced(
         "any_partition": False,
         "headers": (),
     }
-    work = Producing(
+    return Producing(
         settings(cluster, **(client or {})),
         ProducePlan(files=(str(path),), form=form, read=read, **{**defaults, **plan}),
     )
+
+
+async def produced(
+    cluster: ScriptedCluster, path: Path | str, form: str = "raw", client: Any = None, **plan: Any
+) -> Producing:
+    """Write a file to topic ``t``."""
+    work = plan_to_produce(cluster, path, form, client, **plan)
     await work.main(Stop())
     return work
 

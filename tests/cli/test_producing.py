@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,14 @@ import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from piping import produced
+import trio
+from piping import plan_to_produce, produced, settings
 from trio.testing import MockClock as Clock
 
+import trikafka
 from trikafka._wire import _implementation
+from trikafka.cli import source
+from trikafka.cli.progress import meter
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
 
@@ -164,6 +169,7 @@ async def test_columns_of_csv_are_parts_of_records(autojump_clock: Clock, tmp_pa
         ("a,b\n1,2\n3\n", "line 3: it has 1 fields, and there are 2 columns"),
         ("value,partition\nx,one\n", "line 2: partition must be a whole number from 0, not 'one'"),
         ('a\n"x', "line 2: this is no CSV"),
+        ("value,timestamp\nx," + "1" * 5000, "line 2: timestamp must be a whole number from 0"),
         ("a,a\n1,2\n", "line 1: two columns have one name"),
         ("a,b\n1,2\n", r"line 1: there is no column 'id' \(--key-column\); the columns are: a, b"),
     ],
@@ -176,6 +182,72 @@ async def test_wrong_csv_is_explained(
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         with pytest.raises(click.ClickException, match=says):
             await produced(cluster, file, "csv", key_column="id" if "no column" in says else None)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"value\nx\ny\n\n\xff\nz\n", "line 5: this is not UTF-8"),
+        (b'value\nx\ny\n"z', "line 4: this is no CSV"),
+        (b"value\nx\ny\n" + b"z" * 2_000_000, "line 4: it is longer than 1500000 bytes"),
+    ],
+    ids=["bytes", "quote", "long"],
+)
+async def test_rows_before_wrong_csv_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, says: str
+) -> None:
+    monkeypatch.setattr(source, "LONGEST", 1_500_000)
+    file = tmp_path / "in.csv"
+    file.write_bytes(data)
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(click.ClickException) as told:
+            await produced(cluster, file, "csv")
+        assert pairs(cluster) == [(None, b"x"), (None, b"y")]
+    assert f"in.csv: {says}" in told.value.message
+    assert told.value.message.endswith("; 2 records were written")
+
+
+async def test_large_field_of_csv_is_written(tmp_path: Path) -> None:
+    file = tmp_path / "in.csv"
+    file.write_bytes(b"value\n" + b"x" * 200_000 + b"\n")
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        await produced(cluster, file, "csv")
+        assert pairs(cluster) == [(None, b"x" * 200_000)]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on Windows")
+async def test_csv_is_written_as_it_arrives(tmp_path: Path) -> None:
+    """Cancelled while no input arrives, the command ends."""
+    fifo = tmp_path / "in.csv"
+    os.mkfifo(fifo)
+    fd = os.open(fifo, os.O_RDWR)
+    try:
+        async with ScriptedCluster(topics={"t": 1}) as cluster, trio.open_nursery() as nursery:
+            nursery.start_soon(produced, cluster, fifo, "csv")
+            os.write(fd, b"value\na\n\nb\n\n")
+            with trio.fail_after(60):
+                while pairs(cluster) != [(None, b"a"), (None, b"b")]:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            nursery.cancel_scope.cancel()
+    finally:
+        os.close(fd)
+
+
+async def test_cancelled_settling_counts_all(autojump_clock: Clock, tmp_path: Path) -> None:
+    """An outcome whose wait was cancelled is counted by the next settling."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        work = plan_to_produce(cluster, tmp_path / "in")
+        async with trikafka.open_producer(**settings(cluster)) as producer:
+            with meter("", "") as work._meter:
+                await work._count_partitions(producer, "t")
+                await work._send_line(producer, b"x", "line 1")
+                await producer.flush()
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await work._settle()
+                assert (scope.cancelled_caught, work.delivered.count) == (True, 0)
+                await work._settle(everything=True)
+                assert work.delivered.count == 1
 
 
 async def test_parquet_columns_are_parts_of_records(autojump_clock: Clock, tmp_path: Path) -> None:

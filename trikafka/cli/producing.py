@@ -129,7 +129,13 @@ class Producing:
         number = 0
         lines = Lines(path)
         try:
-            while (block := await lines.read(self._block)) is not None:
+            while True:
+                try:
+                    block = await lines.read(self._block)
+                except BadLineError as error:
+                    raise BadLineError(f"{name}line {number + 1}: {error.message}") from None
+                if block is None:
+                    break
                 where = _lines_from(name, number + 1)
                 if not await self._send_block(producer, block, where):
                     for row, line in enumerate(split(block.text)):
@@ -195,7 +201,13 @@ class Producing:
     async def _send_csv(self, producer: Producer, path: str, name: str) -> None:
         plan = self._plan
         with CsvFile(path, plan.key_column, plan.value_column, plan.empty_is_null) as file:
-            while (rows := await file.read()) is not None:
+            while True:
+                try:
+                    rows = await file.read()
+                except BadLineError as error:
+                    raise BadLineError(f"{name}{error.message}") from None
+                if rows is None:
+                    break
                 for number, line in rows:
                     await self._send(producer, line, f"{name}line {number}")
                 await self._settle()
@@ -281,7 +293,7 @@ class Producing:
         """Collect the known outcomes, or wait for all; raise the first failure."""
         failed: BadLineError | None = None
         while self._acks and (everything or self._acks[0][1].done):
-            where, ack = self._acks.popleft()
+            where, ack = self._acks[0]  # stays there if the wait is cancelled
             try:
                 outcome = await ack.wait()
             except ArrowDeliveryError as error:
@@ -293,6 +305,7 @@ class Producing:
                 failed.__cause__ = failed.__cause__ or error
             else:
                 self.delivered.add(_by_partition(outcome))
+            self._acks.popleft()
         self._meter(self.delivered.count, self._total)
         if failed is not None:
             raise failed

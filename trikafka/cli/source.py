@@ -14,7 +14,8 @@ from .record_lines import BadLineError
 
 T = TypeVar("T")
 _PIECE = 1 << 20
-_LONGEST = 100_000_000
+#: Bytes of the longest line.
+LONGEST = 100_000_000
 #: Flags of the file. O_BINARY is Windows' own: without it, line ends are translated.
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
@@ -44,15 +45,21 @@ class Lines:
 
         A block is whole lines with their line ends, possibly none. Only the last line of the input
         may lack its line end. If cancelled, the call returns at once, even if no input arrives.
+
+        Raises:
+            BadLineError: The next line is too long.
         """
         if self._ended:
             await trio.lowlevel.checkpoint()
             return None
         return await trio.to_thread.run_sync(
-            self._next, convert, limiter=self._limiter, abandon_on_cancel=True
+            self.read_sync, convert, limiter=self._limiter, abandon_on_cancel=True
         )
 
-    def _next(self, convert: Callable[[bytes], T]) -> T | None:
+    def read_sync(self, convert: Callable[[bytes], T]) -> T | None:
+        """Return the next lines as :meth:`read`, in a thread of the caller's."""
+        if self._ended:
+            return None
         piece = self._read_piece()
         if not piece:
             self._ended = True
@@ -89,8 +96,8 @@ class Lines:
         if rest:
             self._rest.append(rest)
             self._size += len(rest)
-        if self._size > _LONGEST:
-            raise BadLineError(f"a line is longer than {_LONGEST} bytes")
+        if self._size > LONGEST:
+            raise BadLineError(f"it is longer than {LONGEST} bytes")
 
 
 def split(block: bytes) -> list[bytes]:

@@ -51,9 +51,9 @@ def parse(text: str) -> Start:
         return Start(At[_WORDS[text]])
     if text.startswith(("@", "s@")):
         return Start(At.TIME, _time(text.partition("@")[2]))
-    number = text.removeprefix("-")
-    if number.isascii() and number.isdigit() and int(number) < 2**63:
-        return Start(At.LAST if text.startswith("-") else At.OFFSET, int(number))
+    number = whole(text.removeprefix("-"))
+    if number is not None:
+        return Start(At.LAST if text.startswith("-") else At.OFFSET, number)
     raise click.BadParameter(
         f"{text!r} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of "
         "each partition) nor @time",
@@ -61,13 +61,23 @@ def parse(text: str) -> Start:
     )
 
 
+def whole(text: str) -> int | None:
+    """Return the whole number of 63 bits that a text is; ``None``: it is none."""
+    # Python refuses to convert thousands of digits.
+    if text.isascii() and text.isdigit() and len(digits := text.lstrip("0")) < 20:
+        number = int(digits or "0")
+        return number if number < 2**63 else None
+    return None
+
+
 def _time(text: str, option: str = "--from") -> int:
     """Return milliseconds since the epoch, given as such or as a date and time.
 
     The time zone is UTC if the text names none.
     """
-    if text.isascii() and text.isdigit():
-        return int(text)
+    number = whole(text)
+    if number is not None:
+        return number
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

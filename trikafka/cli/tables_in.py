@@ -8,20 +8,23 @@ the value of a row is a JSON object of all its columns, and only the key has a c
 from __future__ import annotations
 
 import base64
+import codecs
 import csv
+import io
 import json
-import sys
+from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import date, datetime
 from datetime import time as clock_time
-from itertools import islice
-from typing import IO, Any, Self
+from typing import Any, Self
 
 import click
 import trio
 
+from . import source
 from .record_lines import BadLineError, Line
+from .source import Lines
+from .start import whole
 
 #: Rows of a piece.
 _ROWS = 5_000
@@ -37,11 +40,11 @@ class CsvFile:
         Raises:
             OSError: The file cannot be opened.
         """
-        source: str | int = 0 if path == "-" else path
-        self._file: IO[str] = open(  # noqa: SIM115  # closed by __exit__
-            source, encoding="utf-8-sig", newline="", closefd=source != 0
-        )
-        self._rows = csv.reader(self._file, strict=True)
+        csv.field_size_limit(source.LONGEST)  # a value may be as long as a line of other inputs
+        self._lines = Lines(path)
+        self._buffered: deque[str] = deque()
+        self._rows = csv.reader(self._next_lines(), strict=True)
+        self._failed: BadLineError | None = None
         self._key, self._value = key, value
         self._empty_is_null = empty_is_null
         self._names: list[str] | None = None
@@ -51,32 +54,66 @@ class CsvFile:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        with suppress(OSError):
-            self._file.close()
+        self._lines.close()
 
     async def read(self) -> list[tuple[int, Line]] | None:
         """Return the next records with the numbers of their lines; ``None`` at the end.
 
+        They are those that have arrived, at least one. If cancelled, the call returns at once, even
+        if no input arrives.
+
         Raises:
-            BadLineError: A line is malformed; the error names it.
+            BadLineError: A line is malformed; the error names it. The records before it have been
+                returned.
         """
         return await trio.to_thread.run_sync(
             self._next, limiter=self._limiter, abandon_on_cancel=True
         )
 
     def _next(self) -> list[tuple[int, Line]] | None:
+        found: list[tuple[int, Line]] = []
         try:
+            if self._failed is not None:
+                raise self._failed
             if self._names is None:
                 self._names = next(self._rows, [])
                 self._roles = self._choose(self._names)
-            found = [
-                (self._rows.line_num, self._line(row)) for row in islice(self._rows, _ROWS) if row
-            ]
+            for row in self._rows:
+                if row:
+                    found.append((self._rows.line_num, self._line(row)))
+                if found and (len(found) == _ROWS or not self._buffered):
+                    break
         except BadLineError as error:
-            raise BadLineError(f"line {self._rows.line_num}: {error.message}") from None
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise BadLineError(f"line {self._rows.line_num}: this is no CSV ({error})") from None
+            self._failed = self._failed or _at_line(self._rows.line_num, error.message)
+        except csv.Error as error:
+            self._failed = _at_line(self._rows.line_num, f"this is no CSV ({error})")
+        if self._failed is not None and not found:
+            raise self._failed
         return found or None
+
+    def _next_lines(self) -> Iterator[str]:
+        """Yield the lines of the file, each as soon as it has arrived."""
+        begun = False
+        try:
+            while (block := self._lines.read_sync(lambda block: block)) is not None:
+                if block and not begun:
+                    begun = True
+                    block = block.removeprefix(codecs.BOM_UTF8)
+                try:
+                    yield from self._buffer(block.decode())
+                except UnicodeDecodeError as error:
+                    good = block[: block.rfind(b"\n", 0, error.start) + 1]
+                    yield from self._buffer(good.decode())
+                    raise BadLineError(f"this is not UTF-8 ({error.reason})") from None
+        except BadLineError as error:  # the reader has not counted this line
+            self._failed = _at_line(self._rows.line_num + 1, error.message)
+            raise
+
+    def _buffer(self, text: str) -> Iterator[str]:
+        # As a file with newline="": a line ends at \\r, too, and keeps its end.
+        self._buffered.extend(io.StringIO(text, newline=""))
+        while self._buffered:
+            yield self._buffered.popleft()
 
     def _choose(self, names: list[str]) -> dict[str, int]:
         """Return the place of each role's column."""
@@ -108,12 +145,16 @@ class CsvFile:
         )
 
 
+def _at_line(number: int, text: str) -> BadLineError:
+    return BadLineError(f"line {number}: {text}")
+
+
 def _number(role: str, text: str | None) -> int | None:
     if not text:
         return None
-    if not (text.isascii() and text.isdigit() and int(text) < 2**63):
-        raise BadLineError(f"{role} must be a whole number from 0, not {text!r}")
-    return int(text)
+    if whole(text) is None:
+        raise BadLineError(f"{role} must be a whole number from 0, not {text!r:.100}")
+    return whole(text)
 
 
 def _roles(names: list[str], key: str | None, value: str | None) -> dict[str, str]:
@@ -162,7 +203,9 @@ class ParquetFile:
         Raises:
             click.ClickException: pyarrow is missing, or this is no Parquet file.
         """
-        return await trio.to_thread.run_sync(self._open, limiter=self._limiter)
+        return await trio.to_thread.run_sync(
+            self._open, limiter=self._limiter, abandon_on_cancel=True
+        )
 
     def _open(self) -> int:
         try:
@@ -174,9 +217,7 @@ class ParquetFile:
                 "(from a clone: pip install '.[arrow]')"
             ) from None
         try:
-            source = (
-                pyarrow.BufferReader(sys.stdin.buffer.read()) if self._path == "-" else self._path
-            )
+            source = pyarrow.BufferReader(_standard_input()) if self._path == "-" else self._path
             self._file = parquet.ParquetFile(source)
             schema = self._file.schema_arrow
         except pyarrow.ArrowException as error:
@@ -224,6 +265,15 @@ class ParquetFile:
         if keys is not None:
             columns["key"] = keys
         return pyarrow.RecordBatch.from_pydict(columns)
+
+
+def _standard_input() -> bytes:
+    """Return all of the standard input.
+
+    Without Python's buffer: a thread that waits there would hold its lock when the process ends.
+    """
+    with open(0, "rb", buffering=0, closefd=False) as source:
+        return source.read()
 
 
 def _json_value(value: object) -> object:
