@@ -98,6 +98,7 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("copy",), "which topic?"),
         (("copy", "t"), "where to?"),
         (("copy", "t", "--to-topic", "t"), "where to?"),
+        (("copy", "t", "-T", "linger.ms=5"), "where to?"),
         (("copy", "t", "-B", "nowhere"), "has no port"),
         (("copy", "t", "-B", "h:1", "-T", "transactional.id=x"), "no transactions"),
         (("copy", "t", "-B", "h:1", "-G", "g", "--from", "5"), "the group knows"),

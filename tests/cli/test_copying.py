@@ -12,7 +12,9 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import Record, TopicPartition
-from trikafka.cli import lag
+from trikafka.cli import copy, lag
+from trikafka.cli.options import Common
+from trikafka.config import ProducerConfig
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
 
@@ -61,6 +63,30 @@ async def test_copy_needs_its_target(autojump_clock: Clock) -> None:
                 await copied(here, there, to=to, keep_partitions=True)
         with pytest.raises(click.ClickException, match="topic 'nowhere' does not exist"):
             await copied(here, there, "nowhere", to="orders")
+
+
+def test_copy_stays_on_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only an option that names other brokers leads to another cluster."""
+    monkeypatch.setenv("TRIKAFKA_BOOTSTRAP_SERVERS", "default:1")
+    common = Common("here:1", (("fetch.min.bytes", "9"), ("client.id", "x")))
+    more = (("linger.ms", "5"),)
+    assert copy.target_of(common, None, (), more) is None
+    found = copy.here(common, (), more).settings(ProducerConfig)
+    assert (found["bootstrap_servers"], found["linger_ms"], found["client_id"]) == (
+        "here:1",
+        5,
+        "x",
+    )
+    assert "fetch_min_bytes" not in found
+    for target in (
+        copy.target_of(common, "there:1", (), more),
+        copy.target_of(common, None, (("bootstrap.servers", "there:1"),), more),
+        copy.target_of(common, None, (), (*more, ("bootstrap.servers", "there:1"))),
+    ):
+        assert target is not None
+        found = target.settings(ProducerConfig)
+        assert found["bootstrap_servers"] in ("there:1", ["there:1"])
+        assert "client_id" not in found
 
 
 async def test_copy_goes_on_with_its_group(autojump_clock: Clock) -> None:

@@ -19,6 +19,7 @@ from trikafka.cli.record_lines import (
     from_template,
     json_format,
     literal,
+    matching,
     output_format,
 )
 
@@ -103,6 +104,8 @@ def test_json_of_a_record() -> None:
         ('{"headers": "x"}', "headers must be"),
         ('{"headers": [["a"]]}', "headers must be"),
         ('{"headers": [[1, "a"]]}', "headers must be"),
+        ('{"headers": ["ab"]}', "headers must be"),
+        ('{"headers": [{"name": "a", "value": "b"}]}', "headers must be"),
         ('{"topic": 1}', "topic must be"),
         ("[" * 100_000, "not JSON"),
     ],
@@ -142,3 +145,17 @@ def test_formats_of_kcat_are_understood() -> None:
 
 def test_escapes_are_read() -> None:
     assert literal(r"a\tb\n\x00\xff\\\q%") == b"a\tb\n\0\xff\\\\q%"
+
+
+def test_arguments_need_not_be_utf8() -> None:
+    """The system hands bytes that are no UTF-8 as half surrogate pairs."""
+    argument = b"\xff\\t\\x".decode("utf-8", "surrogateescape")
+    assert literal(argument) == b"\xff\t\\x"
+    keep = matching(b"a\xff".decode("utf-8", "surrogateescape"))
+    assert [keep(RECORD._replace(value=value)) for value in (b"a\xffb", b"ab")] == [True, False]
+
+
+@pytest.mark.parametrize("pattern", ["(", "(?u)x", "a{99999999999999}"])
+def test_wrong_pattern_is_explained(pattern: str) -> None:
+    with pytest.raises(click.BadParameter, match="is no regular expression"):
+        matching(pattern)

@@ -29,7 +29,20 @@ def test_places_are_understood(text: str, start: Start) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x", "--5", "5.0", "@", "@yesterday", "@1960-01-01", "9" * 30]
+    "text",
+    [
+        "",
+        "x",
+        "--5",
+        "5.0",
+        "@",
+        "@yesterday",
+        "@1960-01-01",
+        "9" * 30,
+        "9" * 5000,
+        "@" + "9" * 20,
+        "@" + "9" * 5000,
+    ],
 )
 def test_invalid_place_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter):

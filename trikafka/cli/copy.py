@@ -23,7 +23,7 @@ from .running import run
     "--to-config-file",
     type=click.Path(dir_okay=False),
     callback=file_pairs,
-    help="A file of settings of the other cluster, as -F.",
+    help="A file of settings of the cluster to write to, as -F.",
 )
 @click.option(
     "-T",
@@ -31,7 +31,7 @@ from .running import run
     multiple=True,
     metavar="NAME=VALUE",
     callback=pairs,
-    help="A setting of the other cluster, as -X; repeatable.",
+    help="A setting of the producer, as -X; repeatable.",
 )
 @click.option(
     "-G",
@@ -72,7 +72,8 @@ def command(
 ) -> None:
     """Copy the records of topics: keys, values, headers and timestamps; say how many went where.
 
-    -b, -X and -F are about the cluster to read from. With --group, a copy that ended or was killed
+    -b, -X and -F are about the cluster to read from. Where no option names other brokers, they hold
+    for the producer, too. With --group, a copy that ended or was killed
     goes on where it was. No record is lost, and those of its last batch may be written twice.
     """
     from ..config import ProducerConfig
@@ -84,15 +85,14 @@ def command(
 
     ctx = click.get_current_context()
     topics = tuple(chosen("topic", names))
-    elsewhere = bool(to_servers or to_config_file or to_properties)
-    if not elsewhere and (to_topic is None or to_topic in topics):
+    target = target_of(common, to_servers, to_config_file, to_properties)
+    if target is None and (to_topic is None or to_topic in topics):
         raise click.UsageError(
             "where to? Give --to-servers for another cluster, or --to-topic with another name", ctx
         )
     settings, group, begin = reading(common, group, start, ctx)
-    target = common
-    if elsewhere:
-        target = Common(to_servers, to_properties, common.debug, to_config_file)
+    if target is None:
+        target = here(common, to_config_file, to_properties)
     producer = target.settings(ProducerConfig)
     if producer.pop("transactional_id", None) is not None:
         raise click.UsageError("a copy writes no transactions: leave transactional.id out", ctx)
@@ -112,3 +112,29 @@ def command(
         run(work.main)
     finally:
         work.delivered.report(output)
+
+
+def target_of(
+    common: Common,
+    servers: str | None,
+    from_file: tuple[tuple[str, str], ...],
+    properties: tuple[tuple[str, str], ...],
+) -> Common | None:
+    """Return the options of another cluster; ``None``: no option names its brokers."""
+    named = {name.replace("_", ".") for name, _ in from_file + properties}
+    if servers is None and "bootstrap.servers" not in named:
+        return None
+    return Common(servers, properties, common.debug, from_file)
+
+
+def here(
+    common: Common,
+    from_file: tuple[tuple[str, str], ...],
+    properties: tuple[tuple[str, str], ...],
+) -> Common:
+    """Return the options of a producer for the cluster that is read from.
+
+    The settings of ``-X`` are checked for the consumer; the producer takes those that it has.
+    """
+    shared = common.from_file + common.properties + from_file
+    return Common(common.bootstrap_servers, properties, common.debug, shared)

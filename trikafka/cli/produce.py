@@ -86,7 +86,7 @@ def command(
     from ..config import ProducerConfig
     from .options import pair
     from .producing import ProducePlan, Producing
-    from .record_lines import from_json, from_raw, literal
+    from .record_lines import argument_bytes, from_json, from_raw, literal
 
     ctx = click.get_current_context()
     _check_files(files, topic, ctx)
@@ -107,10 +107,10 @@ def command(
         topic=topic,
         form=form,
         read=from_raw(delimiter, null) if form == "raw" else from_json,
-        key=None if key is None else key.encode(),
+        key=None if key is None else argument_bytes(key),
         partition=partition,
         any_partition=any_partition,
-        headers=tuple((name, value.encode()) for name, value in map(pair, headers)),
+        headers=tuple((name, argument_bytes(value)) for name, value in map(pair, headers)),
         key_delimiter=delimiter,
         empty_is_null=null,
         key_column=key_column,

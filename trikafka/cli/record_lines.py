@@ -108,12 +108,12 @@ def _bytes(name: str, value: object) -> bytes | None:
 def _headers(value: object) -> tuple[tuple[str, bytes | None], ...]:
     pairs: Any = () if value is None else value.items() if isinstance(value, dict) else value
     shape = "headers must be a list of pairs [name, value], or an object"
-    if isinstance(pairs, str):
+    # A text of two letters and an object of two fields would be taken apart, too.
+    if not isinstance(value, dict | None) and not (
+        isinstance(pairs, list) and all(isinstance(pair, list) and len(pair) == 2 for pair in pairs)
+    ):
         raise BadLineError(shape)
-    try:
-        found = [(name, data) for name, data in pairs]
-    except (TypeError, ValueError):
-        raise BadLineError(shape) from None
+    found = [(name, data) for name, data in pairs]
     for name, _ in found:
         if not isinstance(name, str) or _bytes("header name", name) is None:
             raise BadLineError(shape)
@@ -146,6 +146,11 @@ def from_raw(key_delimiter: bytes | None, empty_is_null: bool) -> Callable[[byte
         return Line(None, None, None, part(key), part(value), ())
 
     return read
+
+
+def argument_bytes(text: str) -> bytes:
+    """Return an argument of the command line as bytes, also those that are not UTF-8."""
+    return text.encode("utf-8", "surrogateescape")
 
 
 def unescaped(data: bytes) -> str:
@@ -207,9 +212,9 @@ def literal(text: str) -> bytes:
     parts = (
         bytes([int(m[2], 16)])
         if m[2]
-        else _ESCAPES.get(m[3], m[0].encode())
+        else _ESCAPES.get(m[3], argument_bytes(m[0]))
         if m[3]
-        else m[0].encode()
+        else argument_bytes(m[0])
         for m in _TOKEN.finditer(text)
     )
     return b"".join(parts)
@@ -350,8 +355,8 @@ def matching(pattern: str) -> Callable[[Record], bool]:
         click.BadParameter: The pattern is no regular expression.
     """
     try:
-        search = re.compile(pattern.encode()).search
-    except re.error as error:
+        search = re.compile(argument_bytes(pattern)).search
+    except (re.error, OverflowError, RecursionError) as error:
         raise click.BadParameter(
             f"{pattern!r} is no regular expression: {error}", param_hint="--grep"
         ) from None

@@ -55,7 +55,7 @@ def parse(text: str) -> Start:
     if number is not None:
         return Start(At.LAST if text.startswith("-") else At.OFFSET, number)
     raise click.BadParameter(
-        f"{text!r} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of "
+        f"{text!r:.100} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of "
         "each partition) nor @time",
         param_hint="--from",
     )
@@ -82,7 +82,7 @@ def _time(text: str, option: str = "--from") -> int:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"@{text}: this is neither milliseconds since the epoch nor a time like "
+            f"@{text:.100}: this is neither milliseconds since the epoch nor a time like "
             "2026-01-31T12:00",
             param_hint=option,
         ) from None
