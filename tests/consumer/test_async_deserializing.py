@@ -253,6 +253,19 @@ async def test_seek_overtakes_a_function(autojump_clock: Clock) -> None:
         assert await consumer.position(T0) == 8
 
 
+async def test_slow_function_is_named_as_the_cause(autojump_clock: Clock) -> None:
+    """A standstill at a deserializer is not blamed on the broker."""
+    registry = Registry(1_000.0)
+    async with reading(registry, 2) as (_, consumer), trio.open_nursery() as nursery:
+        nursery.start_soon(consumer.receive)
+        await until(lambda: not consumer.health().ok)
+        assert consumer.health().stalled == {
+            T0: "a receive waits for an async deserializer of its records"
+        }
+        nursery.cancel_scope.cancel()
+    assert registry.asked == [b"0"]
+
+
 async def test_paused_partition_keeps_what_was_awaited(autojump_clock: Clock) -> None:
     registry = Registry(1.0)
     async with reading(registry, 2) as (_, consumer), trio.open_nursery() as nursery:

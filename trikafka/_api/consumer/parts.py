@@ -16,7 +16,7 @@ from ..._managers.group.membership_events import MembershipEvents
 from ..._managers.group.reconciler import Reconciler
 from ..._net.deadlines import RunningCall
 from ..._state.assignors import Assignor
-from ..._state.consumer.assignment import Assignment
+from ..._state.consumer.assignment import AssignedPartition, Assignment
 from ...config import ConsumerConfig
 from ...errors import ErrorCode, TrikafkaError, from_code
 from ...hooks import answers
@@ -73,7 +73,7 @@ class ConsumerParts(Context[ConsumerConfig]):
             membership=self.group.membership,
             auto_commit=self.group.auto_commit,
             fetched_by=self.plugins_in.get("fetch"),
-            held=self.streams.holds,
+            held=self._holds,
         )
         self.core.on_assigned(self._assigned)
         offered = answers(
@@ -83,6 +83,10 @@ class ConsumerParts(Context[ConsumerConfig]):
             GuardedListener(listener, self.slot(plugin, "listener")) for plugin, listener in offered
         ]
         self.use_listener(None)
+
+    def _holds(self, partition: AssignedPartition) -> str | None:
+        """Return why the user's code holds up a partition's records, if it does."""
+        return self.readers.holds(partition) or self.streams.holds(partition)
 
     @property
     def assignors(self) -> list[Assignor]:

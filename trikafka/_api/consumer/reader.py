@@ -159,7 +159,7 @@ class BatchDecoder:
 class PartitionReader:
     """Delivery of one partition's records, by batch or one by one; one task at a time."""
 
-    __slots__ = ("_buffer", "_cursor", "_decoder", "_rest_ticket", "partition")
+    __slots__ = ("_buffer", "_cursor", "_decoder", "_rest_ticket", "deserializing", "partition")
 
     def __init__(
         self, partition: AssignedPartition, buffer: FetchBuffer, decoder: BatchDecoder
@@ -169,6 +169,8 @@ class PartitionReader:
         self._decoder = decoder
         self._cursor: Cursor | None = None
         self._rest_ticket = 0
+        #: True while a receive waits for async deserializers.
+        self.deserializing = False
 
     # --- batch by batch ---
 
@@ -185,11 +187,14 @@ class PartitionReader:
             batch = await self._decoder.decode(fetch)
             if isinstance(batch, AwaitedBatch) and not raw:
                 self._decoder.keep(fetch, batch)
+                self.deserializing = True
                 await batch.resolve()
         except BaseException:
             if self.partition.accepts(fetch.ticket):
                 self._buffer.put_first(fetch)
             raise
+        finally:
+            self.deserializing = False
         return self._accept(fetch, batch, raw)
 
     def next_batch_nowait(self, *, raw: bool = False) -> RecordBatch | None:
@@ -330,6 +335,13 @@ class Readers:
                 partition, self._buffer, self._decoder
             )
         return reader
+
+    def holds(self, partition: AssignedPartition) -> str | None:
+        """Return why the records of a partition are not delivered, if it is its deserializer."""
+        reader = self._readers.get(partition)
+        if reader is None or not reader.deserializing:
+            return None
+        return "a receive waits for an async deserializer of its records"
 
     def forget_others(self, assignment: Assignment) -> None:
         """Drop the readers of partitions that are no longer assigned."""

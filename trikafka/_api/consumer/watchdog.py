@@ -72,7 +72,7 @@ class Watchdog(StallWatch):
         self._membership = membership
         self._auto_commit = auto_commit
         self._fetched_by = fetched_by  # the plugin that fills the fetch manager's seat
-        # Returns a sentence about a stream's handler that holds records of the partition.
+        # Returns a sentence about the user's code that holds up records of the partition.
         self._held = held
         # A broker may hold a fetch that long without a response: only twice that time without one
         # means something.
