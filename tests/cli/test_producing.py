@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from piping import plan_to_produce, produced, settings
 from trio.testing import MockClock as Clock
 
 import trikafka
+from trikafka import TopicPartition
+from trikafka._api.producer.arrow_sending import PartitionDelivery
 from trikafka._wire import _implementation
 from trikafka.cli import source
+from trikafka.cli.delivered import Delivered
 from trikafka.cli.progress import meter
+from trikafka.cli.running import NobodyReadsError
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
 
@@ -135,6 +140,20 @@ async def test_report_counts_by_partition(
         "first_offset": 0,
         "last_offset": 1,
     }
+
+
+def test_failure_outlives_a_gone_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report that nobody reads does not replace the reason for the failure."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    delivered = Delivered()
+    delivered.add({TopicPartition("t", 0): PartitionDelivery(1, 0, 0)})
+    with suppress(BrokenPipeError), open(writer, "w") as gone:
+        monkeypatch.setattr(sys, "stdout", gone)
+        with pytest.raises(click.ClickException, match="refused"), delivered.reporting("table"):
+            raise click.ClickException("refused")
+        with pytest.raises(NobodyReadsError), delivered.reporting("table"):
+            pass
 
 
 # --- tables ---------------------------------------------------------------------------------------

@@ -108,10 +108,8 @@ def command(
         form=json_format(),
     )
     work = Copying(settings, plan, producer, to_topic, keep_partitions)
-    try:
+    with work.delivered.reporting(output):
         run(work.main)
-    finally:
-        work.delivered.report(output)
 
 
 def target_of(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+import click
 
 from .._api.producer.arrow_sending import PartitionDelivery
 from ..types import TopicPartition
+from .running import NobodyReadsError
 from .tables import say, say_json, table
 
 _NAMES = ("topic", "partition", "records", "first_offset", "last_offset")
@@ -33,6 +37,20 @@ class Delivered:
     def add_uncounted(self, count: int) -> None:
         """Add records of which only the number is known: a part of their table failed."""
         self.count += count
+
+    @contextmanager
+    def reporting(self, output: str) -> Iterator[None]:
+        """Return a context after whose block the report is printed, also if the block fails.
+
+        The block's failure is raised even if the report cannot be printed.
+        """
+        try:
+            yield
+        except BaseException:
+            with suppress(NobodyReadsError, click.ClickException):
+                self.report(output)
+            raise
+        self.report(output)
 
     def report(self, output: str) -> None:
         """Print a row for each partition."""

@@ -124,10 +124,8 @@ def command(
     if compression is not None:
         settings["compression_type"] = compression
     work = Producing(settings, plan)
-    try:
+    with work.delivered.reporting(output):
         run(work.main)
-    finally:
-        work.delivered.report(output)
 
 
 def _form_of(files: tuple[str, ...]) -> str:
