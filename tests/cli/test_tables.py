@@ -93,3 +93,9 @@ def test_shell_completes_the_command(words: str, expected: set[str]) -> None:
 def test_help_names_the_exit_codes(command: Command) -> None:
     told = " ".join(command("--help").out.decode().split())
     assert "Exit codes: 0 success, 1 failure, 2 wrong usage" in told
+
+
+def test_names_of_others_move_no_cursor() -> None:
+    """A group's or client's name may be any text: a row stays one line."""
+    lines = tables.table(("GROUP", "LAG"), [("a\n\x1b[2Jü\u202e", 1)]).splitlines()
+    assert lines[1].split() == ["a\\n\\x1b[2Jü\\u202e", "1"]

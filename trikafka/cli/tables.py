@@ -105,4 +105,8 @@ def say_done(output: str, line: str, what: Mapping[str, object]) -> None:
 
 
 def _text(cell: object) -> str:
-    return "-" if cell is None or cell == "" else str(cell)
+    text = "-" if cell is None or cell == "" else str(cell)
+    if text.isprintable():
+        return text
+    # Names of groups and clients come from other programs, and may hold escape sequences.
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
