@@ -68,7 +68,7 @@ def test_share_offsets_are_set_and_deleted(command: Command, topic: str, tmp_pat
     assert command("produce", "-t", f"{topic}", "-f", "raw", str(file)).code == 0
     reset = ("share-groups", "reset-offsets", group, "-t", topic, "--to", "latest")
     assert not found(command, *reset)["executed"]
-    assert found(command, "share-groups", "offsets", group) == []
+    assert f"there is no group {group!r}" in command("share-groups", "offsets", group).err
     assert found(command, *reset, "--execute")["executed"]
     rows = found(command, "share-groups", "offsets", group)
     assert [row["partition"] for row in rows] == [0, 1]
@@ -81,6 +81,19 @@ def test_share_offsets_are_set_and_deleted(command: Command, topic: str, tmp_pat
     ended = command("share-groups", "describe", group)
     assert ended.code == 1
     assert group in ended.err
+
+
+def test_consumer_group_is_no_share_group(command: Command, topic: str) -> None:
+    """The broker would delete a group of any kind."""
+    group = fresh()
+    found(
+        command,
+        *("groups", "reset-offsets", group, "-t", topic, "--to", "earliest", "--execute"),
+    )
+    ended = command("share-groups", "delete", group)
+    assert (ended.code, ended.out) == (1, b"")
+    assert "is not a share group" in ended.err
+    assert group.encode() in command("groups").out
 
 
 def test_members_to_remove_are_shown_first(command: Command, topic: str) -> None:

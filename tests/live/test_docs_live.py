@@ -40,9 +40,11 @@ def run(text: str, servers: str, tmp_path: Path) -> list[str]:
 async def servers(kafka_broker: Any) -> Any:
     """Create the empty topic that the programs use; return the broker's address."""
     async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
-        await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
+        await admin.create_topics(
+            dict.fromkeys(["greetings", "countries"], trikafka.NewTopic(3, 1))
+        )
         yield kafka_broker.bootstrap_servers
-        await admin.delete_topics(["greetings"])
+        await admin.delete_topics(["greetings", "countries"])
 
 
 @pytest.mark.parametrize("name", ["producer", "consumer"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -62,8 +63,24 @@ async def _listed(admin: Admin) -> list[tuple[str, str | None]]:
     return [(g.group_id, g.state) for g in await admin.list_groups() if g.type == "share"]
 
 
-async def _chosen(admin: Admin, names: tuple[str, ...]) -> list[str]:
-    return list(names) or [name for name, _ in await _listed(admin)]
+async def _chosen(admin: Admin, names: Collection[str]) -> list[str]:
+    """Return the named share groups, or all.
+
+    Raises:
+        ClickException: A group of this name is missing, or is no share group.
+    """
+    if not names:
+        return [name for name, _ in await _listed(admin)]
+    kinds = {group.group_id: group.type for group in await admin.list_groups()}
+    for name in names:
+        if name not in kinds:
+            raise click.ClickException(f"there is no group {name!r}")
+        if kinds[name] != "share":
+            raise click.ClickException(
+                f"{name!r} is not a share group but a {kinds[name] or 'consumer'} group; see "
+                "`trikafka groups`"
+            )
+    return list(names)
 
 
 @command.command()
@@ -128,7 +145,8 @@ def _as_json(group: GroupDescription) -> dict[str, Any]:
 def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
     """Show start offsets and lag of share groups: those that are given, or all.
 
-    START is the first offset that is not settled, LAG the number of records that are not.
+    START is where the group begins, which the broker moves now and then. LAG is the number of
+    records that are not settled.
     """
 
     async def work(admin: Admin) -> dict[str, Any]:
@@ -227,6 +245,8 @@ def delete(common: Common, names: tuple[str, ...], topics: tuple[str, ...], outp
     todo = chosen("group", names)
 
     async def work(admin: Admin) -> None:
+        # The broker deletes a group of any kind, so the kind is checked here.
+        await _chosen(admin, todo)
         if not topics:
             await admin.delete_groups(todo)
         for group in todo if topics else ():
