@@ -269,10 +269,10 @@ async def test_failed_opening_names_each_address(
     autojump_clock: Clock, kind: str, fault: Fault
 ) -> None:
     """If no bootstrap address works, the error names each with its root cause in time."""
-    describe = next(row for row in CALLS if row.name == "describe_cluster")
+    bootstrap = next(row for row in CALLS if row.needs == "Metadata")
     async with ScriptedCluster(nodes=2) as cluster:
         for node in (0, 1):
-            begin(fault, cluster, describe, node)
+            begin(fault, cluster, bootstrap, node)
         limit = {"socket_connection_setup_timeout_ms": LIMIT * 1000}
         with pytest.raises(BootstrapError) as caught:
             async with OPENERS[kind](
