@@ -269,7 +269,7 @@ async def test_failed_opening_names_each_address(
     autojump_clock: Clock, kind: str, fault: Fault
 ) -> None:
     """If no bootstrap address works, the error names each with its root cause in time."""
-    bootstrap = next(row for row in CALLS if row.needs == "Metadata")
+    bootstrap = next(row for row in CALLS if (row.needs, row.error) == ("Metadata", None))
     async with ScriptedCluster(nodes=2) as cluster:
         for node in (0, 1):
             begin(fault, cluster, bootstrap, node)
