@@ -14,6 +14,7 @@ from enum import IntEnum
 from typing import NamedTuple, Self
 from uuid import UUID
 
+from ..errors import DamagedResponseError
 from ._format import Buffer
 from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint
 from .writing import RawRequest
@@ -34,6 +35,9 @@ _HEAD, _PARTITION = struct.Struct(">ih"), struct.Struct(">ih")
 _LEAST_TOPIC, _LEAST_PARTITION, _LEAST_ENDPOINT = 18, 20, 11
 #: Elements that a response may always have.
 _SOME = 1_000
+#: The most offsets that a response may acquire in one partition. Kafka's own limit is 4,000 locks,
+#: passed by no more than a batch.
+_MOST_ACQUIRED = 1_000_000
 
 
 class AckType(IntEnum):
@@ -150,6 +154,7 @@ def _read_partition(reader: FieldReader, topic_id: UUID) -> ShareFetchedPartitio
         reader.tags()
         acquired.append(AcquiredRange(first, last, count))
     reader.tags()
+    _check_ranges(acquired)
     return ShareFetchedPartition(
         topic_id,
         partition,
@@ -161,6 +166,19 @@ def _read_partition(reader: FieldReader, topic_id: UUID) -> ShareFetchedPartitio
         records,
         acquired,
     )
+
+
+def _check_ranges(acquired: list[AcquiredRange]) -> None:
+    """Sort the ranges, and raise :exc:`DamagedResponseError` if they are impossible."""
+    acquired.sort()
+    before, offsets = -1, 0
+    for first, last, _ in acquired:
+        offsets += last - first + 1
+        if first <= before or last < first or offsets > _MOST_ACQUIRED:
+            raise DamagedResponseError(
+                f"a ShareFetch response acquires the offsets {first} to {last} after {before}"
+            )
+        before = last
 
 
 def _read_leader(reader: FieldReader) -> LeaderIdAndEpoch | None:

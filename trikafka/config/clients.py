@@ -779,6 +779,13 @@ class ShareConsumerConfig(ClientConfig):
         "whether a request for a topic may create the topic, if the broker does that",
     )
     client_rack: str = setting("", "the rack of this consumer, which the group's assignor may use")
+    stall_warning_ms: float = setting(
+        10_000,
+        "a warning is logged after this time without progress of a partition, the group or an "
+        "acknowledgement",
+        least=1,
+        java=None,
+    )
 
     @classmethod
     def build(

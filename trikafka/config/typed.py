@@ -549,6 +549,10 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
     client_rack: str
     """The rack of this consumer, which the group's assignor may use. Default: ""."""
 
+    stall_warning_ms: float
+    """A warning is logged after this time without progress of a partition, the group or an
+    acknowledgement. In milliseconds, at least 1. Default: 10_000."""
+
 
 class ShareConsumerSettings(BytesShareConsumerSettings, total=False):
     """The keywords of :class:`ShareConsumerConfig`, for annotations: ``**settings: Unpack[ShareConsumerSettings]``."""

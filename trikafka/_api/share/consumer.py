@@ -64,7 +64,9 @@ class ShareConsumer(Generic[Key, Value]):
             CorruptRecordError: Records are damaged. They are rejected; the next call goes on.
             DeserializationError: A record cannot be deserialized. It is released.
             UnsupportedVersionError: The brokers have no share groups.
-            TrikafkaError: The member cannot go on: no authorization, a full group, and the like.
+            AuthorizationError: The member was refused, as by :exc:`AuthenticationError` and
+                :exc:`GroupFullError`. One receive raises that; the member tries again.
+            TrikafkaError: The member cannot go on.
 
         When cancelled, no record is lost: the next receive returns it.
         """
@@ -132,6 +134,7 @@ class ShareConsumer(Generic[Key, Value]):
             item = pop()
             if item is not None:
                 return item
+            core.wake.notify()  # nothing is buffered any more: the smallest fetch helps
             with core.poll_timer.waiting():
                 await core.deliver.wait()
 
@@ -140,6 +143,8 @@ class ShareConsumer(Generic[Key, Value]):
             raise trio.ClosedResourceError("the share consumer is closed")
         if (fatal := self._parts.membership.fatal) is not None:
             raise again(fatal)
+        if (refusal := self._parts.core.member.pop_refusal()) is not None:
+            raise again(refusal)
 
     def _pop_delivery(self) -> Delivery[Key, Value] | None:
         found = self._parts.core.buffer.pop_record()

@@ -14,6 +14,7 @@ from ...error_codes import ErrorCode
 from ...errors import topic_missing
 from ...types import BrokerThrottle, ConnectionStatistics, Node
 from .parts import ShareParts
+from .watchdog import GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class ShareConsumerHealth:
         connected: Brokers with a connection.
         unreachable: Brokers that cannot be reached, with the cause. One of several is not yet a
             reason.
-        error: The error that ended the membership.
+        error: The error that ended the membership, or keeps the member out of its group.
         last_heartbeat: Seconds since the last heartbeat that the coordinator answered was sent;
             ``None`` before the first one.
         last_error: The last error of something that has not worked since.
@@ -93,25 +94,27 @@ def share_health(parts: ShareParts) -> ShareConsumerHealth:
         for node, outage in outages.unreachable().items()
     }
     fatal = parts.membership.fatal
-    reasons = tuple(_reasons(parts, unreachable))
+    reasons = tuple(_reasons(parts, unreachable, now))
     return ShareConsumerHealth(
         not reasons,
         reasons,
         member.state.value,
         parts.brokers.connected(),
         MappingProxyType(unreachable),
-        fatal,
+        fatal or member.hindrance,
         None if member.last_heartbeat is None else now - member.last_heartbeat,
         fatal or outages.cause or member.heartbeat_error or parts.fetcher.last_error,
         MappingProxyType(parts.brokers.throttles.now()),
     )
 
 
-def _reasons(parts: ShareParts, unreachable: Mapping[Node, str]) -> Iterator[str]:
+def _reasons(parts: ShareParts, unreachable: Mapping[Node, str], now: float) -> Iterator[str]:
     if parts.closed:
         yield "the share consumer is closed"
     if parts.membership.fatal is not None:
         yield f"the group's work has stopped: {parts.membership.fatal}"
+    elif (hindrance := parts.core.member.hindrance) is not None:
+        yield f"the member is not in its group: {hindrance}"
     if parts.core.member.state is MemberState.STALE:
         yield (
             "nothing was received for max_poll_interval_ms, so the member left the group; the "
@@ -124,6 +127,9 @@ def _reasons(parts: ShareParts, unreachable: Mapping[Node, str]) -> Iterator[str
             yield f"{topic_missing(topic, known.existing())} (it is subscribed to)"
     if parts.brokers.outages.all_away:
         yield "no broker of the cluster can be reached: " + "; ".join(unreachable.values())
+    for each in parts.watchdog.stalled(now):
+        if each.key != GROUP or parts.membership.fatal is None:
+            yield f"{each.name}: no progress: {each.reason}"
 
 
 def share_statistics(parts: ShareParts) -> ShareConsumerStatistics:

@@ -20,6 +20,7 @@ from ..client.deserializing import Deserializers
 from ..client.service import Service
 from .builtin import ShareBuiltin
 from .core import ShareCore
+from .watchdog import ShareWatchdog
 
 _log = logging.getLogger("trikafka.share")
 #: The share of the time of a close that is kept for leaving the group, and its limit in seconds.
@@ -47,6 +48,14 @@ class ShareParts(Context[ShareConsumerConfig]):
         self.metadata = self.manager("metadata")
         self.membership = self.manager("share_membership")
         self.fetcher = self.manager("share_fetch")
+        self.watchdog = ShareWatchdog(
+            config,
+            self.core,
+            self.brokers.outages,
+            self.metadata,
+            self.membership,
+            self.fetcher,
+        )
         self.closed = False
         self._member_scope = trio.CancelScope()
         self._member_ended = trio.Event()
@@ -59,6 +68,7 @@ class ShareParts(Context[ShareConsumerConfig]):
         self.core.poll_timer.polled(trio.current_time())
         self.start_soon(self._be_member)
         self.start_soon(self.fetcher.run)
+        self.start_soon(self.watchdog.run)
         self.notify_opened()
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -89,6 +99,7 @@ class ShareParts(Context[ShareConsumerConfig]):
         Runs shielded, until ``deadline``.
         """
         self.closed = True
+        self.watchdog.stop()
         self.core.deliver.notify()
         now = trio.current_time()
         try:

@@ -10,7 +10,7 @@ import trio
 from ..._net.reminders import Reminder
 from ..._net.retry import Retry, backoff
 from ..._state.group.member import Member
-from ...config import ConsumerConfig
+from ...config import ClientConfig
 from ...errors import DamagedResponseError, TrikafkaError
 
 #: The pauses after a refusal, and after data of the group that cannot be used (ms): the first, and
@@ -28,9 +28,15 @@ class JoinAttempts:
     """
 
     def __init__(
-        self, config: ConsumerConfig, group: str, member: Member, refused_until: Callable[[], float]
+        self,
+        config: ClientConfig,
+        group: str,
+        member: Member,
+        refused_until: Callable[[], float],
+        *,
+        longest_pause_ms: float = _LONGEST_PAUSE_MS,
     ) -> None:
-        self._config = config
+        self._longest_pause_ms = longest_pause_ms  # after data that cannot be used
         self._group = group
         self._member = member
         self._refused_until = refused_until
@@ -82,9 +88,7 @@ class JoinAttempts:
             return delay
         self._strange += 1
         # No heartbeat is sent meanwhile: the pause must not let the session end.
-        delay = backoff(
-            self._strange, _PAUSE_MS, min(_LONGEST_PAUSE_MS, self._config.session_timeout_ms / 3)
-        )
+        delay = backoff(self._strange, _PAUSE_MS, min(_LONGEST_PAUSE_MS, self._longest_pause_ms))
         self._begin()
         self._member.hindered(error)
         self._warn(

@@ -301,6 +301,7 @@ class MembershipBase(ABC):
             self._group,
             dependencies.member,
             dependencies.requests.refused_until,
+            longest_pause_ms=dependencies.config.session_timeout_ms / 3,
         )
         # True if the user subscribed since the last attempt to join began.
         self._resubscribed = False

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Literal
 from uuid import UUID
@@ -74,6 +74,38 @@ class _Broker:
         self.fetch_from = -math.inf  # when it may be asked for records again
         self.told: str | None = None  # the kind of error that was logged
         self.ended = trio.Event()
+        #: When the last usable response to a fetch came, and the errors in it.
+        self.fetched_at: float | None = None
+        self.errors: dict[SharePartition, TrikafkaError] = {}
+        #: Why the last request failed; ``None`` if it did not.
+        self.failure: TrikafkaError | None = None
+        #: Why the broker did not take the last acknowledgements.
+        self.refused: TrikafkaError | None = None
+        #: Since when acknowledgements are sent without an outcome; ``None`` if none are.
+        self.without_outcome: float | None = None
+
+    def fetched(self, now: float, errors: dict[SharePartition, TrikafkaError]) -> None:
+        """Record a usable response to a fetch."""
+        self.fetched_at = now
+        self.errors = errors
+        self.failure = None
+
+    def failed(self, error: TrikafkaError) -> None:
+        """Record a request without a usable response."""
+        self.failure = error
+
+    def sends_acknowledgements(self, now: float) -> None:
+        """Record that a request carries acknowledgements or renewals."""
+        if self.without_outcome is None:
+            self.without_outcome = now
+
+    def refuse(self, error: TrikafkaError | None) -> None:
+        """Record why acknowledgements were not taken."""
+        self.refused = error
+
+    def has_outcomes(self) -> None:
+        """Record that nothing sent waits for an outcome."""
+        self.without_outcome = None
 
     def connected(self, connection: Connection | None) -> None:
         """Take over another connection."""
@@ -206,7 +238,7 @@ class ShareFetcher:
             for key in broker.session.live_partitions():
                 leader = self._leader(key)
                 if leader is not None and leader != node_id:
-                    tp = self._name(key)
+                    tp = self.name(key)
                     broker.session.lose_led_elsewhere(
                         key, f"broker {leader} leads {tp} now, and broker {node_id} held the lock"
                     )
@@ -220,7 +252,8 @@ class ShareFetcher:
         leader = None if partition is None else partition.leader
         return leader if leader in self._metadata.snapshot.nodes else None
 
-    def _name(self, key: SharePartition) -> TopicPartition:
+    def name(self, key: SharePartition) -> TopicPartition:
+        """Return the partition's name; with the topic's id while its name is not known."""
         return TopicPartition(self._names.get(key[0], str(key[0])), key[1])
 
     # --- one broker ---
@@ -298,10 +331,16 @@ class ShareFetcher:
 
     def _room(self) -> int:
         """Return how many records may be fetched now; 0 while it is better to wait."""
-        config, holdings = self._config, self._holdings
-        if config.acquire == "records" and self._fetching:
+        if self._config.acquire == "records" and self._fetching:
             return 0
-        room = config.max_in_flight - holdings.held - self._reserved
+        return self._free(self._reserved)
+
+    def _free(self, reserved: int) -> int:
+        config, holdings = self._config, self._holdings
+        # Each fetch of a damaged partition brings another error, and no record that is held.
+        if self._buffer.errors:
+            return 0
+        room = config.max_in_flight - holdings.held - reserved
         # While records wait to be delivered, a fetch of a few more would be a waste. When none
         # wait, a handler may be idle, and a single record is worth a fetch.
         if holdings.buffered and room < config.max_in_flight / 2:
@@ -364,6 +403,8 @@ class ShareFetcher:
         """Take in that there is no usable response; return whether to go on at once."""
         known = broker.session.is_open
         broker.session.lost(error)
+        broker.failed(error)
+        broker.has_outcomes()
         self._changed()
         if isinstance(error, ShareSessionError):
             _log.debug("share session with broker %d: %s", broker.node_id, error)
@@ -395,6 +436,8 @@ class ShareFetcher:
         if self._line:
             self._line.popleft()
         request = session.fetch(sent)
+        if request.awaited:
+            broker.sends_acknowledgements(sent)
         message = ShareFetchMessage(
             config.group_id,
             self._member_id,
@@ -414,11 +457,12 @@ class ShareFetcher:
         finally:
             self._reserved -= room
             self._fetching.discard(broker.node_id)
-        self._check(session, request, response, node, sent)
-        if self._closing or response.error_code:
-            return not response.error_code
+        self._check(broker, request, response, node, sent)
+        if response.error_code:
+            return False
+        losses = session.losses
         hints = {
-            self._name(part.key): part.current_leader
+            self.name(part.key): part.current_leader
             for part in response.partitions
             if part.error_code and part.current_leader is not None
         }
@@ -437,14 +481,19 @@ class ShareFetcher:
             sent,
             lock,
         )
+        if self._closing:
+            return True  # the end of the session releases what this response acquired
+        session.check_fetched(part.key for part in response.partitions if part.acquired)
         renewable = connection.versions.get(message.API_KEY, (0, 0))[1] >= WITH_RENEWALS
+        errors: dict[SharePartition, TrikafkaError] = {}
         for part in response.partitions:
             if part.error_code:
-                self._partition_failed(broker, part)
+                errors[part.key] = self._partition_failed(broker, part)
                 fine = False
             elif part.acquired:
                 news = True
-                await self._acquired(broker, part, sent, lock, renewable=renewable)
+                await self._acquired(broker, part, sent, lock, losses, renewable=renewable)
+        broker.fetched(trio.current_time(), errors)
         if fine:
             broker.tell(None)
             self.last_error = None
@@ -457,6 +506,8 @@ class ShareFetcher:
         if (request := session.acknowledge(sent, closes=closes)) is None:
             return True
         broker.flush(False)
+        if request.awaited:
+            broker.sends_acknowledgements(sent)
         response: ShareAcknowledgeResponse = await connection.request(
             ShareAcknowledgeMessage(
                 self._config.group_id,
@@ -466,11 +517,11 @@ class ShareFetcher:
                 renews=request.renews,
             )
         )
-        self._check(session, request, response, node, sent)
+        self._check(broker, request, response, node, sent)
         if response.error_code:
             return False
         hints = {
-            self._name(part.key): part.current_leader
+            self.name(part.key): part.current_leader
             for part in response.partitions
             if part.error_code and part.current_leader is not None
         }
@@ -486,17 +537,18 @@ class ShareFetcher:
 
     def _check(
         self,
-        session: ShareSession,
+        broker: _Broker,
         request: ShareRequest,
         response: ShareFetchResponse | ShareAcknowledgeResponse,
         node: Node,
         sent: float,
     ) -> None:
         """Move the session on. Raise the errors that end it, or that a user has to know."""
+        session = broker.session
         if session.in_flight is not request:
             raise KafkaConnectionError(f"the share session with {node} ended meanwhile")
         if not response.error_code:
-            self._responded(session, request, response, sent)
+            self._responded(broker, request, response, sent)
             return
         detail = f": {peer_text(response.error_message)}" if response.error_message else ""
         error = from_code(response.error_code, f"share group at {node}{detail}", operation="Read")
@@ -505,12 +557,12 @@ class ShareFetcher:
         session.responded(request)
         session.failed(request, error, sent)
         self._changed()
-        broker = self._brokers[node.node_id]
+        broker.failed(error)
         self._report(broker, error)
 
     def _responded(
         self,
-        session: ShareSession,
+        broker: _Broker,
         request: ShareRequest,
         response: ShareFetchResponse | ShareAcknowledgeResponse,
         sent: float,
@@ -520,8 +572,8 @@ class ShareFetcher:
         if request.epoch < 0:
             for part in response.partitions:
                 code, message = _acknowledge_error(part)
-                self._outcome(session, request, part.key, code, message, sent, 0.0)
-        session.responded(request)
+                self._outcome(broker, request, part.key, code, message, sent, 0.0)
+        broker.session.responded(request)
 
     def _outcomes(
         self,
@@ -534,16 +586,18 @@ class ShareFetcher:
         """Take in the outcome of acknowledgements; return False if some wait for a repetition."""
         repeats = False
         for key, code, message in parts:
-            repeats |= self._outcome(broker.session, request, key, code, message, sent, lock)
+            repeats |= self._outcome(broker, request, key, code, message, sent, lock)
         for key in request.awaited:
-            error = DamagedResponseError(f"the response says nothing of {self._name(key)}")
+            error = DamagedResponseError(f"the response says nothing of {self.name(key)}")
             broker.session.acknowledged(request, key, error, sent, lock)
+        if not repeats:
+            broker.has_outcomes()
         self._changed()
         return not repeats
 
     def _outcome(
         self,
-        session: ShareSession,
+        broker: _Broker,
         request: ShareRequest,
         key: SharePartition,
         code: int,
@@ -553,18 +607,20 @@ class ShareFetcher:
     ) -> bool:
         if key not in request.awaited:
             return False
+        broker.refuse(None)
         error: TrikafkaError | None = None
         if code:
             detail = f": {peer_text(message)}" if message else ""
-            error = from_code(code, f"partition {self._name(key)}{detail}", operation="Read")
+            error = from_code(code, f"partition {self.name(key)}{detail}", operation="Read")
             if error.refresh_metadata:
                 self._metadata.request_update()
-        return session.acknowledged(request, key, error, sent, lock)
+            broker.refuse(error)
+        return broker.session.acknowledged(request, key, error, sent, lock)
 
-    def _partition_failed(self, broker: _Broker, part: ShareFetchedPartition) -> None:
+    def _partition_failed(self, broker: _Broker, part: ShareFetchedPartition) -> TrikafkaError:
         detail = f": {peer_text(part.error_message)}" if part.error_message else ""
         error = from_code(
-            part.error_code, f"partition {self._name(part.key)}{detail}", operation="Read"
+            part.error_code, f"partition {self.name(part.key)}{detail}", operation="Read"
         )
         if error.refresh_metadata:
             self._metadata.request_update()
@@ -573,6 +629,7 @@ class ShareFetcher:
             self.last_error = error
         else:
             self._report(broker, error)
+        return error
 
     def _learn_leaders(
         self,
@@ -591,11 +648,15 @@ class ShareFetcher:
         part: ShareFetchedPartition,
         sent: float,
         lock: float,
+        losses: int,
         *,
         renewable: bool,
     ) -> None:
-        """Decode what was acquired of a partition, and buffer it."""
-        tp, losses = self._name(part.key), broker.session.losses
+        """Decode what was acquired of a partition, and buffer it.
+
+        ``losses`` is the count of lost sessions when the response came.
+        """
+        tp = self.name(part.key)
         decode = partial(
             pieces_of,
             part,
@@ -668,8 +729,34 @@ class ShareFetcher:
     def named_assignment(self) -> frozenset[TopicPartition]:
         """Return the assigned partitions whose names are known."""
         return frozenset(
-            self._name(key) for key in self._assignment.partitions if key[0] in self._names
+            self.name(key) for key in self._assignment.partitions if key[0] in self._names
         )
+
+    def last_fetch(self, key: SharePartition, now: float) -> tuple[float | None, Callable[[], str]]:
+        """Return when a partition was last fetched without an error, and why it is not now.
+
+        While the program holds all that it may, nothing has to be fetched.
+        """
+        if self._free(0) == 0:
+            return now, str
+        leader = self._leader(key)
+        broker = None if leader is None else self._brokers.get(leader)
+        if broker is None:
+            return None, lambda: "no leader of it is known"
+        if broker.failure is None and key not in broker.errors:
+            return broker.fetched_at, lambda: f"its leader, broker {leader}, does not respond"
+        error = broker.failure or broker.errors[key]
+        return None, lambda: f"fetching it from broker {leader} fails: {error}"
+
+    def unacknowledged(self, now: float) -> Iterator[tuple[int, float, Callable[[], str]]]:
+        """Yield for each broker since when acknowledgements wait for an outcome, and why."""
+        for broker in list(self._brokers.values()):
+            error = broker.failure or broker.refused
+            yield (
+                broker.node_id,
+                now if broker.without_outcome is None else broker.without_outcome,
+                lambda error=error: str(error or "no response"),  # type: ignore[misc]
+            )
 
     async def settled(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
         """Wait until these acknowledgements have an outcome; send them soon."""
@@ -704,8 +791,14 @@ class ShareFetcher:
             broker.session.release_all()
         self._buffer.clear()
         self._wake.notify()
-        for broker in self._brokers.values():
-            await broker.ended.wait()
+        try:
+            for broker in self._brokers.values():
+                await broker.ended.wait()
+        finally:
+            # A task outside of the consumer's block may wait for an outcome.
+            for broker in self._brokers.values():
+                broker.session.lost(KafkaConnectionError("the share consumer was closed"))
+            self._settled.notify()
 
 
 def _acknowledge_error(

@@ -31,7 +31,9 @@ from ...errors import (
     from_code,
 )
 from ...errors.peer_text import peer_text
+from ...errors.refusals import may_be_lifted
 from ..group.consumer_group_messages import JOIN, LEAVE, assigned, new_member_id
+from ..group.join_attempts import JoinAttempts
 from ..group.membership_base import GroupRequests
 from ..group.membership_events import MembershipEvents
 from ..group.poll_timer import PollTimer
@@ -79,6 +81,7 @@ class ShareMembership:
         self._said = False
         self._told: str | None = None  # the error that was logged, until a heartbeat succeeds
         self._member.know_as(new_member_id(), epochs=True)
+        self._attempts = JoinAttempts(config, config.group_id, member, requests.refused_until)
         #: The error that ended the membership: each receive raises it.
         self.fatal: TrikafkaError | None = None
 
@@ -119,6 +122,9 @@ class ShareMembership:
         self._assignment.assign(())
         self._give_back()
         await self.leave()
+        # A receive may have begun before the member was stale, or while it left. It looks again
+        # now, and reports that the program is back.
+        self._deliver.notify()
         await self._returned.wait()
         self._member.to(MemberState.UNJOINED)
 
@@ -140,6 +146,11 @@ class ShareMembership:
                 self._said = False
                 if isinstance(error, MemberFencedError):
                     self._fenced(error)
+                elif may_be_lifted(error):
+                    next_attempt = self._attempts.refused_by(error)
+                    self._deliver.notify()
+                    await trio.sleep_until(next_attempt)
+                    continue
                 elif not error.retriable:
                     await self._end(error)
                 else:
@@ -200,7 +211,15 @@ class ShareMembership:
 
     def _fenced(self, error: TrikafkaError) -> None:
         """Join again: the group has removed the member. What it holds stays locked."""
-        _log.warning("share group %s: this member is out of the group: %s", self._group, error)
+        # A member that is fenced each time it joins logs that once.
+        again = self._told == type(error).__name__
+        self._told = type(error).__name__
+        _log.log(
+            logging.DEBUG if again else logging.WARNING,
+            "share group %s: this member is out of the group: %s",
+            self._group,
+            error,
+        )
         self._member.to(MemberState.FENCED)
         self._member.forget(keep_id=True)
         self._events.report("fenced", str(error), error)

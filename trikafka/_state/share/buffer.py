@@ -15,6 +15,8 @@ class ShareBuffer:
     def __init__(self) -> None:
         self._waiting: deque[AcquiredRecords | TrikafkaError] = deque()
         self._index = 0  # of the next record of the first one
+        #: The number of errors that no receive has raised so far.
+        self.errors = 0
 
     def __bool__(self) -> bool:
         """Return whether something may be delivered: a record that is not lost, or an error."""
@@ -27,6 +29,7 @@ class ShareBuffer:
     def put_error(self, error: TrikafkaError) -> None:
         """Add an error, which one receive raises in its turn."""
         self._waiting.append(error)
+        self.errors += 1
 
     def pop_record(self) -> tuple[AcquiredRecords, int] | None:
         """Take the next record; ``None`` if there is none. Raises an error whose turn it is."""
@@ -59,12 +62,14 @@ class ShareBuffer:
         """Forget everything; the caller has released it."""
         self._waiting.clear()
         self._index = 0
+        self.errors = 0
 
     def _take(self) -> AcquiredRecords | None:
         first = self._first()
         if isinstance(first, TrikafkaError):
             self._waiting.popleft()
             self._index = 0
+            self.errors -= 1
             raise first
         return first
 

@@ -23,7 +23,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from ..._wire.share import CLOSES, OPENS, AckBatch, AckType, SharePartition
-from ...errors import AcknowledgementError, ErrorCode, LockLostError, TrikafkaError
+from ...errors import (
+    AcknowledgementError,
+    DamagedResponseError,
+    ErrorCode,
+    LockLostError,
+    TrikafkaError,
+)
 from .acknowledgements import Run, fold
 from .acquired import AcquiredRecords
 
@@ -231,6 +237,22 @@ class ShareSession:
             self._end()
         else:
             self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
+
+    def check_fetched(self, keys: Iterable[SharePartition]) -> None:
+        """Check that records were acquired in partitions of the session, and once in each.
+
+        Raises:
+            DamagedResponseError: The response has another partition, or one of them twice.
+        """
+        seen: set[SharePartition] = set()
+        for key in keys:
+            if key not in self._joined or key in seen:
+                what = "twice" if key in seen else "which was not asked for"
+                raise DamagedResponseError(
+                    f"a ShareFetch response has partition {key[1]} of the topic with id {key[0]}, "
+                    f"{what}"
+                )
+            seen.add(key)
 
     def acknowledged(
         self,

@@ -1,0 +1,347 @@
+"""What a hostile or unlucky moment must not do to a share consumer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
+
+import pytest
+import trio
+from sharing import GROUP, cluster_of, queue_of, quiet, states, until
+from trio.testing import MockClock as Clock
+
+from trikafka._managers.share import fetch
+from trikafka.errors import AcknowledgementError, TrikafkaError
+
+
+async def test_a_close_settles_what_a_fetch_carries(autojump_clock: Clock) -> None:
+    """A task outside of the consumer's block waits for the outcome of an acknowledgement."""
+    outcome: list[str] = []
+    async with cluster_of(records=1) as cluster, trio.open_nursery() as nursery:
+
+        async def wait(delivery: Any) -> None:
+            await delivery.acknowledged()
+            outcome.append("accepted")
+
+        async with queue_of(cluster, ack_linger_ms=10_000) as queue:
+            delivery = await queue.receive()
+            await trio.sleep(1.2)
+            delivery.accept()
+            # The next long poll carries it.
+            await until(
+                lambda: any(
+                    part.acknowledgement_batches
+                    for seen in cluster.requests("ShareFetch")
+                    for topic in seen.request.topics
+                    for part in topic.partitions
+                )
+            )
+            nursery.start_soon(wait, delivery)
+            await trio.sleep(0.1)
+        with trio.fail_after(5):
+            await until(lambda: bool(outcome))
+        assert queue.statistics().accepted == 1
+
+
+async def test_a_cut_close_fails_what_has_no_outcome(autojump_clock: Clock) -> None:
+    raised: list[Exception] = []
+    async with cluster_of(records=1) as cluster, trio.open_nursery() as nursery:
+
+        async def wait(delivery: Any) -> None:
+            try:
+                await delivery.acknowledged()
+            except TrikafkaError as error:
+                raised.append(error)
+
+        async with queue_of(cluster, close_timeout_ms=2_000) as queue:
+            delivery = await queue.receive()
+            await trio.sleep(1.2)
+            cluster.freeze(0)
+            delivery.accept()
+            nursery.start_soon(wait, delivery)
+            await trio.sleep(0.7)
+        with trio.fail_after(5):
+            await until(lambda: bool(raised))
+        assert isinstance(raised[0], AcknowledgementError)
+        cluster.thaw(0)
+
+
+async def test_a_lost_session_takes_all_partitions(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The session ends while the first partition of a response is decoded in a thread."""
+    began = trio.Event()
+    go_on = trio.Event()
+    quick = fetch.is_quick
+    slow = [True]
+
+    async def run_sync(decode: Callable[[], Any], **_: Any) -> Any:
+        began.set()
+        await go_on.wait()
+        return decode()
+
+    async with cluster_of(2, records=3) as cluster:
+        monkeypatch.setattr(fetch, "is_quick", lambda part: not slow or (slow.pop() and False))
+        monkeypatch.setattr(fetch.trio.to_thread, "run_sync", run_sync)
+        async with queue_of(cluster) as queue:
+            await began.wait()
+            cluster.disconnect(0)
+            await trio.sleep(0.01)
+            go_on.set()
+            seen = [await queue.receive() for _ in range(6)]
+            assert [each.delivery_count for each in seen] == [2] * 6
+        assert quick
+
+
+async def test_a_receive_while_leaving_joins_again(autojump_clock: Clock) -> None:
+    """The member is overdue and leaves; the program receives before that has ended."""
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, max_poll_interval_ms=20_000) as queue:
+            (await queue.receive()).accept()
+            cluster.delay("ShareGroupHeartbeat", 1)
+            await until(lambda: queue.health().state == "stale")
+            cluster.append("t", 0, [b"more"])
+            with trio.fail_after(60):
+                assert (await queue.receive()).record.value == b"more"
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [(0, 2**62, 1)],
+        [(-5, 2, 1)],
+        [(2, 0, 1)],
+        [(0, 1, 1), (1, 2, 1)],
+    ],
+)
+async def test_impossible_ranges_end_no_client(autojump_clock: Clock, ranges: Any) -> None:
+    quiet()
+    async with cluster_of(records=3) as cluster:
+
+        async def absurd(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            response = await default()
+            for topic in response.responses or ():
+                for part in topic.partitions:
+                    kind = type(part.acquired_records[0])
+                    part.acquired_records = [
+                        kind(first_offset=first, last_offset=last, delivery_count=count)
+                        for first, last, count in ranges
+                    ]
+            return response
+
+        cluster.on("ShareFetch", absurd, 1)
+        cluster.shares.times.delivery_limit = 100
+        async with queue_of(cluster) as queue:
+            with trio.fail_after(100):
+                got = [await queue.receive() for _ in range(3)]
+            assert [each.record.offset for each in got] == [0, 1, 2]
+            assert [each.delivery_count for each in got] == [2] * 3
+
+
+async def test_a_partition_not_fetched_is_refused(autojump_clock: Clock) -> None:
+    quiet()
+    async with cluster_of(records=3) as cluster:
+        cluster.shares.times.delivery_limit = 100
+
+        async def renamed(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            response = await default()
+            for topic in response.responses or ():
+                topic.partitions[0].partition_index = 7
+            return response
+
+        async def doubled(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            response = await default()
+            for topic in response.responses or ():
+                topic.partitions *= 2
+            return response
+
+        for change in (renamed, doubled):
+            cluster.on("ShareFetch", change, 1)
+        async with queue_of(cluster) as queue:
+            got = [await queue.receive() for _ in range(3)]
+            assert {each.record.partition for each in got} == {0}
+            assert [each.record.offset for each in got] == [0, 1, 2]
+
+
+async def test_locks_without_time_do_not_run_hot(autojump_clock: Clock) -> None:
+    quiet()
+    async with cluster_of(records=3) as cluster:
+        cluster.shares.times.delivery_limit = 10_000
+
+        async def lockless(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            response = await default()
+            response.acquisition_lock_timeout_ms = 0
+            return response
+
+        cluster.on("ShareFetch", lockless)
+        async with queue_of(cluster) as queue:
+            with trio.move_on_after(10):
+                await queue.receive()
+            assert len(cluster.requests("ShareFetch")) < 200
+
+
+async def test_sessions_refused_do_not_run_hot(autojump_clock: Clock) -> None:
+    quiet()
+    async with cluster_of(records=3) as cluster:
+        cluster.shares.times.delivery_limit = 10_000
+        cluster.fail("ShareFetch", 123, None, where=lambda each: each.share_session_epoch > 0)
+        async with queue_of(cluster):
+            await trio.sleep(10)
+            assert len(cluster.requests("ShareFetch")) < 200
+
+
+async def test_a_close_waits_for_no_absent_broker(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=1, nodes=2) as cluster:
+        async with queue_of(cluster) as queue:
+            await queue.receive()
+            await queue.receive()
+            cluster.stop(1)
+            await trio.sleep(20)
+            began = trio.current_time()
+        assert trio.current_time() - began < 1
+
+
+async def test_a_lifted_refusal_is_survived(autojump_clock: Clock) -> None:
+    """A missing permission is raised by one receive, and tried again."""
+    quiet()
+    async with cluster_of(records=1) as cluster:
+        cluster.fail("ShareGroupHeartbeat", 30, 3)
+        async with queue_of(cluster) as queue:
+            refusals = 0
+            with trio.fail_after(60):
+                while True:
+                    try:
+                        assert (await queue.receive()).record.offset == 0
+                        break
+                    except TrikafkaError:
+                        refusals += 1
+            assert 1 <= refusals <= 3
+            assert queue.health().ok
+
+
+@pytest.mark.parametrize(
+    ("api", "code", "part"),
+    [
+        ("ShareFetch", 6, True),
+        ("ShareFetch", 3, True),
+        ("ShareFetch", 56, True),
+        ("ShareFetch", -1, True),
+        ("ShareFetch", 29, True),
+        ("ShareFetch", 123, False),
+        ("ShareFetch", 7, False),
+        ("ShareFetch", 30, False),
+        ("ShareGroupHeartbeat", 15, False),
+        ("ShareGroupHeartbeat", 25, False),
+        ("FindCoordinator", 15, False),
+        ("frozen", 0, False),
+        ("stopped", 0, False),
+        ("leaderless", 0, False),
+        ("refused sessions", 0, False),
+    ],
+)
+async def test_nothing_stands_still_unheard(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, api: str, code: int, part: bool
+) -> None:
+    """One log line and a reason of health(), within 1.25 times stall_warning_ms."""
+    async with cluster_of(records=5) as cluster, queue_of(cluster) as queue:
+        cluster.shares.times.delivery_limit = 1_000
+        (await queue.receive()).accept()
+        await queue.flush()
+        for _ in range(4):
+            (await queue.receive()).accept()
+        assert queue.health().ok
+        caplog.clear()
+        match api:
+            case "frozen":
+                cluster.freeze(0)
+            case "stopped":
+                cluster.stop(0)
+            case "leaderless":
+                cluster.move_leader("t", 0, None)
+            case "refused sessions":
+                cluster.fail(
+                    "ShareFetch", 123, None, where=lambda each: each.share_session_epoch > 0
+                )
+            case _:
+                if api == "FindCoordinator":
+                    cluster.fail("ShareGroupHeartbeat", 16, None)
+                cluster.fail(api, code, None, topic="t" if part else None)
+        # The fetch in flight, or the time until the next heartbeat, comes before.
+        with trio.move_on_after(17.5 if api in ("FindCoordinator", "ShareGroupHeartbeat") else 13):
+            while True:
+                with suppress(TrikafkaError):
+                    await queue.receive()
+        logged = [each.message for each in caplog.records if each.levelno >= logging.WARNING]
+        assert not queue.health().ok, logged
+        assert logged
+        assert len(logged) < 8
+        with suppress(Exception):
+            cluster.thaw(0)
+
+
+async def test_a_stuck_acknowledgement_is_heard(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster_of(records=5) as cluster, queue_of(cluster, max_in_flight=5) as queue:
+        cluster.shares.times.lock = 60
+        held = [await queue.receive() for _ in range(5)]
+        cluster.fail("ShareAcknowledge", 7, None, topic="t")
+        cluster.fail("ShareFetch", 7, None, topic="t")
+        await trio.sleep(10)
+        held[0].accept()
+        await trio.sleep(12.5)
+        assert not queue.health().ok
+        assert any("acknowledgements to broker 0" in each.message for each in caplog.records)
+
+
+async def test_a_quiet_queue_is_well(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster_of(3, records=2, nodes=2) as cluster, queue_of(cluster) as queue:
+        held = [await queue.receive() for _ in range(6)]
+        for _ in range(50):
+            await trio.sleep(5)
+            assert queue.health().ok
+        for each in held:
+            each.accept()
+        await queue.flush()
+        with trio.move_on_after(60):
+            await queue.receive()
+        assert queue.health().ok
+        assert not [each for each in caplog.records if each.levelno >= logging.WARNING]
+
+
+async def test_a_waiting_task_gets_room_at_once(autojump_clock: Clock) -> None:
+    """All that was fetched is delivered and open; there is room for two more."""
+    async with cluster_of(records=8) as cluster, queue_of(cluster, max_in_flight=10) as queue:
+        held = [await queue.receive() for _ in range(8)]
+        cluster.append("t", 0, [b"more"])
+        began = trio.current_time()
+        assert (await queue.receive()).record.value == b"more"
+        assert trio.current_time() - began < 1
+        assert held
+
+
+async def test_errors_that_nobody_receives_are_bounded(autojump_clock: Clock) -> None:
+    quiet()
+    async with cluster_of(records=1) as cluster:
+
+        async def broken(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            response = await default()
+            for topic in response.responses or ():
+                for part in topic.partitions:
+                    if part.records:
+                        part.records = part.records[:-1] + b"?"
+            return response
+
+        cluster.on("ShareFetch", broken)
+        async with queue_of(cluster) as queue:
+            for _ in range(50):
+                cluster.append("t", 0, [b"x"])
+                await trio.sleep(0.6)
+            waiting = queue._parts.core.buffer._waiting
+            assert len(waiting) < 10
+        assert states(cluster)
+        assert GROUP in cluster.shares.by_id
