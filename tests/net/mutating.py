@@ -460,6 +460,69 @@ async def producer(
         await _again(lambda: client.send("t", b"last", partition=0))
 
 
+async def share(cluster: ScriptedCluster, settings: dict[str, Any], mutations: Mutations) -> None:
+    """Use a member of a share group, with blocks, batches and plain acknowledgements."""
+    cluster.shares.times.auto_offset_reset = "earliest"
+    cluster.shares.times.delivery_limit = 1_000_000
+    async with trikafka.open_share_consumer(
+        "t", group_id="q", max_in_flight=4, metadata_max_age_ms=20_000, **settings
+    ) as client:
+
+        async def in_a_block() -> None:
+            with trio.move_on_after(5):
+                async with await client.receive():
+                    await trio.sleep(0.2)
+
+        async def longer_than_half_a_lock() -> None:
+            with trio.move_on_after(5):
+                delivery = await client.receive()
+                with trio.move_on_after(20):
+                    async with delivery:
+                        await trio.sleep(16)
+
+        async def whole_batch() -> None:
+            with trio.move_on_after(5):
+                (await client.receive_batch()).release()
+
+        async def plainly() -> None:
+            with trio.move_on_after(5):
+                delivery = await client.receive()
+                delivery.accept()
+                await delivery.acknowledged()
+
+        async def flush() -> None:
+            with trio.move_on_after(5):
+                await client.flush()
+
+        for number in range(12):
+            cluster.append("t", number % 2, [b"x", b"y"])
+            cluster.move_leader("t", 0, number % 2)
+            await _each([in_a_block, plainly, whole_batch, flush])
+            if number % 4 == 3:
+                await _each([longer_than_half_a_lock])
+            client.health()
+            client.statistics()
+            repr(client.assignment)
+        mutations.end(cluster)
+        cluster.append("t", 1, [b"last"])
+
+        again = trio.current_time() + 100
+
+        async def receive() -> Any:
+            nonlocal again
+            if trio.current_time() > again:  # no client can recognise a wrong assignment
+                again = trio.current_time() + 100
+                cluster.shares.fence("q")
+            with trio.move_on_after(5):
+                delivery = await client.receive()
+                delivery.accept()
+                await delivery.acknowledged()
+                return delivery.record.value
+            return None
+
+        await _again(receive, lambda value: value == b"last")
+
+
 async def transactions(
     cluster: ScriptedCluster, settings: dict[str, Any], mutations: Mutations
 ) -> None:
@@ -560,6 +623,7 @@ _TRANSACTIONS = (
     "FindCoordinator",
     "Produce",
 )
+_SHARE = ("ShareGroupHeartbeat", "ShareFetch", "ShareAcknowledge", "FindCoordinator")
 #: The APIs that are attacked in each use, beside metadata and the negotiation of versions.
 USES: dict[Use, tuple[str, ...]] = {
     consumer: _GROUPS,
@@ -567,6 +631,7 @@ USES: dict[Use, tuple[str, ...]] = {
     operator: _OPERATOR,
     producer: ("InitProducerId", "Produce", "DescribeTopicPartitions"),
     transactions: _TRANSACTIONS,
+    share: _SHARE,
 }
 #: The most responses that are changed in one run.
 _MOST = 250

@@ -176,7 +176,12 @@ def test_error_numbers_are_only_in_the_enum() -> None:
 
 def test_coordinator_errors_refresh_it() -> None:
     names = {row[1] for row in KAFKA if from_code(int(row[0])).refresh_coordinator}
-    assert names == {"BROKER_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"}
+    assert names == {
+        "BROKER_NOT_AVAILABLE",
+        "COORDINATOR_NOT_AVAILABLE",
+        "NOT_COORDINATOR",
+        "REBOOTSTRAP_REQUIRED",
+    }
 
 
 def test_unknown_code_is_named_by_its_number() -> None:

@@ -345,3 +345,19 @@ async def test_errors_that_nobody_receives_are_bounded(autojump_clock: Clock) ->
             assert len(waiting) < 10
         assert states(cluster)
         assert GROUP in cluster.shares.by_id
+
+
+async def test_a_misnamed_coordinator_is_left(autojump_clock: Clock) -> None:
+    """A response names the right address and a wrong number; the broker there refuses that."""
+    quiet()
+    async with cluster_of(records=1) as cluster:
+
+        async def misnamed(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            response = await default()
+            response.coordinators[0].node_id = 77
+            return response
+
+        cluster.on("FindCoordinator", misnamed, 1)
+        async with queue_of(cluster) as queue:
+            with trio.fail_after(60):
+                assert (await queue.receive()).record.offset == 0

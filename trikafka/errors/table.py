@@ -266,7 +266,7 @@ _TABLE: dict[int, _Row] = {
     _E.INVALID_REGULAR_EXPRESSION: _Row(
         "the regular expression is not valid", InvalidRegularExpressionError
     ),
-    _E.REBOOTSTRAP_REQUIRED: _Row("the client has to bootstrap again", _B, _R, _M),
+    _E.REBOOTSTRAP_REQUIRED: _Row("the client has to bootstrap again", _B, _R, _M, _C),
     _E.STREAMS_INVALID_TOPOLOGY: _Row("the streams topology is not valid"),
     _E.STREAMS_INVALID_TOPOLOGY_EPOCH: _Row("the streams topology epoch is not valid"),
     _E.STREAMS_TOPOLOGY_FENCED: _Row("the streams topology epoch is outdated"),
