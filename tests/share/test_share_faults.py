@@ -361,3 +361,12 @@ async def test_a_misnamed_coordinator_is_left(autojump_clock: Clock) -> None:
         async with queue_of(cluster) as queue:
             with trio.fail_after(60):
                 assert (await queue.receive()).record.offset == 0
+
+
+async def test_an_absurd_interval_is_not_waited_for(autojump_clock: Clock) -> None:
+    """The member's session would end before the next heartbeat."""
+    async with cluster_of(records=1) as cluster:
+        cluster.shares.times.heartbeat_interval = 2_000_000
+        async with queue_of(cluster):
+            await trio.sleep(60)
+            assert len(cluster.requests("ShareGroupHeartbeat")) >= 4

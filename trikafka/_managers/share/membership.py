@@ -39,9 +39,10 @@ from ..group.membership_events import MembershipEvents
 from ..group.poll_timer import PollTimer
 
 _log = logging.getLogger("trikafka.membership")
-#: The shortest interval (seconds), whatever a response says; and the least time that a broker gets
-#: to respond.
-_LEAST_INTERVAL, _LEAST_LIMIT = 0.1, 1.0
+#: The shortest and the longest interval (seconds), whatever a response says: the longest one that a
+#: broker has by default is a third of the shortest session. And the least time that a broker gets to
+#: respond.
+_LEAST_INTERVAL, _LONGEST_INTERVAL, _LEAST_LIMIT = 0.1, 15.0, 1.0
 #: How soon (seconds) a member asks again while it has no partitions; the pause doubles up to the
 #: second figure, for the third one in all. The coordinator assigns some time after the join.
 _SOON, _SOON_AT_MOST, _SETTLING = 0.1, 1.0, 10.0
@@ -199,7 +200,9 @@ class ShareMembership:
     def _take_in(self, response: Any, joins: bool) -> None:
         parts = assigned(response)  # first: a response that cannot be read must change nothing
         self._member.know_as(self.member_id, response.member_epoch, epochs=True)
-        self._interval = max(response.heartbeat_interval_ms / 1000, _LEAST_INTERVAL)
+        self._interval = max(
+            min(response.heartbeat_interval_ms / 1000, _LONGEST_INTERVAL), _LEAST_INTERVAL
+        )
         self._member.heartbeats_begin(trio.current_time(), self._interval)
         if joins:
             self._member.to(MemberState.STABLE)
