@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock as Clock
 
 from trikafka import Delivery, RetryPolicy, run_queue
-from trikafka.errors import ConfigurationError, GroupFullError
+from trikafka.errors import ClientFailedError, ConfigurationError, GroupFullError
 from trikafka.testing import ScriptedCluster
 
 
@@ -192,3 +192,31 @@ async def test_wrong_arguments_of_a_queue(settings: Any, text: str) -> None:
 async def test_a_plain_handler_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="handler"):
         await run_queue(3, "jobs", group_id="g")  # type: ignore[arg-type]
+
+
+async def test_a_group_is_retried_by_its_members(autojump_clock: Clock) -> None:
+    """A handler with a nursery raises a group."""
+    tries: list[int] = []
+    async with jobs(1) as cluster, trio.open_nursery() as nursery:
+
+        async def handler(delivery: Any) -> None:
+            tries.append(delivery.delivery_count)
+            if len(tries) < 3:
+                raise ExceptionGroup("of a nursery", [ConnectionError()])
+            nursery.cancel_scope.cancel()
+
+        retry = RetryPolicy(ConnectionError, attempts=5, backoff_ms=1)
+        await worked(cluster, handler, retry=retry)
+    assert tries == [1, 1, 1]
+
+
+async def test_a_fatal_error_of_a_handler_ends_the_run(autojump_clock: Clock) -> None:
+    """Every record would meet it, and be rejected."""
+    async with jobs(3) as cluster:
+
+        async def handler(delivery: Any) -> None:
+            raise ExceptionGroup("of a nursery", [ClientFailedError("another client is closed")])
+
+        with pytest.raises(ExceptionGroup), trio.fail_after(60):
+            await worked(cluster, handler, reject_after=1)
+        assert "archived" not in states(cluster)

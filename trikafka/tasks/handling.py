@@ -227,7 +227,7 @@ class Handling:
         #    in the same way.
         if timeout_in(error) is not None:
             return FailureAction.TIMED_OUT, 0.0
-        if any(map(_is_fatal, members(error))):
+        if any(map(is_fatal, members(error))):
             return FailureAction.RAISE, 0.0
         if work.shortened:
             work.shortened = False
@@ -377,7 +377,8 @@ def failed_transactions(error: BaseException) -> list[TransactionError]:
     return [failed for failed in found if failed is not None]
 
 
-def _is_fatal(member: BaseException) -> bool:
+def is_fatal(member: BaseException) -> bool:
+    """Return whether every record would meet this error: a closed client, a wrong handler."""
     return bool(getattr(member, "fatal", False)) or isinstance(
         member, ClientFailedError | NotAsyncError
     )

@@ -11,9 +11,10 @@ import trio
 
 from .. import Delivery, ShareConsumer, open_share_consumer
 from ..errors import ConfigurationError, CorruptRecordError, DeserializationError, LockLostError
+from ..errors.groups import members
 from ..toolkit import backoff
-from .callbacks import NotAsyncError, awaitable, check_async
-from .handling import RetryPolicy
+from .callbacks import awaitable, check_async
+from .handling import RetryPolicy, is_fatal
 from .run_tasks import check_stop_on
 
 _log = logging.getLogger("trikafka.tasks")
@@ -37,7 +38,8 @@ async def run_queue(
 
     An exception of the handler releases the record, with a warning: the group delivers it again, to
     any member. From the delivery ``reject_after`` on it is rejected instead. Without that setting
-    the group's own limit (``share.delivery.count.limit``, 5 by default) decides.
+    the group's own limit (``share.delivery.count.limit``, 5 by default) decides. An error that every
+    record would meet, such as a closed client, releases the record and ends the run.
 
     On a signal of ``stop_on`` the worker takes no more records, waits for the handlers (at most
     ``close_timeout_ms``), acknowledges, and leaves the group.
@@ -146,9 +148,10 @@ class _QueueRun:
             async with delivery:
                 try:
                     await self._attempt(delivery)
-                except NotAsyncError:
-                    raise
                 except Exception as error:
+                    # Leaving the block with it releases the record, and ends the run.
+                    if any(map(is_fatal, members(error))):
+                        raise
                     self._failed(delivery, error)
         except LockLostError as error:
             _log.warning("the handler of %r was cut off: %s", delivery, error)
@@ -159,14 +162,17 @@ class _QueueRun:
             try:
                 await awaitable("handler", self._handler, self._handler(delivery))
                 return
-            except NotAsyncError:
-                raise
             except Exception as error:
                 failures += 1
                 policy = self._retry
+                # A handler with a nursery raises a group, which is judged by its members.
                 if (
                     policy is None
-                    or not isinstance(error, policy.on)
+                    or any(map(is_fatal, members(error)))
+                    or not (
+                        isinstance(error, policy.on)
+                        or all(isinstance(member, policy.on) for member in members(error))
+                    )
                     or failures >= policy.attempts
                 ):
                     raise
