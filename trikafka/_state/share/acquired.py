@@ -214,6 +214,12 @@ class AcquiredRecords:
 
         Records whose lock was lost are passed over.
         """
+        if stop - start == 1:  # the usual case, without a loop
+            if self._states[start] <= _OPEN:
+                self._types[start] = types[0]
+                self._leave(start, stop, _DECIDED)
+                self._queue(self, start, stop)
+            return
         for begins, ends in list(self._slices(_BUFFERED, _OPEN, start, stop)):
             count = ends - begins
             self._types[begins:ends] = (
@@ -327,6 +333,9 @@ class AcquiredRecords:
         self.held -= stop - start
         self._set(start, stop, state)
         if self._blocks:
+            if stop - start == 1:
+                self._blocks.pop(start, None)
+                return
             for index in range(start, stop):
                 self._blocks.pop(index, None)
 
@@ -337,6 +346,8 @@ class AcquiredRecords:
             self._states[start:stop] = bytes((state,)) * (stop - start)
 
     def _are(self, start: int, stop: int, state: int) -> bool:
+        if stop - start == 1:
+            return self._states[start] == state
         return self._states.count(state, start, stop) == stop - start
 
     def _slices(
