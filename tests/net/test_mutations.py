@@ -105,6 +105,7 @@ TRANSACTIONS = [
     "FindCoordinator",
     "Produce",
 ]
+SHARE = ["ShareGroupHeartbeat", "ShareFetch", "ShareAcknowledge"]
 HANGING = ["ListTransactions", "DescribeTransactions", "DescribeProducers", "WriteTxnMarkers"]
 SASL = ["SaslHandshake", "SaslAuthenticate"]
 ALL = ["Metadata", "ApiVersions"]
@@ -258,6 +259,16 @@ async def transactions(cluster: ScriptedCluster, settings: dict[str, Any]) -> No
                     )
 
 
+async def share(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+    cluster.shares.times.auto_offset_reset = "earliest"
+    async with trikafka.open_share_consumer("t", group_id="q", **settings) as client:
+        for _ in range(2):
+            with suppress(TrikafkaError), trio.move_on_after(20):
+                async with await client.receive() as delivery:
+                    pass
+                await delivery.acknowledged()
+
+
 async def hanging(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
     """Write in a transaction that no coordinator knows, and leave another one open."""
     identity = cluster.transactions.initialize(
@@ -288,6 +299,7 @@ USES = {
     producer: PRODUCER,
     transactions: TRANSACTIONS,
     hanging: HANGING,
+    share: SHARE,
 }
 
 
