@@ -25,7 +25,8 @@ class MisroutingCheck:
     """
 
     def __init__(self, config: ClientConfig) -> None:
-        # Java ignores the check as well where nothing may be bootstrapped again.
+        # Without rebootstrapping there is no way back from a misrouted address, so the check is
+        # off, as in Java's client.
         self._on = (
             config.metadata_cluster_check_enable
             and config.metadata_recovery_strategy == "rebootstrap"

@@ -1,4 +1,4 @@
-"""How many records were written where: counted while they are, and told at the end."""
+"""The numbers of records that were written to each partition, for the report at the end."""
 
 from __future__ import annotations
 

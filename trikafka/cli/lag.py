@@ -1,4 +1,4 @@
-"""``trikafka groups lag``: how far groups are behind, once or again and again."""
+"""``trikafka groups lag``: how far groups are behind, once or repeatedly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 @click.command("lag")
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
-@click.option("-w", "--watch", is_flag=True, help="Show it again and again, until a signal.")
+@click.option("-w", "--watch", is_flag=True, help="Repeat until a signal.")
 @click.option(
     "--every",
     type=click.FloatRange(0.1),

@@ -175,8 +175,8 @@ class Producing:
     ) -> bool:
         """Send lines as columns; return whether they were accepted.
 
-        Where a line is refused before any was accepted, they are to be sent one by one: the lines
-        before it are written, and the error is that of the line.
+        False: a line was refused before any was accepted. The caller then sends the lines one by
+        one, so that those before the refused one are written and the error names the line.
         """
         topic, rows = block.topic, block.rows
         if rows is None or topic is None or not len(rows):

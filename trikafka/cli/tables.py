@@ -49,7 +49,7 @@ def _fit(widths: list[int], headers: list[int], room: int) -> None:
     """Make the widest columns narrower, as far as the headers allow, until a row fits."""
     excess = sum(widths) + 2 * (len(widths) - 1) - room
     while excess > 0:
-        # Column by column: the widest one gives up what it has more than the next, or the rest.
+        # Take a character from the widest column, again until the row fits.
         spare = [
             width - max(header, _NARROWEST) for width, header in zip(widths, headers, strict=True)
         ]

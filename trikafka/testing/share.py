@@ -165,7 +165,7 @@ class ShareMember:
     member_id: str
     epoch: int
     topics: frozenset[str]
-    told: frozenset[Part] | None = None
+    informed: frozenset[Part] | None = None
 
 
 @dataclass(slots=True)

@@ -53,8 +53,8 @@ async def share_group_heartbeat(call: ScriptedCall) -> Message:
         member.topics = frozenset(request.subscribed_topic_names)
     member.epoch = group.epoch
     assigned = group.assign(lambda topic: _parts(call, topic))[member.member_id]
-    news = assigned != member.told or request.member_epoch == 0
-    member.told = assigned
+    news = assigned != member.informed or request.member_epoch == 0
+    member.informed = assigned
     by_topic: dict[Any, list[int]] = {}
     for topic_id, index in sorted(assigned):
         by_topic.setdefault(topic_id, []).append(index)

@@ -17,7 +17,7 @@ _TIMEOUT_MS = 1
 
 @dataclass(frozen=True, slots=True)
 class FencedProducer:
-    """The identity that a transactional id has after its producers were fenced.
+    """The producer id and epoch of a transactional id once its producers are fenced.
 
     Attributes:
         producer_id: The producer id.

@@ -159,7 +159,7 @@ def create_topics(
 def created_topic(result: Any, *, exists: bool) -> CreatedTopic:
     """Return the broker's words about a topic to create; its result has no error."""
     configs = getattr(result, "configs", None)
-    # A broker that only checks a topic names an id, too, which no topic will have.
+    # With validate_only the response has an id, too, but no topic gets it.
     topic_id = (getattr(result, "topic_id", None) or None) if exists else None
     if configs is None or getattr(result, "topic_config_error_code", False):
         return CreatedTopic(topic_id, None, None, None)

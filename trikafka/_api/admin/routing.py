@@ -224,8 +224,8 @@ class Parts(Generic[K, V]):
 
     # A failure that may pass leaves its part in `left`. The attempt notes all outcomes of a
     # response first and calls check() then, so that one part's passing failure does not lose the
-    # others' results. Failures with a patience of their own (an unknown topic) are final here:
-    # a thing to change will not appear by waiting.
+    # others' results. An error that clients otherwise retry for a while, such as an unknown topic,
+    # is final here: the thing to change will not appear by waiting.
 
     def __init__(self, keys: Iterable[K]) -> None:
         self._order = list(dict.fromkeys(keys))

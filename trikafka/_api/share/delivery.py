@@ -138,7 +138,7 @@ class _Held:
         )
 
     # What comes out of the block. The scope swallows a cancellation only if it is the scope's own:
-    # the lock was lost, or max_processing_ms passed. Then LockLostError tells the program so. A
+    # the lock was lost, or max_processing_ms passed. Then the block raises LockLostError. A
     # cancellation from outside goes on as it is, also if the lock is lost in the same moment. An
     # exception of the program goes on, too. A block that ends well although its lock is lost did
     # not reach a checkpoint since: its work is done, but does not count, so it raises as well.

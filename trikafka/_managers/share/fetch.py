@@ -72,7 +72,7 @@ class _Broker:
         self.connection: Connection | None = None
         self.flushes = False  # acknowledgements are to go out now
         self.fetch_from = -math.inf  # when it may be asked for records again
-        self.told: str | None = None  # the kind of error that was logged
+        self.logged: str | None = None  # the kind of error that was logged
         self.ended = trio.Event()
         #: When the last usable response to a fetch came, and the errors in it.
         self.fetched_at: float | None = None
@@ -119,12 +119,12 @@ class _Broker:
         """Send acknowledgements without waiting for more."""
         self.flushes = wanted
 
-    def tell(self, error: TrikafkaError | None) -> bool:
+    def should_log(self, error: TrikafkaError | None) -> bool:
         """Return whether an error is to be logged; ``None`` records a success."""
         kind = None if error is None else f"{type(error).__name__} {error.code}"
-        if kind == self.told:
+        if kind == self.logged:
             return False
-        self.told = kind
+        self.logged = kind
         return True
 
 
@@ -197,7 +197,7 @@ class ShareFetcher:
             self._wake.notify()
 
     async def _watch_locks(self) -> None:
-        """Lose locks at their time, whatever the tasks of the brokers wait for."""
+        """Lose locks at their time, also while the tasks of the brokers wait."""
         while True:
             soonest = min(
                 (broker.session.ends_at() for broker in self._brokers.values()), default=math.inf
@@ -419,7 +419,7 @@ class ShareFetcher:
     def _report(self, broker: _Broker, error: TrikafkaError) -> None:
         """Log an error once; have a receive raise it if it is not retriable."""
         self.last_error = error
-        if not broker.tell(error):
+        if not broker.should_log(error):
             return
         _log.warning(
             "broker %d does not serve the share consumer, trying again: %s", broker.node_id, error
@@ -495,7 +495,7 @@ class ShareFetcher:
                 await self._acquired(broker, part, sent, lock, losses, renewable=renewable)
         broker.fetched(trio.current_time(), errors)
         if fine:
-            broker.tell(None)
+            broker.should_log(None)
             self.last_error = None
         return fine and (news or not early)
 
@@ -568,7 +568,7 @@ class ShareFetcher:
         sent: float,
     ) -> None:
         # Outcomes first: a response to the last request of a session ends the session, and fails
-        # what has no outcome.
+        # the acknowledgements without an outcome.
         if request.epoch < 0:
             for part in response.partitions:
                 code, message = _acknowledge_error(part)

@@ -79,8 +79,8 @@ class ShareMembership:
         self._give_back = give_back
         self._interval = 1.0
         # What the coordinator knows of the member; a heartbeat repeats it when that is uncertain.
-        self._said = False
-        self._told: str | None = None  # the error that was logged, until a heartbeat succeeds
+        self._introduced = False
+        self._logged: str | None = None  # the error that was logged, until a heartbeat succeeds
         self._member.know_as(new_member_id(), epochs=True)
         self._attempts = JoinAttempts(config, config.group_id, member, requests.refused_until)
         #: The error that ended the membership: each receive raises it.
@@ -135,7 +135,7 @@ class ShareMembership:
             sent = trio.current_time()
             joins = not self._member.identity.joined
             if joins:
-                self._said = False
+                self._introduced = False
                 if self._member.state is not MemberState.JOINING:
                     self._member.to(MemberState.JOINING)
             try:
@@ -144,7 +144,7 @@ class ShareMembership:
             except TrikafkaError as error:
                 self._member.heartbeat_failed(error)
                 self._requests.recover(error)
-                self._said = False
+                self._introduced = False
                 if isinstance(error, MemberFencedError):
                     self._fenced(error)
                 elif may_be_lifted(error):
@@ -159,7 +159,7 @@ class ShareMembership:
                 await retry.wait()
                 continue
             retry.reset()
-            self._told = None
+            self._logged = None
             if joins:
                 settles_by, soon = sent + _SETTLING, _SOON
             settling = not self._assignment.partitions and sent < settles_by
@@ -170,8 +170,8 @@ class ShareMembership:
 
     async def _beat(self) -> Any:
         identity = self._member.identity
-        known = self._said and identity.joined
-        self._said = True
+        known = self._introduced and identity.joined
+        self._introduced = True
         request = ShareGroupHeartbeatRequest(
             group_id=self._group,
             member_id=identity.member_id,
@@ -215,8 +215,8 @@ class ShareMembership:
     def _fenced(self, error: TrikafkaError) -> None:
         """Join again: the group has removed the member. What it holds stays locked."""
         # A member that is fenced each time it joins logs that once.
-        again = self._told == type(error).__name__
-        self._told = type(error).__name__
+        again = self._logged == type(error).__name__
+        self._logged = type(error).__name__
         _log.log(
             logging.DEBUG if again else logging.WARNING,
             "share group %s: this member is out of the group: %s",
@@ -241,8 +241,8 @@ class ShareMembership:
 
     def _log_failure(self, error: TrikafkaError) -> None:
         text = type(error).__name__
-        if self._told != text:
-            self._told = text
+        if self._logged != text:
+            self._logged = text
             _log.debug("heartbeat of share group %s failed: %s", self._group, error)
 
     async def leave(self) -> None:
