@@ -47,7 +47,11 @@ public class JavaAssignors {
                 answer(JSON.readTree(line), answer);
             } catch (RuntimeException error) {
                 answer.removeAll();
-                answer.put("error", error.toString());
+                StringBuilder text = new StringBuilder();
+                for (Throwable cause = error; cause != null; cause = cause.getCause()) {
+                    text.append(cause).append("; ");
+                }
+                answer.put("error", text.toString());
             }
             System.out.println(JSON.writeValueAsString(answer));
             System.out.flush();

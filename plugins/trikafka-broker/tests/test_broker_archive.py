@@ -21,7 +21,7 @@ from trikafka_broker import (
     formatting,
 )
 from trikafka_broker.java import find_java
-from trikafka_broker.settings import DEFAULT_VERSION
+from trikafka_broker.settings import DEFAULT_VERSION, TOOLS_VERSION
 
 # A stand-in for `java`: prints its version, and accepts an archive with the word "good".
 JAVA = """#!/bin/sh
@@ -370,20 +370,23 @@ def test_other_log_directories_have_no_template(tmp_path: Path, name: str) -> No
 
 
 def test_real_brokers_use_the_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    jars = fetch_jars()
+    # The cluster's tools are those of another version, whose jars are not to be downloaded again.
+    jars = {version: fetch_jars(version) for version in (DEFAULT_VERSION, TOOLS_VERSION)}
     monkeypatch.setenv("TRIKAFKA_CACHE", str(tmp_path))
-    (tmp_path / f"kafka-{DEFAULT_VERSION}").mkdir()
-    (tmp_path / f"kafka-{DEFAULT_VERSION}" / "libs").symlink_to(jars)
+    for version, folder in jars.items():
+        (tmp_path / f"kafka-{version}").mkdir()
+        (tmp_path / f"kafka-{version}" / "libs").symlink_to(folder)
     reported: list[str] = []
     for _ in range(2):
         with KafkaCluster(progress=reported.append) as cluster:
             file = archive.prepare(
                 find_java(), jars_of(fetch_jars()), lambda file: None, lambda: None
             )
-            assert reported == [
-                f"preparing Kafka {DEFAULT_VERSION} to start more quickly from now on"
-            ]
             assert file is not None
             assert str(file) in Path(f"/proc/{cluster.brokers[0].pid}/maps").read_text()
-            version = cluster.run_tool("org.apache.kafka.tools.TopicCommand", "--version")
-            assert (version.stdout.split()[0], version.stderr) == (DEFAULT_VERSION, "")
+            tool = cluster.run_tool("org.apache.kafka.tools.TopicCommand", "--version")
+            assert (tool.stdout.split()[0], tool.stderr) == (TOOLS_VERSION, "")
+    assert reported == [
+        f"preparing Kafka {version} to start more quickly from now on"
+        for version in (DEFAULT_VERSION, TOOLS_VERSION)
+    ]
