@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Awaitable, Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,11 @@ async def test_batches_are_acknowledged_by_mask(kafka_broker: KafkaBroker) -> No
     servers = kafka_broker.bootstrap_servers
     topic, group = await a_queue(servers, 60)
     seen: dict[bytes, int] = {}
-    async with trikafka.open_share_consumer(
-        topic, group_id=group, bootstrap_servers=servers
-    ) as queue:
-        async for batch in queue.batches():
+    async with (
+        trikafka.open_share_consumer(topic, group_id=group, bootstrap_servers=servers) as queue,
+        aclosing(queue.batches()) as batches,
+    ):
+        async for batch in batches:
             table = batch.to_arrow()
             counts = table.column("delivery_count").to_pylist()
             assert counts == list(batch.delivery_counts)
