@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import click
+import trio
 
 from .._api.producer.ack import Ack
 from .._api.producer.arrow_sending import ArrowAck, PartitionDelivery
@@ -77,6 +78,7 @@ class Producing:
         self._partitions: dict[str, int] = {}
         self._total: int | None = None
         self._meter: Meter
+        self._stop: Stop
         self.delivered = Delivered()
 
     async def main(self, stop: Stop) -> None:
@@ -84,6 +86,7 @@ class Producing:
 
         Raises the first failure, once the records before it are complete.
         """
+        self._stop = stop
         failed: click.ClickException | None = None
         text = f"to {self._plan.topic}" if self._plan.topic else "writing"
         with meter(text, "records", beside_output=False) as self._meter:
@@ -134,17 +137,29 @@ class Producing:
                     block = await lines.read(self._block)
                 except BadLineError as error:
                     raise BadLineError(f"{name}line {number + 1}: {error.message}") from None
+                except trio.Cancelled:
+                    # What the thread had taken from the input counts as read, and is written.
+                    with self._stop.finishing():
+                        if (block := await lines.kept()) is not None:
+                            await self._send_read(producer, block, name, number)
+                    raise
                 if block is None:
                     break
-                where = _lines_from(name, number + 1)
-                if not await self._send_block(producer, block, where):
-                    for row, line in enumerate(split(block.text)):
-                        if line.strip() or self._plan.form == "raw":
-                            await self._send_line(producer, line, f"{name}line {number + row + 1}")
+                # A signal does not cut lines that were read.
+                with self._stop.finishing():
+                    await self._send_read(producer, block, name, number)
                 number += block.lines
                 await self._settle()
         finally:
             lines.close()
+
+    async def _send_read(self, producer: Producer, block: _Block, name: str, number: int) -> None:
+        """Send the lines of a block; ``number`` lines of the input are before it."""
+        if await self._send_block(producer, block, _lines_from(name, number + 1)):
+            return
+        for row, line in enumerate(split(block.text)):
+            if line.strip() or self._plan.form == "raw":
+                await self._send_line(producer, line, f"{name}line {number + row + 1}")
 
     def _block(self, text: bytes) -> _Block:
         """Return lines as columns, in the thread that reads."""

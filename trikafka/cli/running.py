@@ -50,6 +50,7 @@ class Stop:
         self.number: int | None = None
         self.scope = trio.CancelScope()
         self._here: list[trio.CancelScope] = []
+        self._finishing: list[trio.CancelScope] = []
 
     @contextmanager
     def here(self) -> Iterator[None]:
@@ -68,6 +69,20 @@ class Stop:
             finally:
                 self._here.remove(scope)
 
+    @contextmanager
+    def finishing(self) -> Iterator[None]:
+        """Return a context whose block a signal does not cut, but bounds by the same limit."""
+        import trio
+
+        with trio.CancelScope(shield=True) as scope:
+            if self.number is not None:
+                scope.deadline = trio.current_time() + LEAVING_LIMIT
+            self._finishing.append(scope)
+            try:
+                yield
+            finally:
+                self._finishing.remove(scope)
+
     def now(self, number: int) -> None:
         """End the command as the signal ``number`` does."""
         import trio
@@ -77,6 +92,8 @@ class Stop:
             self.scope.cancel()
             return
         self.scope.deadline = trio.current_time() + LEAVING_LIMIT
+        for scope in self._finishing:
+            scope.deadline = self.scope.deadline
         for scope in self._here:
             scope.cancel()
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import select
 import stat
+import threading
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import trio
 
@@ -34,6 +35,12 @@ class Lines:
         self._rest: list[bytes] = []
         self._size = 0
         self._ended = False
+        # A thread that was abandoned may have taken lines from the input already. So the thread
+        # waits for input without the lock, and reads under it; `kept` gets the block, or prevents
+        # the reading.
+        self._lock = threading.Lock()
+        self._left = False
+        self._unclaimed: Any = None
 
     def close(self) -> None:
         """Close the file; the standard input stays open."""
@@ -52,9 +59,37 @@ class Lines:
         if self._ended:
             await trio.lowlevel.checkpoint()
             return None
-        return await trio.to_thread.run_sync(
-            self.read_sync, convert, limiter=self._limiter, abandon_on_cancel=True
+        block = await trio.to_thread.run_sync(
+            self._read_unclaimed, convert, limiter=self._limiter, abandon_on_cancel=True
         )
+        self._unclaimed = None
+        return block
+
+    async def kept(self) -> Any:
+        """Return the lines that a cancelled :meth:`read` had taken; ``None`` if it had none.
+
+        Nothing is read afterwards. A cancellation waits until the thread has let go of the input.
+        """
+
+        def leave() -> Any:
+            with self._lock:
+                self._left = True
+                return self._unclaimed
+
+        with trio.CancelScope(shield=True):
+            return await trio.to_thread.run_sync(leave, limiter=trio.CapacityLimiter(1))
+
+    def _read_unclaimed(self, convert: Callable[[bytes], T]) -> T | None:
+        if hasattr(select, "poll"):
+            poll = select.poll()
+            poll.register(self._fd, select.POLLIN)
+            poll.poll()
+        with self._lock:
+            if self._left:
+                return None
+            block = self.read_sync(convert)
+            self._unclaimed = block
+        return block
 
     def read_sync(self, convert: Callable[[bytes], T]) -> T | None:
         """Return the next lines as :meth:`read`, in a thread of the caller's."""
