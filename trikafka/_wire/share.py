@@ -41,7 +41,7 @@ _MOST_ACQUIRED = 1_000_000
 
 
 class AckType(IntEnum):
-    """What becomes of an acquired record."""
+    """The outcome of an acquired record, as an acknowledgement states it."""
 
     GAP = 0
     ACCEPT = 1

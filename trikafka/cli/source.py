@@ -68,7 +68,8 @@ class Lines:
     async def kept(self) -> Any:
         """Return the lines that a cancelled :meth:`read` had taken; ``None`` if it had none.
 
-        Nothing is read afterwards. A cancellation waits until the thread has let go of the input.
+        Nothing is read afterwards. Call it in a block with a limit: another reader of the same pipe
+        may have taken the input that the thread saw, and the thread then waits for more.
         """
 
         def leave() -> Any:
@@ -76,14 +77,17 @@ class Lines:
                 self._left = True
                 return self._unclaimed
 
-        with trio.CancelScope(shield=True):
-            return await trio.to_thread.run_sync(leave, limiter=trio.CapacityLimiter(1))
+        return await trio.to_thread.run_sync(
+            leave, limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
+        )
 
     def _read_unclaimed(self, convert: Callable[[bytes], T]) -> T | None:
-        if hasattr(select, "poll"):
-            poll = select.poll()
-            poll.register(self._fd, select.POLLIN)
-            poll.poll()
+        if not hasattr(select, "poll"):
+            # Windows cannot wait without reading. A lock held meanwhile would delay a signal.
+            return self.read_sync(convert)
+        poll = select.poll()
+        poll.register(self._fd, select.POLLIN)
+        poll.poll()
         with self._lock:
             if self._left:
                 return None
@@ -104,7 +108,8 @@ class Lines:
             self._keep_rest(piece)
             return convert(b"")
         block = b"".join([*self._rest, piece[:end]]) if self._rest else piece[:end]
-        self._rest, self._size = [], 0
+        self._rest = []
+        self._size = 0
         self._keep_rest(piece[end:])
         return convert(block)
 

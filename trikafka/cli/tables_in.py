@@ -45,7 +45,8 @@ class CsvFile:
         self._buffered: deque[str] = deque()
         self._rows = csv.reader(self._next_lines(), strict=True)
         self._failed: BadLineError | None = None
-        self._key, self._value = key, value
+        self._key = key
+        self._value = value
         self._empty_is_null = empty_is_null
         self._names: list[str] | None = None
         self._limiter = trio.CapacityLimiter(1)

@@ -35,7 +35,7 @@ _SALT_BYTES = 24
 
 @dataclass(frozen=True, slots=True, order=True)
 class ScramCredential:
-    """What the cluster reveals of a user's password.
+    """The mechanism and iterations of a user's password; the cluster reveals no more.
 
     Attributes:
         mechanism: ``"SCRAM-SHA-256"`` or ``"SCRAM-SHA-512"``.

@@ -229,7 +229,8 @@ class _Records:
         if index == self._start + len(self._chunk):
             if index == self._count:
                 raise StopIteration
-            self._start, self._chunk = index, self._make(index, min(index + _CHUNK, self._count))
+            self._chunk = self._make(index, min(index + _CHUNK, self._count))
+            self._start = index
         record = self._apply(self._chunk[index - self._start])
         self._next = index + 1
         return record

@@ -236,7 +236,7 @@ class Delivery(_Held, Generic[Key, Value]):
 
     @property
     def delivery_count(self) -> int:
-        """How often the group has delivered the record, this time included."""
+        """The number of deliveries of the record in the group, including this one."""
         return self._acquired.delivery_count(self._start)
 
     def __repr__(self) -> str:
@@ -279,7 +279,7 @@ class ShareBatch(_Held, Generic[Key, Value]):
 
     @property
     def delivery_counts(self) -> Sequence[int]:
-        """How often the group has delivered each record, this time included."""
+        """The number of deliveries of each record in the group, including this one."""
         return self._acquired.counts(self._start, self._stop)
 
     def __len__(self) -> int:
