@@ -25,6 +25,10 @@ _COLOURS = {
     "librdkafka in C": "#a8763e",
     "raw limit": "#1c1c1c",
 }
+#: Beginnings of the titles of tables that only the terminal shows.
+_TERMINAL_ONLY = ("End to end at 500 ", "Reading 16 ", "From nothing ", "The acknowledgement at ")
+#: Parts of the names of ratios that only the terminal shows: other setups than the main one.
+_OTHER_SETUPS = ("TLS", "1,000 bytes", "lz4", "1 partition", "p99 latency: ")
 #: The broker's ports, in the order of the tables.
 _PORTS = ("plain", "TLS", "SCRAM", "TLS+SCRAM", "sessions")
 _MARKERS = {
@@ -63,7 +67,8 @@ def configurations(cases: Sequence[Case]) -> list[tuple[int, str]]:
 
 def label(cases: Sequence[Case], peer: str, way: str) -> str:
     """Return the functions that a client called in a way."""
-    return next(str(case["call"]) for case in cases if case["peer"] == peer and case["way"] == way)
+    call = next(str(case["call"]) for case in cases if case["peer"] == peer and case["way"] == way)
+    return f"{call}, 10,000 tasks" if way == "crowd" else call
 
 
 def least_of(aim: Case) -> str:
@@ -147,7 +152,6 @@ def grids(found: Document) -> Iterator[Grid]:
         "CPU s/million": "cpu_per_million .2f",
         "peak MB": "peak_mb ,.0f",
     }
-    columns["idle MB"] = "idle_mb ,.0f"
     yield from _grid_of(
         "Consumers in one program, reading at the same time",
         _of(found, "many"),
@@ -281,28 +285,36 @@ def _cell(case: Case, name: str, form: str) -> str:
 
 
 def markdown(found: Document) -> str:
-    """Return all tables of a run."""
+    """Return the tables of a run for readers who choose a client.
+
+    The terminal and the JSON have more.
+    """
     parts = [_about(found)]
-    for kind, title in (("consume", "Reading"), ("produce", "Writing")):
-        if cases := _fastest_first(_of(found, kind, main=True)):
-            parts.append(
-                f"**{title}** values of {cases[0]['size']} bytes, compression: "
-                f"{cases[0]['compression']}"
-            )
-            parts.append(_rates(cases))
-        if cases := _of(found, kind):
-            parts.append(f"**{title}**, thousand records a second")
-            parts.append(_grid(cases))
-    for title, head, rows in grids(found):
-        parts += [f"**{title}**", _table(head, rows)]
-    parts.append("**The aims** (ratios of medians; the spread is of single rounds)")
-    verdicts = {True: "met", False: "**missed**", None: "not measured"}
-    head = ["aim", "at least", "found", "spread", ""]
     rows = [
-        [aim["aim"], least_of(aim), value_of(aim), spread_of(aim), verdicts[aim["met"]]]
+        [aim["aim"], f"{aim['value']:,.2f}", spread_of(aim)]
         for aim in found["aims"]
+        if aim["value"] is not None
+        and aim["unit"] == "x"
+        and not any(each in aim["aim"] for each in _OTHER_SETUPS)
     ]
-    parts.append(_table(head, rows))
+    if rows:
+        parts.append(
+            "**Ratios of medians**: above 1, the first named is better. The spread is that of "
+            "single rounds."
+        )
+        parts.append(_table(["ratio", "found", "spread"], rows))
+    for kind, title in (("consume", "Reading"), ("produce", "Writing")):
+        if cases := _of(found, kind):
+            parts.append(
+                f"**{title}**, thousand records a second by size and compression; processor time "
+                "and memory for the first"
+            )
+            parts.append(_speeds(cases))
+    for title, head, rows in grids(found):
+        if not title.startswith(_TERMINAL_ONLY):
+            if head[2] in ("partitions", "consumers"):  # the smallest and the largest number
+                rows = [row for row in rows if row[2] in (rows[0][2], rows[-1][2])]
+            parts += [f"**{title}**", _table(head, rows)]
     parts += [f"Not measured: {name}: {why}" for name, why in found["missing"].items()]
     return "\n\n".join(parts) + "\n"
 
@@ -332,45 +344,28 @@ def _about(found: Document) -> str:
     )
 
 
-def _rates(cases: Sequence[Case]) -> str:
-    rows = []
-    for case in cases:
-        low, high = case["spread"]
-        rows.append(
-            [
-                *(case["peer"], f"`{case['call']}`"),
-                *_figures(case, ("records_per_second",), ",.0f"),
-                f"{low:,.0f} to {high:,.0f}",
-                *_figures(case, ("mb_per_second",), ",.0f"),
-                *_figures(case, ("cpu_per_million",), ".2f"),
-                *_figures(case, ("peak_mb", "idle_mb"), ".0f"),
-            ]
-        )
-    return _table(
-        ["client", "call", "records/s", "spread", "MB/s", "CPU s/million", "peak MB", "idle MB"],
-        rows,
-    )
-
-
-def _grid(cases: Sequence[Case]) -> str:
+def _speeds(cases: Sequence[Case]) -> str:
+    """Return one row for each call of a client, the fastest in the first setup on top."""
     setups = configurations(cases)
-    rows: dict[tuple[str, str], dict[tuple[int, str], str]] = {}
-    for case in cases:
+    rows: dict[tuple[str, str], dict[tuple[int, str], Case]] = {}
+    for case in _fastest_first(cases):
         row = rows.setdefault((case["peer"], case["way"]), {})
-        row[case["size"], case["compression"]] = (
-            f"{case['median']['records_per_second'] / 1e3:,.0f}"
-        )
-    body = [
-        [peer, f"`{label(cases, peer, way)}`", *(row.get(setup, "") for setup in setups)]
-        for (peer, way), row in rows.items()
-    ]
-    return _table(
-        ["client", "call", *(f"{size} B, {compression}" for size, compression in setups)], body
-    )
+        row[case["size"], case["compression"]] = case["median"]
+    body = []
+    for (peer, way), row in sorted(rows.items(), key=lambda item: -_speed(item[1].get(setups[0]))):
+        speeds = [f"{_speed(row[each]) / 1e3:,.0f}" if each in row else "" for each in setups]
+        first = row.get(setups[0], {})
+        costs = [
+            format(first[name], form) if first else ""
+            for name, form in (("cpu_per_million", ".2f"), ("peak_mb", ".0f"))
+        ]
+        body.append([peer, f"`{label(cases, peer, way)}`", *speeds, *costs])
+    head = [f"{size} B, {compression}" for size, compression in setups]
+    return _table(["client", "call", *head, "CPU s/million", "peak MB"], body)
 
 
-def _figures(case: Case, names: Sequence[str], form: str) -> Iterator[str]:
-    return (format(case["median"][name], form) for name in names)
+def _speed(median: Case | None) -> float:
+    return float(median["records_per_second"]) if median else 0.0
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -31,8 +31,10 @@ def page(made: str) -> str:
         "# Settings",
         f"<!-- {made} -->",
         "Keywords of `open_consumer`, `open_producer`, `open_share_consumer` and `open_admin`. A wrong one raises "
-        "`ConfigurationError` before any I/O. `from_properties` takes Java's names. For "
-        "annotations: `**settings: Unpack[ConsumerSettings]`.",
+        "`ConfigurationError` before any I/O. For annotations: `**settings: Unpack[ConsumerSettings]`.",
+        "`from_properties` ([properties.md](properties.md)) takes Java's names: with dots instead of "
+        "underscores, unless the table gives another. Times (`_ms`) are in milliseconds. Kafka's own limit of "
+        "2**31 - 1 is not repeated.",
         *_settings(),
     ]
     return "\n\n".join(parts) + "\n"
@@ -51,11 +53,9 @@ def _settings() -> Iterator[str]:
 
 
 def _row(one: Setting) -> str:
-    limits = unit_and_limits(one)
-    rest = [
-        f"`{one.annotation}`",
-        *([limits] if limits else []),
-        *([f"Java: `{one.java}`"] if one.java else []),
-    ]
-    cells = [f"`{one.name}`", f"`{default(one)}`", f"{sentence(one)}<br>{'; '.join(rest)}"]
+    usual = ("milliseconds", "at most 2**31 - 1")
+    limits = [part for part in unit_and_limits(one).split(", ") if part and part not in usual]
+    java = one.java and one.java != one.name.replace("_", ".")
+    rest = [f"`{one.annotation}`", *limits, *([f"Java: `{one.java}`"] if java else [])]
+    cells = [f"`{one.name}`", f"`{default(one)}`", f"{sentence(one)}<br>{', '.join(rest)}"]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"

@@ -51,8 +51,8 @@ class ClientConfig(SecurityConfig):
     )
     bootstrap_resolve_timeout_ms: float = setting(
         0,
-        "how long the names of bootstrap addresses are looked up again when the client opens and "
-        "none of them can be resolved; 0: they are looked up once (KIP-909)",
+        "how long an opening client looks up bootstrap names again if none can be resolved; 0: "
+        "once (KIP-909)",
         least=0,
     )
     client_id: str = setting(
@@ -94,9 +94,8 @@ class ClientConfig(SecurityConfig):
     metadata_max_age_ms: float = setting(300_000, "metadata older than this is refreshed", least=1)
     metadata_recovery_strategy: Literal["rebootstrap", "none"] = setting(
         "rebootstrap",
-        "the action when no known broker can be reached: 'rebootstrap' uses the bootstrap "
-        "addresses again and resolves their names again, 'none' continues with the known "
-        "brokers (KIP-899)",
+        "when no known broker can be reached: 'rebootstrap' resolves and uses the bootstrap "
+        "addresses again, 'none' stays with the known brokers (KIP-899)",
     )
     metadata_recovery_rebootstrap_trigger_ms: float = setting(
         300_000,
@@ -106,9 +105,8 @@ class ClientConfig(SecurityConfig):
     )
     metadata_cluster_check_enable: bool = setting(
         True,
-        "with 'rebootstrap', a connection states which broker of which cluster it is made for; "
-        "another broker refuses it, and the bootstrap addresses are used again (KIP-1242, "
-        "Kafka 4.4)",
+        "whether connections name the expected broker and cluster, so that any other refuses, "
+        "and with 'rebootstrap' the bootstrap addresses are used again (KIP-1242, Kafka 4.4)",
     )
     receive_message_max_bytes: int = setting(
         100_000_000,
@@ -249,9 +247,8 @@ class ConsumerConfig(ClientConfig):
     )
     group_protocol: Literal["auto", "classic", "consumer"] = setting(
         "auto",
-        "the protocol that coordinates the group: 'classic' (by its members), 'consumer' (by "
-        "the broker, KIP-848), or 'auto' (by the broker where it can; Java's default is "
-        "'classic')",
+        "'classic': the members assign the partitions (Java's default); 'consumer': the broker "
+        "does (KIP-848); 'auto': the broker where it can",
     )
     group_remote_assignor: str | None = setting(
         None,
@@ -266,9 +263,8 @@ class ConsumerConfig(ClientConfig):
     )
     auto_offset_reset: Literal["earliest", "latest", "none"] | str = setting(
         "latest",
-        "the start without a committed offset: 'earliest', 'latest', 'none' (an error), or "
-        "'by_duration:<ISO 8601 duration>', that far back in time, such as 'by_duration:PT1H'"
-        " (KIP-1106)",
+        "the start without a committed offset: 'earliest', 'latest', 'none' (an error), or a "
+        "time ago such as 'by_duration:PT1H' (KIP-1106)",
     )
     enable_auto_commit: bool = setting(
         True, "commit processed records in the background and on leaving (needs group_id)"
@@ -319,16 +315,14 @@ class ConsumerConfig(ClientConfig):
     )
     max_poll_records: int | None = setting(
         None,
-        "the most records that receive_batch returns; None: as many as were fetched (Java has"
-        " 500). Set it if a record takes long, so that a batch is done within "
-        "max_poll_interval_ms",
+        "the most records of a batch, which must be processed within max_poll_interval_ms; None: "
+        "as many as were fetched (Java: 500)",
         least=1,
     )
     session_timeout_ms: float = setting(
         45_000,
-        "the group removes a member after this time without a heartbeat; with KIP-848 the "
-        "broker decides, and a shorter value with group_protocol='consumer' makes the member "
-        "stop earlier",
+        "the group removes a member after this time without a heartbeat; with KIP-848 the broker "
+        "decides, and a shorter value stops the member earlier",
         least=1,
         most=INT32,
     )
@@ -339,9 +333,8 @@ class ConsumerConfig(ClientConfig):
     # and member. With the consumer protocol (KIP-848) the broker dictates the interval.
     heartbeat_interval_ms: float = setting(
         500,
-        "the interval of heartbeats, by which members also learn of a rebalance: a new member"
-        " waits this long for its partitions (Java's default is 3000); with KIP-848 the "
-        "broker decides",
+        "the interval of heartbeats, and so the time in which members learn of a rebalance "
+        "(Java: 3000); with KIP-848 the broker decides",
         least=1,
     )
     max_poll_interval_ms: float = setting(
@@ -352,9 +345,8 @@ class ConsumerConfig(ClientConfig):
     )
     leave_when_stuck: bool = setting(
         True,
-        "whether a member leaves its group when the handlers of all its partition streams "
-        "have held a record for max_poll_interval_ms; it joins again when one of them returns"
-        " (KIP-62)",
+        "whether a member leaves its group while the handlers of all its streams hold a record "
+        "for longer than max_poll_interval_ms (KIP-62)",
         java=None,
     )
     partition_assignment_strategy: Sequence[str] = setting(
@@ -459,8 +451,8 @@ class ProducerConfig(ClientConfig):
     )
     enable_idempotence: bool = setting(
         True,
-        "no duplicates and no reordering by retries; switched off where acks or retries "
-        "exclude it, unless it is set explicitly",
+        "no duplicates and no reordering by retries; by default off where acks or retries "
+        "exclude it",
     )
     batch_size: int = setting(
         16_384,
@@ -471,7 +463,7 @@ class ProducerConfig(ClientConfig):
     )
     linger_ms: float = setting(5, "the time that a batch waits for more records", least=0)
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | str = setting(
-        "none", "the compression of batches: 'none', 'gzip', 'snappy', 'lz4' or 'zstd'"
+        "none", "the compression of batches"
     )
     compression_gzip_level: int | None = setting(
         None, "the level of 'gzip' (KIP-390); None: 6", least=1, most=9
@@ -502,7 +494,7 @@ class ProducerConfig(ClientConfig):
     delivery_timeout_ms: float = setting(
         120_000,
         "the time from send to the outcome, retries included (KIP-91): at least linger_ms + "
-        "request_timeout_ms; the default is raised to that sum, as in Java's client",
+        "request_timeout_ms, to which the default is raised",
         least=1,
     )
     retries: int | None = setting(
@@ -518,8 +510,8 @@ class ProducerConfig(ClientConfig):
     )
     transactional_id: str | None = setting(
         None,
-        "makes this a transactional producer and fences any other with the same id; keep it "
-        "over restarts, and give each instance of a program its own",
+        "makes this a transactional producer, and fences any other with the same id; each "
+        "instance of a program keeps an id of its own",
         empty=False,
         most=LONGEST_TEXT,
     )
@@ -538,9 +530,8 @@ class ProducerConfig(ClientConfig):
     )
     commit_prepared: str | None = setting(
         None,
-        "with two_phase_commit: str() of the result of Transaction.prepare(), committed while"
-        " the producer opens; any other transaction prepared with this transactional_id is "
-        "aborted",
+        "the text of a prepared transaction to commit while the producer opens; any other of "
+        "this transactional_id is aborted",
         empty=False,
         java=None,
     )
@@ -567,10 +558,8 @@ class ProducerConfig(ClientConfig):
     ) = setting(  # noqa: RUF009
         "default",
         "'default' (murmur2 of the key as in Java's client, sticky without a key), one of "
-        "librdkafka's ('consistent_random', its default, 'consistent', 'murmur2', "
-        "'murmur2_random', 'fnv1a', 'fnv1a_random', 'random'), the name of a plugin's "
-        "partitioner, or a function of the topic, the key and the partitions' numbers that "
-        "returns one of these numbers",
+        "librdkafka's (whose default is 'consistent_random'), a plugin's, or a function of "
+        "topic, key and partition numbers that returns one of these",
         java="partitioner.class",
     )
     partitioner_ignore_keys: bool = setting(
@@ -736,8 +725,8 @@ class ShareConsumerConfig(ClientConfig):
     )
     max_processing_ms: float = setting(
         300_000,
-        "the lock of a record is renewed for this time from its delivery, or while its block is "
-        "open; then the block is cancelled, and the record is released",
+        "the longest time that a record's lock is renewed after its delivery; then its block is "
+        "cancelled, and the record is released",
         least=1,
         java=None,
     )

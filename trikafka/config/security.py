@@ -60,8 +60,8 @@ class SecurityConfig:
     )
     ssl_certfile: str | None = setting(
         None,
-        "this client's certificate and its chain, for brokers that require one (mutual TLS): "
-        "a PEM file, a PKCS12 store (with its key), or PEM text",
+        "this client's certificate and its chain (mutual TLS): a PEM file, a PKCS12 store (with "
+        "its key), or PEM text",
         empty=False,
         java="ssl.keystore.certificate.chain",
     )
@@ -113,8 +113,8 @@ class SecurityConfig:
     )
     sasl_credentials: Credentials | None = setting(  # noqa: RUF009
         None,
-        "a function, async or not, that returns (name, password) for PLAIN and SCRAM; called "
-        "for each authentication, so that they may change while the client runs",
+        "a function, async or not, that returns (name, password) for PLAIN and SCRAM at each "
+        "authentication",
         java=None,
         secret=True,
     )

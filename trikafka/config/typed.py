@@ -34,9 +34,8 @@ class ClientSettings(TypedDict, total=False):
     """The password of ssl_cafile, if that is a store in PKCS12 or JKS. Default: None."""
 
     ssl_certfile: str | None
-    """This client's certificate and its chain, for brokers that require one (mutual TLS): a PEM
-    file, a PKCS12 store (with its key), or PEM text. Java's name: ssl.keystore.certificate.chain.
-    Default: None."""
+    """This client's certificate and its chain (mutual TLS): a PEM file, a PKCS12 store (with its
+    key), or PEM text. Java's name: ssl.keystore.certificate.chain. Default: None."""
 
     ssl_keyfile: str | None
     """The private key of ssl_certfile: a PEM file, or PEM text; None: ssl_certfile contains the
@@ -73,8 +72,8 @@ class ClientSettings(TypedDict, total=False):
     """The password for PLAIN and SCRAM. Default: None."""
 
     sasl_credentials: Credentials | None
-    """A function, async or not, that returns (name, password) for PLAIN and SCRAM; called for each
-    authentication, so that they may change while the client runs. Default: None."""
+    """A function, async or not, that returns (name, password) for PLAIN and SCRAM at each
+    authentication. Default: None."""
 
     sasl_oauth_token_provider: TokenProvider | None
     """An async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken.
@@ -167,9 +166,8 @@ class ClientSettings(TypedDict, total=False):
     these. Default: ""."""
 
     bootstrap_resolve_timeout_ms: float
-    """How long the names of bootstrap addresses are looked up again when the client opens and none
-    of them can be resolved; 0: they are looked up once (KIP-909). In milliseconds, at least 0.
-    Default: 0."""
+    """How long an opening client looks up bootstrap names again if none can be resolved; 0: once
+    (KIP-909). In milliseconds, at least 0. Default: 0."""
 
     client_id: str
     """The client's name in the brokers' logs and quotas. At most 32767 bytes. Default:
@@ -218,18 +216,16 @@ class ClientSettings(TypedDict, total=False):
     """Metadata older than this is refreshed. In milliseconds, at least 1. Default: 300_000."""
 
     metadata_recovery_strategy: Literal["rebootstrap", "none"]
-    """The action when no known broker can be reached: 'rebootstrap' uses the bootstrap addresses
-    again and resolves their names again, 'none' continues with the known brokers (KIP-899).
-    Default: "rebootstrap"."""
+    """When no known broker can be reached: 'rebootstrap' resolves and uses the bootstrap addresses
+    again, 'none' stays with the known brokers (KIP-899). Default: "rebootstrap"."""
 
     metadata_recovery_rebootstrap_trigger_ms: float
     """With 'rebootstrap', all connections are replaced after this time without a response
     (KIP-1102). In milliseconds, at least 0. Default: 300_000."""
 
     metadata_cluster_check_enable: bool
-    """With 'rebootstrap', a connection states which broker of which cluster it is made for; another
-    broker refuses it, and the bootstrap addresses are used again (KIP-1242, Kafka 4.4). Default:
-    True."""
+    """Whether connections name the expected broker and cluster, so that any other refuses, and with
+    'rebootstrap' the bootstrap addresses are used again (KIP-1242, Kafka 4.4). Default: True."""
 
     receive_message_max_bytes: int
     """The largest response; a longer one is treated as damaged. In bytes, at least 1024, at most
@@ -258,8 +254,8 @@ class ProducerSettings(ClientSettings, total=False):
     """The replicas that must have a record: 0, 1 or 'all' (-1). Default: "all"."""
 
     enable_idempotence: bool
-    """No duplicates and no reordering by retries; switched off where acks or retries exclude it,
-    unless it is set explicitly. Default: True."""
+    """No duplicates and no reordering by retries; by default off where acks or retries exclude it.
+    Default: True."""
 
     batch_size: int
     """The size at which a batch is sent without lingering. In bytes, at least 0, at most 2**31 - 1.
@@ -269,7 +265,7 @@ class ProducerSettings(ClientSettings, total=False):
     """The time that a batch waits for more records. In milliseconds, at least 0. Default: 5."""
 
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | str
-    """The compression of batches: 'none', 'gzip', 'snappy', 'lz4' or 'zstd'. Default: "none"."""
+    """The compression of batches. Default: "none"."""
 
     compression_gzip_level: int | None
     """The level of 'gzip' (KIP-390); None: 6. At least 1, at most 9. Default: None."""
@@ -294,8 +290,8 @@ class ProducerSettings(ClientSettings, total=False):
 
     delivery_timeout_ms: float
     """The time from send to the outcome, retries included (KIP-91): at least linger_ms +
-    request_timeout_ms; the default is raised to that sum, as in Java's client. In milliseconds, at
-    least 1. Default: 120_000."""
+    request_timeout_ms, to which the default is raised. In milliseconds, at least 1. Default:
+    120_000."""
 
     retries: int | None
     """The number of retries of a batch before it fails; None: only delivery_timeout_ms counts. At
@@ -306,8 +302,8 @@ class ProducerSettings(ClientSettings, total=False):
     without. At least 1. Default: 5."""
 
     transactional_id: str | None
-    """Makes this a transactional producer and fences any other with the same id; keep it over
-    restarts, and give each instance of a program its own. At most 32767 bytes. Default: None."""
+    """Makes this a transactional producer, and fences any other with the same id; each instance of
+    a program keeps an id of its own. At most 32767 bytes. Default: None."""
 
     transaction_timeout_ms: float
     """The coordinator aborts a transaction that is open for longer (at most the broker's
@@ -319,9 +315,8 @@ class ProducerSettings(ClientSettings, total=False):
     Default: False."""
 
     commit_prepared: str | None
-    """With two_phase_commit: str() of the result of Transaction.prepare(), committed while the
-    producer opens; any other transaction prepared with this transactional_id is aborted. Default:
-    None."""
+    """The text of a prepared transaction to commit while the producer opens; any other of this
+    transactional_id is aborted. Default: None."""
 
     stall_warning_ms: float
     """A warning is logged after this time without progress of a partition's records or of a
@@ -342,10 +337,8 @@ class ProducerSettings(ClientSettings, total=False):
         | Callable[[str, bytes | None, Sequence[int]], int]
     )
     """'default' (murmur2 of the key as in Java's client, sticky without a key), one of librdkafka's
-    ('consistent_random', its default, 'consistent', 'murmur2', 'murmur2_random', 'fnv1a',
-    'fnv1a_random', 'random'), the name of a plugin's partitioner, or a function of the topic, the
-    key and the partitions' numbers that returns one of these numbers. Java's name:
-    partitioner.class. Default: "default"."""
+    (whose default is 'consistent_random'), a plugin's, or a function of topic, key and partition
+    numbers that returns one of these. Java's name: partitioner.class. Default: "default"."""
 
     partitioner_ignore_keys: bool
     """Whether a built-in partitioner ignores keys (KIP-794). Default: False."""
@@ -384,9 +377,8 @@ class BytesConsumerSettings(ClientSettings, total=False):
     None."""
 
     group_protocol: Literal["auto", "classic", "consumer"]
-    """The protocol that coordinates the group: 'classic' (by its members), 'consumer' (by the
-    broker, KIP-848), or 'auto' (by the broker where it can; Java's default is 'classic'). Default:
-    "auto"."""
+    """'classic': the members assign the partitions (Java's default); 'consumer': the broker does
+    (KIP-848); 'auto': the broker where it can. Default: "auto"."""
 
     group_remote_assignor: str | None
     """The broker's assignor with group_protocol='consumer'; None: the broker chooses. Default:
@@ -397,9 +389,8 @@ class BytesConsumerSettings(ClientSettings, total=False):
     static one stays. Default: "default"."""
 
     auto_offset_reset: Literal["earliest", "latest", "none"] | str
-    """The start without a committed offset: 'earliest', 'latest', 'none' (an error), or
-    'by_duration:<ISO 8601 duration>', that far back in time, such as 'by_duration:PT1H' (KIP-1106).
-    Default: "latest"."""
+    """The start without a committed offset: 'earliest', 'latest', 'none' (an error), or a time ago
+    such as 'by_duration:PT1H' (KIP-1106). Default: "latest"."""
 
     enable_auto_commit: bool
     """Commit processed records in the background and on leaving (needs group_id). Default: True."""
@@ -442,28 +433,25 @@ class BytesConsumerSettings(ClientSettings, total=False):
     that is less. Default: None."""
 
     max_poll_records: int | None
-    """The most records that receive_batch returns; None: as many as were fetched (Java has 500).
-    Set it if a record takes long, so that a batch is done within max_poll_interval_ms. At least 1.
-    Default: None."""
+    """The most records of a batch, which must be processed within max_poll_interval_ms; None: as
+    many as were fetched (Java: 500). At least 1. Default: None."""
 
     session_timeout_ms: float
     """The group removes a member after this time without a heartbeat; with KIP-848 the broker
-    decides, and a shorter value with group_protocol='consumer' makes the member stop earlier. In
-    milliseconds, at least 1, at most 2**31 - 1. Default: 45_000."""
+    decides, and a shorter value stops the member earlier. In milliseconds, at least 1, at most
+    2**31 - 1. Default: 45_000."""
 
     heartbeat_interval_ms: float
-    """The interval of heartbeats, by which members also learn of a rebalance: a new member waits
-    this long for its partitions (Java's default is 3000); with KIP-848 the broker decides. In
-    milliseconds, at least 1. Default: 500."""
+    """The interval of heartbeats, and so the time in which members learn of a rebalance (Java:
+    3000); with KIP-848 the broker decides. In milliseconds, at least 1. Default: 500."""
 
     max_poll_interval_ms: float
     """A member leaves the group after this time without a receive (KIP-62). In milliseconds, at
     least 1, at most 2**31 - 1. Default: 300_000."""
 
     leave_when_stuck: bool
-    """Whether a member leaves its group when the handlers of all its partition streams have held a
-    record for max_poll_interval_ms; it joins again when one of them returns (KIP-62). Default:
-    True."""
+    """Whether a member leaves its group while the handlers of all its streams hold a record for
+    longer than max_poll_interval_ms (KIP-62). Default: True."""
 
     partition_assignment_strategy: Sequence[str]
     """The assignors of the classic protocol, the preferred one first. Default: ("range",
@@ -516,9 +504,8 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
     holds as many. At least 1, at most 2**31 - 1. Default: 500."""
 
     max_processing_ms: float
-    """The lock of a record is renewed for this time from its delivery, or while its block is open;
-    then the block is cancelled, and the record is released. In milliseconds, at least 1. Default:
-    300_000."""
+    """The longest time that a record's lock is renewed after its delivery; then its block is
+    cancelled, and the record is released. In milliseconds, at least 1. Default: 300_000."""
 
     ack_linger_ms: float
     """How long an acknowledgement waits for the next fetch before it is sent alone. In
