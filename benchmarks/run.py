@@ -185,7 +185,7 @@ class Runner:
             ):
                 found = {
                     "failed": f"{seen[0]} records and {seen[1]} bytes committed in the topic, {written} "
-                    "records told"
+                    "records reported"
                 }
         for each in {topic, target} - self._made - {""}:
             self._kafka.delete(each)

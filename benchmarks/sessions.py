@@ -143,11 +143,9 @@ def main() -> int:
         f"{sum(seen.acked):,} records acknowledged, {sum(seen.read):,} read, {len(seen.wrong)} "
         "lost, doubled or out of order"
     )
-    print(
-        f"{sum(seen.renewed.values())} authentications anew: {dict(sorted(seen.renewed.items()))}"
-    )
+    print(f"{sum(seen.renewed.values())} reauthentications: {dict(sorted(seen.renewed.items()))}")
     print(f"connections that ended with an error: {seen.closed or 'none'}")
-    for what, sizes in (("an authentication anew", renewing), ("an acknowledgement", times)):
+    for what, sizes in (("a reauthentication", renewing), ("an acknowledgement", times)):
         if sizes:
             print(
                 f"{what} took {sizes[len(sizes) // 2] * 1e3:.1f} ms in the median, "

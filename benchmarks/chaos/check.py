@@ -127,7 +127,7 @@ def _check_track(track: Track, where: array[int], verdict: Verdict) -> None:
         elif fate == Fate.ACKED and track.offsets[number] not in (NO_OFFSET, offset):
             verdict.violation(
                 "wrong offset",
-                f"record {number} of {track}: told {track.offsets[number]}, is {offset}",
+                f"record {number} of {track}: acknowledged at {track.offsets[number]}, is {offset}",
             )
         elif fate == Fate.NEVER and offset != NO_OFFSET:
             verdict.violation(

@@ -128,7 +128,7 @@ async def run(
     finally:
         logging.getLogger("trikafka").removeHandler(log)
     seconds = time.monotonic() - begun
-    # A broker that has just come back may still elect leaders. A new leader answers readers up to
+    # A broker that has just restarted may still elect leaders. A new leader answers readers up to
     # its high watermark, which may lie before records that its predecessor acknowledged.
     await trio.to_thread.run_sync(
         lambda: wait_until_in_sync(cluster.bootstrap_servers, [_TOPIC, TRANSACTIONS])

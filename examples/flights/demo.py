@@ -159,7 +159,7 @@ async def _load(options: Options, screen: Screen) -> Flights:
 async def _write(servers: str, flights: Flights, log: Log, screen: Screen) -> None:
     with screen.step("written by our producer", len(flights)) as step:
         await writing.write(servers, flights, log, step.at)
-    screen.check("records the producer was told the place of", len(flights), len(log.places))
+    screen.check("records with a known offset", len(flights), len(log.places))
     screen.check("offsets of a partition out of turn", 0, log.refused)
     async with trikafka.open_consumer(bootstrap_servers=servers) as consumer:
         ends = await consumer.end_offsets(log.ends())

@@ -65,7 +65,7 @@ async def test_consumer_reads_all_of_an_excess(
         if heeds == "no limit":
             [line] = more
             assert line.startswith(
-                "broker 0 heeds neither fetch_max_bytes nor max_partition_fetch_bytes: the "
+                "broker 0 respects neither fetch_max_bytes nor max_partition_fetch_bytes: the "
                 "response to Fetch"
             )
             assert "up to receive_message_max_bytes (100000000): set that" in line

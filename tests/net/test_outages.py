@@ -162,7 +162,7 @@ async def test_dead_bootstrap_address_is_logged_once(
                 for record in caplog.records
                 if record.levelno >= logging.WARNING
             ]
-            assert lines == [f"a bootstrap address is of no use: {REFUSED.format(0)}"]
+            assert lines == [f"a bootstrap address cannot be used: {REFUSED.format(0)}"]
 
 
 async def test_return_at_another_address_is_logged(caplog: pytest.LogCaptureFixture) -> None:

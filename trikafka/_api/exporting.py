@@ -59,7 +59,7 @@ async def open_exporter(
     than ``min_records_per_file`` or ``min_bytes_per_file``. They are exported once there are enough,
     or once they have waited for ``max_file_delay_ms``. A new exporter counts that time from its own
     first run. It estimates bytes by the files that it has written, so its first run leaves no
-    records for want of bytes.
+    records because of their bytes.
 
     Args:
         topics: As in :func:`export`.

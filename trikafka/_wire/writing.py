@@ -28,7 +28,7 @@ class RawRequest:
     max_version: int
     flexible: int  #: the first version with compact lengths and tags
     #: The class of its responses. Its ``throttle_position`` is where the throttle time begins in the
-    #: body, ``None`` if whoever decodes the response reads it.
+    #: body, ``None`` if the decoder of the response reads it.
     response: Any
     records: int = 0  #: the number of records in it
     __slots__ = ()

@@ -35,7 +35,7 @@ def unwrapped(error: BaseException) -> BaseException:
 
 
 def decisive(errors: Sequence[Error]) -> Error:
-    """Return the first of several errors that no retry can mend, or else the first."""
+    """Return the first of several errors that no retry can fix, or else the first."""
     return next((error for error in errors if not getattr(error, "retriable", False)), errors[0])
 
 

@@ -14,9 +14,9 @@ from .call import ScriptedCall
 from .messages import Message
 from .state import NodeState, Partition
 
-#: The bits of the operations on a cluster that everybody may perform here.
+#: The bits of the operations on a cluster that every user may perform here.
 _OPERATIONS = {5, 7, 8, 9, 10, 11, 12}
-#: The bit that says that nobody asked for the operations.
+#: The bit for a request that did not ask for the operations.
 _NOT_ASKED = {31}
 
 

@@ -173,7 +173,7 @@ def test_cluster_without_guardian_cleans_up(
     )
     assert (
         done.stdout.splitlines()[1]
-        == "The guardian process was ended by somebody (code -9); start a new cluster"
+        == "The guardian process was ended from outside (code -9); start a new cluster"
     )
     assert nothing_left(temporary)
 

@@ -44,7 +44,7 @@ def test_missing_data_is_reported(tmp_path: Path) -> None:
     [line] = start(tmp_path)
     where = tmp_path / "2"
     assert line == (
-        f"broker 2 has no data any more in {where}: it begins anew, and copies what the others have"
+        f"broker 2 has no data any more in {where}: it starts empty, and copies the data of the others"
     )
     assert start(tmp_path) == []
 

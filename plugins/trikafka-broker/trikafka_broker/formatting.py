@@ -126,12 +126,12 @@ def _tell_of_gone(
         raise BrokerError(
             f"{len(gone)} of {len(directories)} brokers have no data any more ({names}), and the "
             "others are too few to"
-            " know for sure what the cluster held: put it back, or remove theirs too"
+            " know for sure what the cluster held: restore the data, or remove that of the others too"
         )
     for node, directory in gone:
         report(
-            f"broker {node} has no data any more in {directory}: it begins anew, and copies what "
-            "the others have"
+            f"broker {node} has no data any more in {directory}: it starts empty, and copies the "
+            "data of the others"
         )
 
 

@@ -109,7 +109,7 @@ class Guardian:
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
             raise BrokerError(
-                f"The guardian process was ended by somebody (code {code}); start a new cluster"
+                f"The guardian process was ended from outside (code {code}); start a new cluster"
             )
 
     def spawn(

@@ -30,7 +30,7 @@ async def test_dead_address_is_logged_once(
     told = [
         record
         for record in caplog.records
-        if "a bootstrap address is of no use" in record.getMessage()
+        if "a bootstrap address cannot be used" in record.getMessage()
     ]
     assert len(told) == 1
     assert dead in told[0].getMessage()

@@ -132,7 +132,7 @@ async def test_partly_written_plan_can_be_abandoned(
     vacuum(lake)
     async with trikafka.open_exporter(topic, lake.destination, **where) as exporter:
         with pytest.raises(
-            ExportError, match=r"was written and is gone; .*--abandon gives its plan up"
+            ExportError, match=r"was written and is gone; .*--abandon also ends its plan"
         ):
             await exporter.run()
         assert (await exporter.abandon()).rows == 0

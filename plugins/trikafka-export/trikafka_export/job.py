@@ -36,7 +36,7 @@ The module knows neither runners nor files.
 #
 # Why the table is committed before the manifest, and with the number in the same commit: a manifest
 # says that its files count. Were it first, a kill would leave files that count and are in no table.
-# The number makes a second commit of the plan impossible, whoever tries it (``lake/sink.py``).
+# The number makes a second commit of the plan impossible for every process (``lake/sink.py``).
 #
 # Why the offsets come last, and nothing reads them back: the manifests decide where an export goes
 # on. The offsets only show the lag in other tools, and committed too early they would hide it.

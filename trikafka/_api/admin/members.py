@@ -117,7 +117,7 @@ class Removal:
             if member.error_code:
                 what = f"{named('member', name, None)} of group {self._group!r}"
                 error = from_code(member.error_code, what, operation="Read")
-                error.retriable = False  # only the member's own heartbeat could mend it
+                error.retriable = False  # only the member's own heartbeat could fix it
                 self.parts.failed(name, error, made_before=ErrorCode.UNKNOWN_MEMBER_ID)
             else:
                 self.parts.done(name, None)

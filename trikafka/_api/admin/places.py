@@ -16,7 +16,7 @@ from ...interfaces import CoordinatorKind, CoordinatorManager, MetadataManager
 from ...types import Node, TopicPartition
 
 K = TypeVar("K")
-#: Takes the error of keys that no retry can mend.
+#: Takes the error of keys that no retry can fix.
 Refuse: TypeAlias = Callable[[list[K], TrikafkaError], None]
 AskCoordinator: TypeAlias = Callable[[Node, list[str]], Awaitable[None]]
 AskLeader: TypeAlias = Callable[[Node, list[TopicPartition]], Awaitable[None]]
@@ -65,7 +65,7 @@ async def at_coordinators(
 async def apart(
     keys: list[K], refuse: Refuse[K] | None, work: Callable[[], Awaitable[None]]
 ) -> None:
-    """Run a work about ``keys``; let ``refuse`` take an error that no retry can mend."""
+    """Run a work about ``keys``; let ``refuse`` take an error that no retry can fix."""
     try:
         await work()
     except TrikafkaError as error:

@@ -266,7 +266,7 @@ class Parts(Generic[K, V]):
         if error.code == ErrorCode.REQUEST_TIMED_OUT:  # the broker goes on with it
             self._doubts[key] = error
         if made_before is not None and error.code == made_before and key in self._doubts:
-            # As with Java's client the error stays one: somebody else may have made the change.
+            # As with Java's client the error stays one: another client may have made the change.
             again = "an attempt before this one got no response and may have done it"
             error.args = (f"{error.args[0]}; {again}", *error.args[1:])
             error.__cause__ = self._doubts[key]

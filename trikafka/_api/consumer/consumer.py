@@ -558,8 +558,8 @@ class Consumer(Generic[Key, Value]):
         """
         if self._config.enable_auto_offset_store:
             raise IllegalStateError(
-                "mark_processed() needs enable_auto_offset_store=False; else coming back for more "
-                "marks"
+                "mark_processed() needs enable_auto_offset_store=False; otherwise the next "
+                "receive marks the records"
             )
         if not isinstance(processed, Record | RecordBatch):
             raise TypeError(
@@ -626,7 +626,7 @@ class Consumer(Generic[Key, Value]):
         #
         # ``check`` runs in the commit's turn, right before the request is written: a rebalance
         # while the commit waited for the coordinator may have taken a partition away. The object is
-        # compared, not the name: a partition that left and came back is another assignment.
+        # compared, not the name: a partition that was revoked and assigned again is another assignment.
         auto_commit = self._parts.group.auto_commit
         number = 0 if auto_commit is None else auto_commit.begin()
         try:

@@ -32,7 +32,7 @@ class ConsumerHealth:
     """The health of a consumer.
 
     Attributes:
-        ok: False when something is wrong that more waiting may not mend.
+        ok: False when something is wrong that more waiting may not fix.
         reasons: What is wrong, one sentence each.
         state: The member's state; ``"unjoined"`` without a group.
         stalled: Partitions without progress, with the reason.

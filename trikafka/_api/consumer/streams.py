@@ -371,7 +371,7 @@ async def _once(is_so: Callable[[], bool], changed: Callable[[], Awaitable[objec
     """Wait until ``is_so()`` is true; check it after each ``changed()``, and from time to time.
 
     A handler may end without asking for more: it is cancelled, or raises. Trio has no event for the
-    end of a task that someone else started, and an instrument would be called for every task of the
+    end of a task that other code started, and an instrument would be called for every task of the
     whole run. So the check is repeated after 1 ms, and then after twice as long each time, up to
     50 ms.
     """

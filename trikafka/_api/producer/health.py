@@ -38,7 +38,7 @@ class ProducerHealth:
     """The health of a producer.
 
     Attributes:
-        ok: False when something is wrong that more waiting may not mend.
+        ok: False when something is wrong that more waiting may not fix.
         reasons: What is wrong, one sentence each.
         connected: Brokers with a connection.
         unreachable: Brokers that cannot be reached or do not respond, with the cause. One of

@@ -22,7 +22,7 @@ class ShareConsumerHealth:
     """The health of a share consumer.
 
     Attributes:
-        ok: False when something is wrong that more waiting may not mend.
+        ok: False when something is wrong that more waiting may not fix.
         reasons: What is wrong, one sentence each.
         state: The member's state.
         connected: Brokers with a connection.

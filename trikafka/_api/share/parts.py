@@ -89,8 +89,8 @@ class ShareParts(Context[ShareConsumerConfig]):
             self._member_ended.set()
 
     # The order of a close. Acknowledgements first: they need the sessions, and the records that
-    # this member gives back are at once another's. Leaving the group comes last: until then the
-    # coordinator gives the partitions to nobody else. Each step may be cut: the end of the
+    # this member releases go to another at once. Leaving the group comes last: until then the
+    # coordinator assigns the partitions to no other member. Each step may be cut: the end of the
     # connections releases the records, and the end of the group's session the membership. So a
     # quarter of the time, a second at most, is kept for leaving.
     async def close(self, deadline: float) -> None:

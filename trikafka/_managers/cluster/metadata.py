@@ -220,7 +220,7 @@ class Metadata:
             )
             raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]
         for error in errors:
-            _log.warning("a bootstrap address is of no use: %s", error)
+            _log.warning("a bootstrap address cannot be used: %s", error)
         await self._apply(responses[0], names)
 
     async def _first_contact(
@@ -442,7 +442,7 @@ class Metadata:
     def _replace(self, snapshot: ClusterSnapshot) -> None:
         # A broker that does not respond may be frozen, not dead: its connections stay open, and the
         # requests in flight on them would wait for `request_timeout_ms`. Once another broker has
-        # taken over one of its partitions, a response of the frozen broker for it is of no use. So
+        # taken over one of its partitions, a response of the frozen broker for it is worthless. So
         # its connections to leaders (`_BY_LEADER`) are closed: what is in flight fails as on a lost
         # connection, and goes to the new leader.
         #

@@ -49,7 +49,7 @@ class Recovery:
         # bootstrap names lead to the new ones. Three things follow:
         # * The bootstrap addresses are asked in every round, in between the known brokers
         #   (`_interleaved`). A silent node costs a second, so an address is reached within seconds.
-        # * An old connection to a bootstrap address may be alive and of no use. So when no broker
+        # * An old connection to a bootstrap address may be alive but useless. So when no broker
         #   has responded for `metadata_recovery_rebootstrap_trigger_ms`, all connections are closed
         #   and the names are resolved again (KIP-899, KIP-1102). The time then starts over, so this
         #   happens at most once in that time.

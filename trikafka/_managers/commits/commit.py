@@ -396,7 +396,7 @@ class Commits:
     async def _look_again(self, call: Call, topics: OffsetTopics, commit: _Commit) -> None:
         """Refresh the topics, because the coordinator does not know a topic or partition.
 
-        Raises an error that waiting cannot mend.
+        Raises an error that waiting cannot fix.
         """
         await call.step("look up the topics", lambda: topics.look_again(commit.left))
         for failure in self._recreated(commit).values():

@@ -149,7 +149,7 @@ class FetchResponses:
             if not session.brought_too_much():
                 raise
             _log.warning(
-                "broker %d heeds neither fetch_max_bytes nor max_partition_fetch_bytes: %s; "
+                "broker %d respects neither fetch_max_bytes nor max_partition_fetch_bytes: %s; "
                 "from "
                 "now on its responses are taken"
                 " as they come, up to receive_message_max_bytes (%d): set that to what memory "
@@ -250,7 +250,7 @@ class FetchResponses:
             self._put_off(partition)
 
     def _doubt_replicas(self, partition: AssignedPartition) -> None:
-        """Record that a replica named by the leader is of no use.
+        """Record that a replica named by the leader could not be used.
 
         After several in a row, preferred replicas are ignored for a while.
         """

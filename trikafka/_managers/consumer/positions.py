@@ -246,7 +246,7 @@ class Positions:
         next attempt.
         """
         # Offsets are requested by topic id, so the ids have to be known first; right after assign()
-        # their look-up is still in progress. A response by name would be of no use, since it could
+        # their look-up is still in progress. A response by name could
         # be about an earlier topic of that name.
         known = self._metadata.snapshot.topics
         if self._commits is not None and (

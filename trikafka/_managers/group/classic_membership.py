@@ -277,7 +277,7 @@ class ClassicMembership(MembershipBase):
 
     async def _reconcile(self, assignment: list[TopicPartition]) -> None:
         if await self._revoke(self._reconciler.to_revoke(set(assignment))):
-            self.rejoin("partitions were given up")
+            self.rejoin("partitions were released")
         self._member.to(MemberState.ASSIGNING)
         self._topics.add({tp.topic for tp in assignment})
         await self._reconciler.assign(assignment)

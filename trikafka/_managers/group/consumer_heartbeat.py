@@ -94,7 +94,7 @@ class ConsumerHeartbeats:
         self.in_group = False  # read-only for others: the coordinator may know the member
 
     async def send_heartbeats(self, fenced: Callable[[TrikafkaError], None]) -> None:
-        """Join, then send heartbeats until cancelled. Raise what no further heartbeat can mend.
+        """Join, then send heartbeats until cancelled. Raise what no further heartbeat can fix.
 
         ``fenced`` is called once no heartbeat has been answered for the group's session timeout.
         """

@@ -24,7 +24,7 @@ class JoinAttempts:
 
     ``refused_until`` returns when the brokers may be asked again to authenticate this client. A
     lost connection, or a coordinator that moves or loads, is usual and short. A refusal is logged
-    at once and makes ``health()`` not ok. So does data that only the group's members can mend.
+    at once and makes ``health()`` not ok. So does data that only the group's members can fix.
     """
 
     def __init__(

@@ -160,7 +160,7 @@ class GroupTopics:
         return await self._metadata.changed(seen)
 
     async def watch_errors(self) -> None:
-        """Raise once a subscribed topic has an error that waiting cannot mend.
+        """Raise once a subscribed topic has an error that waiting cannot fix.
 
         The member may not read the topic, or its name is invalid.
         """
@@ -378,7 +378,7 @@ class MembershipBase(ABC):
         """Join, follow the group and join again, until cancelled.
 
         A refusal that may be lifted (:mod:`trikafka.errors.refusals`) is raised by one receive, and
-        tried again after a pause. An error that no new attempt can mend is :attr:`fatal` until the
+        tried again after a pause. An error that no new attempt can fix is :attr:`fatal` until the
         user subscribes again.
         """
         reasons.adopt(self.reason)

@@ -230,7 +230,7 @@ class ShareMembership:
         self._member.to(MemberState.UNJOINED)
 
     async def _end(self, error: TrikafkaError) -> None:
-        """Have each receive raise ``error``, which no further heartbeat can mend."""
+        """Have each receive raise ``error``, which no further heartbeat can fix."""
         if isinstance(error, GroupIdNotFoundError):
             error.add_note(f"A group {self._group!r} of another type may exist: choose another id.")
         self.fatal = error

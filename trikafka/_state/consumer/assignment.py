@@ -96,7 +96,7 @@ class AssignedPartition:
     ) -> None:
         self._table = table
         self.tp = tp
-        #: The number of this assignment: a partition that leaves and comes back has a higher one.
+        #: The number of this assignment: a partition that is assigned again has a higher one.
         self.number = number
         self.state = state
         #: How far the user is.

@@ -170,7 +170,7 @@ class FetchSession:
     def partition_bytes(self, most: int) -> int:
         """Return how many bytes to request of each partition: ``most``, usually.
 
-        For a broker that heeds only this limit, ``most`` is divided among the partitions.
+        For a broker that respects only this limit, ``most`` is divided among the partitions.
         """
         return max(1, most // max(1, len(self.wanted))) if self.excesses else most
 
