@@ -127,7 +127,7 @@ async def test_slow_handler_is_named_as_the_cause(
             nursery.start_soon(serve)
             await trio.sleep(50)
             (line,) = told(caplog)
-            assert "its handler holds what begins at offset 0" in line
+            assert "its handler holds the records from offset 0" in line
             assert [reason for reason in consumer.health().reasons if "t-0" in reason] == list(
                 consumer.health().reasons
             )

@@ -172,9 +172,8 @@ async def test_unused_broker_assignor_is_logged_once(
         record.message for record in caplog.records if "group_remote_assignor" in record.message
     ]
     assert told == [
-        "group g: group_remote_assignor='uniform' has no effect, for the group goes by the "
-        "classic protocol;"
-        " partition_assignment_strategy counts there"
+        "group g: group_remote_assignor='uniform' has no effect, because the group uses the "
+        "classic protocol; set partition_assignment_strategy for it"
     ]
 
 

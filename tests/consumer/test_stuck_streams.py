@@ -132,7 +132,7 @@ async def test_hanging_handlers_are_named(
             await trio.sleep_until(began + LIMIT + 0.1)
             health = consumer.health()
             assert not health.ok
-            assert health.stalled == {T0: "its handler has held what begins at offset 1 for 50 s"}
+            assert health.stalled == {T0: "its handler has held the records from offset 1 for 50 s"}
             assert len(warnings(caplog)) == 1
             await trio.sleep_until(began + LIMIT + 299.9)
             assert len(warnings(caplog)) == 1

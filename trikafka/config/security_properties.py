@@ -104,8 +104,7 @@ def minimum_version(given: Any) -> str | None:
     if "TLSv1.3" not in names:
         raise ConfigurationError(
             f"ssl.enabled.protocols is {plain(str(given))!r}, and trikafka offers TLSv1.2 and "
-            "TLSv1.3: leave it"
-            " out, add TLSv1.3, or give ssl_context with a maximum_version"
+            "TLSv1.3: leave it out, add TLSv1.3, or give ssl_context with a maximum_version"
         )
     return "TLSv1.3" if names == ["TLSv1.3"] else None
 
@@ -206,15 +205,12 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
             "sasl.jaas.config must be '<login module> required <option>=<value> ...;', such as"
             f' \'...PlainLoginModule required username="..." password="...";\'{hint}'
         )
-    if (
-        _OPTIONS.fullmatch(text, entry.end()) is None
-    ):  # the error shows nothing of the text: it may be part of a password
+    # The error shows nothing of the text, which may be part of a password.
+    if _OPTIONS.fullmatch(text, entry.end()) is None:
         raise ConfigurationError(
-            f"sasl.jaas.config cannot be read after {entry[0].strip()!r}: options are "
-            "<name>=<value> with spaces between them, a"
-            " value that has a space, a quote or a semicolon in it stands in quotes, and in these "
-            "a quote or backslash behind a"
-            " backslash"
+            f"sasl.jaas.config cannot be read after {entry[0].strip()!r}: write options as "
+            "<name>=<value> with spaces between them; put a value with a space, a quote or a "
+            "semicolon in quotes, and a backslash before each quote or backslash in it"
         )
     options = {name: _unquoted(value) for name, value in _PAIR.findall(text[entry.end() :])}
     module = entry[1].rpartition(".")[2]

@@ -290,7 +290,7 @@ def _binding(resource: Any, acl: Any) -> AclBinding:
             acl.host,
         )
     except ConfigurationError as error:
-        raise DamagedResponseError(f"the broker has a rule that makes no sense: {error}") from error
+        raise DamagedResponseError(f"the broker lists an invalid rule: {error}") from error
 
 
 def _name_of(number: int, numbers: Mapping[str, int]) -> str:

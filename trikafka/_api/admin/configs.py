@@ -289,7 +289,7 @@ def read_listed(response: Any) -> list[ConfigResource]:
         try:
             found[ConfigResource(kind, one.resource_name)] = None
         except ConfigurationError as error:
-            raise DamagedResponseError(f"the broker has a resource of no sense: {error}") from error
+            raise DamagedResponseError(f"the broker lists an invalid resource: {error}") from error
     return sorted(found)
 
 

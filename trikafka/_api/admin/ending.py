@@ -83,7 +83,7 @@ class TransactionEnd:
         what = f"{'committing' if self._commit else 'aborting'} the transaction {self._transaction}"
         error = from_code(code, what, operation="Write")
         if proof_of(error, "EndTxn") is Proof.NOTHING:
-            self.in_doubt = error.retriable = True  # repeating is safe, and finds out
+            self.in_doubt = error.retriable = True  # a safe repetition shows the outcome
         if code not in _GONE:
             raise error
         why = (
@@ -95,7 +95,7 @@ class TransactionEnd:
         )
         why += " or it has been ended"
         why += (
-            ", perhaps by an earlier attempt of this call, which got no response that says so"
+            ", perhaps by an earlier attempt of this call, whose response is missing"
             if self.in_doubt
             else ""
         )

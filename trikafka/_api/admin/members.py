@@ -47,7 +47,7 @@ class Removal:
     ) -> None:
         if reason is not None and not isinstance(reason, str):
             raise ConfigurationError(f"reason must be text, not {reason!r}")
-        #: Whether all members shall go: those that the group has when it is first described.
+        #: True to remove all members that the group has when it is first described.
         self.everyone = member_ids is None and instance_ids is None
         self._group = group
         self._reason = reason

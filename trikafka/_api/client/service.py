@@ -234,7 +234,7 @@ def _blamed(error: BaseException, blame: Callable[[Exception], Exception]) -> Ba
 
 
 class Closing(Protocol):
-    """A client, as far as the frame needs it."""
+    """The part of a client that the frame uses."""
 
     async def _finish(self, how: Exit) -> None:
         """Leave in order, within the limit.

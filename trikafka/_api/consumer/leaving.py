@@ -1,8 +1,7 @@
 """The exit of a consumer: the last commit, the revoke hooks, LeaveGroup; one leave at a time.
 
 Owned by the consumer. A task that leaves while another one does waits for that leave, and may
-shorten it. The caller of :meth:`Leaving.leave` decides what follows, a new start or the end, in the
-synchronous step after it, however it ended.
+shorten it. However :meth:`Leaving.leave` ends, its caller starts over or closes in the same step.
 """
 
 # What an exit may cut, and what it may not

@@ -126,7 +126,7 @@ class PartitionStream(Generic[Key, Value]):
         return await self._records.__anext__()
 
     async def _record(self) -> AnyRecord:
-        """Return the next record the whole way; ``_records`` shortens it where possible."""
+        """Return the next record by the full path; ``_records`` is the short one."""
         cursor = self._cursor
         if cursor is not None and cursor.live:
             now = trio.current_time()
@@ -488,10 +488,10 @@ class PartitionStream(Generic[Key, Value]):
             return None
         if self._resting:
             return (
-                f"an attempt at what begins at offset {self._assigned.processed} failed, and the "
+                f"an attempt at the record at offset {self._assigned.processed} failed, and the "
                 "next one follows later"
             )
-        return f"its handler holds what begins at offset {self._assigned.processed}"
+        return f"its handler holds the records from offset {self._assigned.processed}"
 
     def _resumed(self) -> None:
         """Restart the handler's time: a pause does not count."""
@@ -510,9 +510,8 @@ class PartitionStream(Generic[Key, Value]):
         """Log that the handler is stuck."""
         self._warned.logged(now)
         _log.warning(
-            "the handler of %s has not returned for max_poll_interval_ms (%g ms) from what "
-            "begins at offset %s, since %.0f s;"
-            " nothing more of this partition is processed until it does",
+            "the handler of %s has not returned for max_poll_interval_ms (%g ms): it has held the "
+            "records from offset %s for %.0f s; the partition's next records wait for it",
             self.partition,
             limit * 1000,
             self._assigned.processed,

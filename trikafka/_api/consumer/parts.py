@@ -85,7 +85,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.use_listener(None)
 
     def _holds(self, partition: AssignedPartition) -> str | None:
-        """Return why the user's code holds up a partition's records, if it does."""
+        """Return why the user's code delays a partition's records, if it does."""
         return self.readers.holds(partition) or self.streams.holds(partition)
 
     @property
@@ -135,9 +135,9 @@ class ConsumerParts(Context[ConsumerConfig]):
     async def before_revoke(
         self, partitions: Sequence[TopicPartition], since: float, deadline: float
     ) -> bool:
-        """Wait for the records in streams' hands, and commit.
+        """Wait until the streams' handlers have finished their records, then commit.
 
-        Returns False if only this receive was too short for that.
+        Returns False if this receive was too short for that; a longer one may finish.
         """
         deadline = min(deadline, since + self.core.poll_timer.limit)
         # The other half of the time is for the commit and the listeners.

@@ -306,7 +306,7 @@ class Streams:
         limit = self._core.poll_timer.limit
         return {
             stream.partition: (
-                f"its handler has held what begins at offset {stream._assigned.processed} for "
+                f"its handler has held the records from offset {stream._assigned.processed} for "
                 f"{now - since:.0f} s"
             )
             for stream in self._open.values()

@@ -142,7 +142,7 @@ class _Order:
             self._rows.setdefault(tp, {})[commit] = None
 
     def newest(self, tp: TopicPartition) -> _Commit:
-        """Return the commit whose offset has to stand.
+        """Return the commit whose offset has to be the final one.
 
         Commits that failed without writing the partition are not considered.
         """
@@ -334,8 +334,7 @@ class Commits:
                 commit_failed(self._group) if identity.joined else _group_has_members(self._group)
             ) from failure
         if isinstance(failure, MemberFencedError | RebalanceInProgressError):
-            # The member is on its way into the next generation, for which nothing is needed from
-            # the user.
+            # The member is joining the next generation; the user need not do anything.
             failure.retriable = True
         raise failure
 
@@ -344,10 +343,10 @@ class Commits:
     ) -> tuple[MemberIdentity, dict[TopicPartition, BrokerResponseError]]:
         """Send what is left of ``commit`` when its turn has come.
 
-        Returns the identity that was used, and the errors by partition. Two things are decided
-        again then. Later commits may have been quicker to find the coordinator, so what is left to
-        them may be different. And the offsets may not be this member's any more: in another
-        generation than the one it waited in, the coordinator would accept them all the same.
+        Returns the identity that was used, and the errors by partition. Two checks are repeated
+        when the turn has come. A later commit may now contain some of these partitions. And the
+        offsets may belong to another member: in a new generation of this member, the coordinator
+        would accept them nevertheless.
         """
         with reasons.waiting_behind(self._turn):
             await self._order.acquire()

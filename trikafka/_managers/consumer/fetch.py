@@ -3,8 +3,8 @@
 Each broker has a fetch session (KIP-227). The plan (``_state/consumer/fetch_plan.py``) decides what to fetch
 from which broker; :mod:`trikafka._managers.consumer.fetch_responses` takes in the responses. Records go
 undecoded into the buffer, and readers take them from there. After a response that changed nothing
-although it came early, the task waits before it asks the same broker again. So no response can make
-a fetch loop run hot.
+although it came early, the task waits before it asks the same broker again. So no response causes
+a busy loop.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Fetcher:
             self._wake.notify()
 
     def _silent(self, node: Node) -> None:
-        """Read from the leader what is read from a follower that does not respond."""
+        """Fetch the partitions of a silent follower from their leaders instead."""
         # A partition is fetched from its leader, or from the follower that the leader prefers
         # (KIP-392). A silent follower must not stop the partition: the leader is there, and the
         # plan goes back to it at once. `unreachable` also ignores preferred replicas for
@@ -243,8 +243,8 @@ class Fetcher:
         # loses two turns of Trio's scheduler for every response, and behind a busy user a fetch
         # starts only after decoding.
         #
-        # The offset to go on from must be known before decoding for that; `end_of_batches` reads it
-        # from the batch headers. The chain ends when the response changed nothing and came early,
+        # For that, the next offset must be known before decoding; `end_of_batches` reads it from
+        # the batch headers. The chain ends when the response changed nothing and came early,
         # when there is no room, when the broker's address changed, or after an error. Then `fine`
         # is set and this task decides what follows. `over` stops a chain whose task was cancelled:
         # its last response is still taken in, but nothing follows it.

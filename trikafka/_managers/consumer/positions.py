@@ -105,8 +105,8 @@ class Positions:
             ):
                 if not refused:
                     retry.reset()
-                # The user has sought, or the partitions are gone: no look-up that could succeed
-                # follows.
+                # The user has called seek(), or the partitions are gone: no look-up follows that
+                # could succeed and clear the reason.
                 self._reason.clear()
                 await self._wake.wait()
                 continue
@@ -148,7 +148,7 @@ class Positions:
     def _others(self, asked: _Asked) -> bool:
         """Return whether a partition needs a position that is not the one in ``asked``.
 
-        It is another partition, or its position was reset again since.
+        Either the partition is new, or its position was reset again.
         """
         return any(p not in asked or not p.accepts(asked[p]) for p in self._assignment.unlocated)
 
@@ -208,13 +208,13 @@ class Positions:
         unlocated: _Asked,
         failures: _AttemptFailures,
     ) -> None:
-        """Go where these resets lead, for each leader as soon as it responds."""
+        """Ask each leader for the offsets of these resets; apply them as soon as it responds."""
         forbidden = [
             p
             for p, reset in resets.items()
             if isinstance(reset, OffsetReset) and reset.strategy == "none"
         ]
-        # In the other partitions the user has sought meanwhile.
+        # The user has called seek() for the other partitions meanwhile.
         self._refuse(
             [partition for partition in forbidden if partition.accepts(unlocated[partition])]
         )
@@ -246,8 +246,8 @@ class Positions:
         next attempt.
         """
         # Offsets are requested by topic id, so the ids have to be known first; right after assign()
-        # their look-up is still in progress. A response by name could
-        # be about an earlier topic of that name.
+        # their look-up is still in progress. A response by name could be about an earlier topic of
+        # that name.
         known = self._metadata.snapshot.topics
         if self._commits is not None and (
             unknown := {p.tp.topic for p in fresh if p.tp.topic not in known}

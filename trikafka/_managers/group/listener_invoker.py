@@ -47,9 +47,9 @@ class Change(Enum):
 class BeforeRevoke(Protocol):
     """A function that commits what is processed of partitions that will be revoked.
 
-    It has until ``deadline`` (of the receive or the close; Trio's clock). It returns whether to go
-    on: False if only that deadline was too near, and little time has passed since the change was
-    posted (``since``).
+    It has until ``deadline`` (of the receive or the close; Trio's clock). It returns False to ask
+    for another try in the next receive: the deadline was too near, and the change was posted only
+    recently (at ``since``). Otherwise it returns True.
     """
 
     async def __call__(

@@ -92,7 +92,7 @@ class RejoinReason:
         self._changed.notify()
 
     def clear(self) -> None:
-        """Begin a new generation; keep the text of why it begins."""
+        """Forget the reason; keep its text for the next join."""
         self.kind = self.error = None
 
     async def changed(self) -> None:
@@ -257,7 +257,7 @@ class GroupRequests:
         return self._brokers.refused_until
 
     def recover(self, error: TrikafkaError) -> None:
-        """Forget the coordinator if the error says that it is another one."""
+        """Forget the coordinator if the error says that another broker has this role."""
         if error.refresh_coordinator:
             self._coordinators.mark_unknown(self._group)
 
@@ -514,7 +514,7 @@ class MembershipBase(ABC):
         return settled or self._resubscribed
 
     async def _until_out(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work``, in or on the way into a generation, until it ends or the member is removed."""
+        """Run ``work`` until it ends, or until the member is removed from the group."""
 
         async def guard() -> None:
             while not self._rejoin_reason.removed:
@@ -563,7 +563,7 @@ class MembershipBase(ABC):
     def _still_known(self) -> bool:
         """Return whether the group may still know the removed member.
 
-        With a new id it would leave its old self behind in the group.
+        If so, the member keeps its id. With a new one, the group would also wait for the old member.
         """
         error = self._rejoin_reason.error
         if isinstance(error, MemberFencedError):
@@ -599,9 +599,9 @@ class MembershipBase(ABC):
             self._member.to(MemberState.UNJOINED)
 
     def reset(self) -> None:
-        """Be out of the group, at whatever point a leave was cut off.
+        """Mark the member as out of the group, after a leave that may have been cut.
 
-        :meth:`run` has ended before, and leaves when it starts.
+        Call it after :meth:`run` has ended. The next :meth:`run` begins with a leave.
         """
         self.fatal = None
         self._member.unhindered()

@@ -29,7 +29,7 @@ _CLASSIC_ONLY = ("partition_assignment_strategy", "session_timeout_ms", "heartbe
 
 
 class MembershipChoice:
-    """A membership manager that becomes one of two, as soon as the protocol is known."""
+    """A membership manager that delegates to that of the chosen protocol."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class MembershipChoice:
             await self._chosen.leave(closing=closing)
 
     def reset(self) -> None:
-        """Be out of the group."""
+        """Mark the member as out of the group."""
         self._fatal = None
         self._dependencies.member.unhindered()
         if self._chosen is not None:
@@ -130,9 +130,8 @@ class MembershipChoice:
         assignor = self._dependencies.config.group_remote_assignor
         if membership is self._classic and assignor is not None:
             _log.warning(
-                "group %s: group_remote_assignor=%r has no effect, for the group goes by the "
-                "classic protocol;"
-                " partition_assignment_strategy counts there",
+                "group %s: group_remote_assignor=%r has no effect, because the group uses the "
+                "classic protocol; set partition_assignment_strategy for it",
                 self._dependencies.config.group_id,
                 assignor,
             )
