@@ -339,8 +339,8 @@ def _about(found: Document) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return (
         f"Run of {about['started'][:10]}: {about['rounds']} rounds in {about['seconds']:.0f} s on "
-        f"{machine['cores']} cores"
-        f" ({machine['system']}), Python {machine['python']}, Kafka {about['kafka']}; {versions}."
+        f"{machine['cores']} cores ({machine['system']}), Python {machine['python']}, Kafka "
+        f"{about['kafka']}; {versions}."
     )
 
 

@@ -204,8 +204,7 @@ def table(document: Document) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     lines = [
         f"Run of {about['started'][:10]}: medians of interleaved rounds on {about['cores']} "
-        f"cores, Kafka {about['kafka']}, Spark's"
-        f" connector {parquet.CONNECTOR}, {versions}.",
+        f"cores, Kafka {about['kafka']}, Spark's connector {parquet.CONNECTOR}, {versions}.",
     ]
     for name, found in document["setups"].items():
         rates = _medians(found)
@@ -213,8 +212,7 @@ def table(document: Document) -> str:
         lines += [
             "",
             f"**Kafka to Parquet**: {found[0]['records']:,} records of {size} bytes, compression: "
-            f"{compression}, {PARTITIONS}"
-            " partitions, `local[2]`",
+            f"{compression}, {PARTITIONS} partitions, `local[2]`",
             "",
             "| by | call | records/s | spread | times the connector | peak MB: worker | JVM | "
             "driver |",

@@ -144,8 +144,7 @@ def use_new_python():
     )
     raise Problem(
         f"{sys.executable} is Python {here}, and trikafka needs {oldest} or newer: install one, "
-        "or name it: "
-        "make PYTHON=/path/to/python3 ..."
+        "or name it: make PYTHON=/path/to/python3 ..."
     )
 
 
@@ -448,8 +447,7 @@ def watched(command, log, what, folder, environment=None):
     if process.returncode:
         raise Problem(
             f"{what}: {last_words(log)}\n(all of it: {log}) When that is put right, or the "
-            "network is back, "
-            "run the same command again."
+            "network is back, run the same command again."
         )
     say(f"  {what}: {time.monotonic() - began:.0f} s")
 

@@ -136,12 +136,12 @@ def page() -> str:
     lines = [
         "# Licences",
         "",
-        "trikafka and its three packages have the licence Apache-2.0. The table lists what they need "
-        "at run time, without extras.",
-        "Each licence is permissive; none is copyleft. `scripts/licences.py` writes this page from the "
-        "metadata of installed",
-        "packages, and a test compares it. [CONTRIBUTING.md](../CONTRIBUTING.md#release) says how a "
-        "bill of materials is made.",
+        "trikafka and its three packages have the licence Apache-2.0. The table lists what they "
+        "need at run time, without extras.",
+        "Each licence is permissive; none is copyleft. `scripts/licences.py` writes this page "
+        "from the metadata of installed",
+        "packages, and a test compares it. [CONTRIBUTING.md](../CONTRIBUTING.md#release) says how "
+        "a bill of materials is made.",
         "",
         "| package | licence | needed by | part of an installation of |",
         "|---|---|---|---|",
@@ -150,8 +150,8 @@ def page() -> str:
             for name, (licence, by, parts) in sorted(rows.items())
         ),
         "",
-        "On Windows, Trio also needs cffi and pycparser, and click needs colorama. Their metadata is "
-        "not part of the test.",
+        "On Windows, Trio also needs cffi and pycparser, and click needs colorama. Their metadata "
+        "is not part of the test.",
     ]
     return "\n".join(lines) + "\n"
 

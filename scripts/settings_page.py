@@ -32,9 +32,9 @@ def page(made: str) -> str:
         f"<!-- {made} -->",
         "Keywords of `open_consumer`, `open_producer`, `open_share_consumer` and `open_admin`. A wrong one raises "
         "`ConfigurationError` before any I/O. For annotations: `**settings: Unpack[ConsumerSettings]`.",
-        "`from_properties` ([properties.md](properties.md)) takes Java's names: with dots instead of "
-        "underscores, unless the table gives another. Times (`_ms`) are in milliseconds. Kafka's own limit of "
-        "2**31 - 1 is not repeated.",
+        "`from_properties` ([properties.md](properties.md)) takes Java's names: with dots instead "
+        "of underscores, unless the table gives another. Times (`_ms`) are in milliseconds. "
+        "Kafka's own limit of 2**31 - 1 is not repeated.",
         *_settings(),
     ]
     return "\n\n".join(parts) + "\n"

@@ -107,8 +107,7 @@ def _ours(output: Path) -> Iterator[None]:
     except BlockingIOError:
         raise OutputInUseError(
             f"another demo is writing to {output}: wait for its end, or give this one a place of "
-            "its own, as in "
-            "make demo ARGS='--output other'"
+            "its own, as in make demo ARGS='--output other'"
         ) from None
     finally:
         os.close(folder)
@@ -185,8 +184,7 @@ async def _read(servers: str, group: str, flights: Flights, log: Log, screen: Sc
     screen.check("both have read, the second went on for the first", True, tally.shared)
     screen.say(
         f"  the first consumer read {tally.by_member['first']:,} and left; the second read "
-        f"{tally.by_member['second']:,}, "
-        f"{tally.taken_over:,} of them from partitions of the first"
+        f"{tally.by_member['second']:,}, {tally.taken_over:,} of them from partitions of the first"
     )
 
 

@@ -67,8 +67,8 @@ def _signature(config: ClientConfig, content: bytes) -> bytes:
         from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
     except (ImportError, OSError) as error:
         raise ConfigurationError(
-            "sasl_oauth_grant_type='jwt-bearer' needs the package cryptography to sign:"
-            " pip install 'trikafka[crypto]' (from a clone: pip install '.[crypto]')"
+            "sasl_oauth_grant_type='jwt-bearer' needs the package cryptography to sign: pip "
+            "install 'trikafka[crypto]' (from a clone: pip install '.[crypto]')"
         ) from error
     key = _key(config)
     if config.sasl_oauth_assertion_algorithm == "RS256":

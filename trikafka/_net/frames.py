@@ -106,13 +106,12 @@ class FrameReader:
         if head.startswith(_ALERT_OF_TLS):
             return ProtocolError(
                 f"{self._peer} does not speak Kafka's protocol as it is spoken, but needs TLS: "
-                "set security_protocol to 'SSL',"
-                f" or with SASL to 'SASL_SSL' (its first bytes are {head!r})"
+                "set security_protocol to 'SSL', or with SASL to 'SASL_SSL' (its first bytes are "
+                f"{head!r})"
             )
         return DamagedResponseError(
             f"{self._peer} does not speak Kafka's protocol (its first bytes are {head!r}), or "
-            "needs TLS, or sends responses"
-            f" over receive_message_max_bytes ({self._max})"
+            f"needs TLS, or sends responses over receive_message_max_bytes ({self._max})"
         )
 
     async def _fill(self) -> bool:

@@ -18,8 +18,8 @@ from ..errors import ConfigurationError
 MAGIC = b"\xfe\xed\xfe\xed"
 #: The command that turns an unsupported store into a supported one.
 CONVERT = (
-    "keytool -importkeystore -srckeystore FILE -destkeystore client.p12 -deststoretype PKCS12"
-    " makes a PKCS12 store of it, which is read"
+    "keytool -importkeystore -srckeystore FILE -destkeystore client.p12 -deststoretype PKCS12 "
+    "makes a PKCS12 store of it, which is read"
 )
 _PHRASE = b"Mighty Aphrodite"
 _DIGEST_SIZE = 20
@@ -93,8 +93,8 @@ def _read_entries(cursor: _Cursor, found: list[bytes]) -> None:
         cursor.take(8)  # date
         if tag == _KEY_ENTRY:
             raise ConfigurationError(
-                "the JKS store holds a private key, and of type JKS only trust stores are read;"
-                f" {CONVERT}"
+                "the JKS store holds a private key, and of type JKS only trust stores are read; "
+                f"{CONVERT}"
             )
         if tag != _TRUSTED_ENTRY:
             raise ConfigurationError(_DAMAGED)

@@ -69,8 +69,7 @@ class ClientCredentials:
         if _is_in_the_clear(self._url):
             _log.warning(
                 "the token endpoint %s is spoken to without TLS: the client's secret and its "
-                "tokens can be"
-                " read on the way; give sasl_oauth_token_endpoint_url with https://",
+                "tokens can be read on the way; give sasl_oauth_token_endpoint_url with https://",
                 _place(self._url),
             )
 
@@ -172,8 +171,8 @@ class ClientCredentials:
             if isinstance(why, ssl.SSLCertVerificationError):
                 said = peer_text(why.verify_message)
                 return HandshakeError(
-                    f"the certificate of the token endpoint {place} is not accepted: {said}"
-                    " (sasl_oauth_cafile names the authorities to trust there)"
+                    f"the certificate of the token endpoint {place} is not accepted: {said} "
+                    "(sasl_oauth_cafile names the authorities to trust there)"
                 )
             return CredentialsUnavailableError(
                 f"the token endpoint {place} cannot be reached: {peer_text(why)}"
@@ -207,8 +206,8 @@ class ClientCredentials:
         # NaN and infinity, which Python's JSON reads, would keep a token for ever.
         if not math.isfinite(lifetime) or lifetime < 0:
             return HandshakeError(
-                f"the token endpoint {place} answered with an expires_in that is no number of"
-                " seconds"
+                f"the token endpoint {place} answered with an expires_in that is no number of "
+                "seconds"
             )
         return OAuthToken(secret(answer["access_token"])), lifetime
 

@@ -60,15 +60,15 @@ def _load(content: bytes, password: str | None) -> tuple[Any, Any, list[Any]]:
     if content.startswith(_OF_JAVA):
         kind = "JCEKS" if content.startswith(_JCEKS) else "JKS"
         raise ConfigurationError(
-            f"it is a store of type {kind}: trikafka reads PEM and PKCS12, and trust stores of type"
-            f" JKS; {jks.CONVERT}"
+            f"it is a store of type {kind}: trikafka reads PEM and PKCS12, and trust stores of "
+            f"type JKS; {jks.CONVERT}"
         )
     try:
         from cryptography.hazmat.primitives.serialization import pkcs12
     except (ImportError, OSError) as error:
         raise ConfigurationError(
-            "a PKCS12 store needs the package cryptography: pip install 'trikafka[crypto]'"
-            " (from a clone: pip install '.[crypto]')"
+            "a PKCS12 store needs the package cryptography: pip install 'trikafka[crypto]' (from "
+            "a clone: pip install '.[crypto]')"
         ) from error
     store, wrong = None, ""
     try:

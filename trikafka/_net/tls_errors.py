@@ -48,8 +48,8 @@ def closed_in_handshake(node: Node) -> TrikafkaError:
     """
     return KafkaConnectionError(
         f"{node} closed the connection during the TLS handshake; if that is no accident its port "
-        "may not speak TLS"
-        " (security_protocol without SSL), or want a client certificate (ssl_certfile)"
+        "may not speak TLS (security_protocol without SSL), or want a client certificate "
+        "(ssl_certfile)"
     )
 
 
@@ -96,8 +96,7 @@ def _of_certificate(
     elif code in (_NO_CRL, _CRL_EXPIRED):
         what = (
             f"cannot be checked against ssl_crlfile: {said}; it needs a list (CRL) that is valid "
-            "of each"
-            " authority from this certificate up to the root"
+            "of each authority from this certificate up to the root"
         )
     else:
         what = f"is not accepted: {said}"
@@ -115,9 +114,9 @@ def _of_peer(error: ssl.SSLError, node: Node) -> TrikafkaError:
         )
     if reason in _NO_COMMON:
         return HandshakeError(
-            f"{node} and this client have no TLS version or cipher in common"
-            " (ssl_minimum_version, ssl_ciphers), or it wants a client certificate "
-            f"(ssl_certfile): {_words(reason)}"
+            f"{node} and this client have no TLS version or cipher in common "
+            "(ssl_minimum_version, ssl_ciphers), or it wants a client certificate (ssl_certfile): "
+            f"{_words(reason)}"
         )
     return KafkaConnectionError(f"TLS with {node} failed: {_words(reason) or error}")
 

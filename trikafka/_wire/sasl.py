@@ -94,8 +94,8 @@ class Scram:
         iterations = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
         if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
             raise ValueError(
-                f"the broker asks for {peer_text(count)!r} iterations;"
-                f" {LEAST_ITERATIONS} to {MOST_ITERATIONS} are taken"
+                f"the broker asks for {peer_text(count)!r} iterations; {LEAST_ITERATIONS} to "
+                f"{MOST_ITERATIONS} are taken"
             )
         salt = _decoded(fields, "s")
         if not salt:

@@ -194,8 +194,8 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         def __await__(self) -> NoReturn:
             name = self._call.removeprefix("open_")
             raise IllegalStateError(
-                f"{self._call}() opens with a block, 'async with trikafka.aio.{self._call}(...) as "
-                f"{name}:', not by 'await'"
+                f"{self._call}() opens with a block, 'async with trikafka.aio.{self._call}(...) "
+                f"as {name}:', not by 'await'"
             )
 
 
@@ -203,8 +203,8 @@ def _check_asyncio(call: str) -> None:
     if asyncio._get_running_loop() is None:
         where = "in a program of Trio" if trio.lowlevel.in_trio_run() else "outside of asyncio"
         raise IllegalStateError(
-            f"trikafka.aio.{call}() needs a running loop of asyncio, and was called {where}; "
-            f"with Trio use trikafka.{call}()"
+            f"trikafka.aio.{call}() needs a running loop of asyncio, and was called {where}; with "
+            f"Trio use trikafka.{call}()"
         )
 
 

@@ -28,8 +28,7 @@ def main() -> NoReturn:
     if find_spec("click") is None:
         sys.exit(
             "Error: the command trikafka needs the packages of the extra 'cli': pip install "
-            "'trikafka[cli]' "
-            "(from a clone: pip install '.[cli]')"
+            "'trikafka[cli]' (from a clone: pip install '.[cli]')"
         )
     try:
         from .app import run

@@ -56,8 +56,8 @@ _PLUGINS = {
 _ENTRY_POINT_GROUP = "trikafka.commands"
 BROKEN_PIPE = 141
 EXIT_CODES = (
-    "Exit codes: 0 success, 1 failure, 2 wrong usage, 129, 130 and 143 ended by SIGHUP, SIGINT and "
-    "SIGTERM, 141 the reader of the output has gone."
+    "Exit codes: 0 success, 1 failure, 2 wrong usage, 129, 130 and 143 ended by SIGHUP, SIGINT "
+    "and SIGTERM, 141 the reader of the output has gone."
 )
 _PLAIN = warnings.showwarning
 
@@ -234,8 +234,8 @@ def _load(offer: Subcommand) -> click.Command:
         raise click.ClickException(f"the command {offer.name!r} does not load: {error}") from error
     if not isinstance(command, click.Command):
         raise click.ClickException(
-            f"the plugin of the command {offer.name!r} returned {type(command).__name__}, which is "
-            "no click command"
+            f"the plugin of the command {offer.name!r} returned {type(command).__name__}, which "
+            "is no click command"
         )
     return command
 

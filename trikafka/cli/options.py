@@ -14,8 +14,8 @@ import click
 ENVIRONMENT = "TRIKAFKA_BOOTSTRAP_SERVERS"
 DEFAULT_SERVERS = "localhost:9092"
 COMMON_HELP = (
-    "-b, -X, -F and --debug may stand before or after the command. "
-    f"Without -b the brokers are those of {ENVIRONMENT}, or else {DEFAULT_SERVERS}."
+    "-b, -X, -F and --debug may stand before or after the command. Without -b the brokers are "
+    f"those of {ENVIRONMENT}, or else {DEFAULT_SERVERS}."
 )
 _SETTING_HELP = (
     "A setting of the client by Java's name or ours, such as fetch.min.bytes=1000; repeatable."

@@ -133,8 +133,8 @@ def _form_of(files: tuple[str, ...]) -> str:
     found = {_BY_NAME.get(os.path.splitext(name)[1].lower(), "json") for name in files}
     if len(found) > 1:
         raise click.UsageError(
-            f"the files are of several forms ({', '.join(sorted(found))}): give --format, or write "
-            "them one by one",
+            f"the files are of several forms ({', '.join(sorted(found))}): give --format, or "
+            "write them one by one",
             click.get_current_context(),
         )
     return found.pop() if found else "json"

@@ -130,8 +130,8 @@ def planned(
         count = len(now[tp]) if replicas is None else replicas
         if count > len(brokers):
             raise click.ClickException(
-                f"{tp} shall have {count} replicas, and there are {len(brokers)} brokers for them; "
-                "--replicas or --to changes that"
+                f"{tp} shall have {count} replicas, and there are {len(brokers)} brokers for "
+                "them; --replicas or --to changes that"
             )
         while len(own) > count:
             load[own[-1]] -= 1

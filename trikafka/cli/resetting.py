@@ -139,8 +139,8 @@ async def offsets_at(
         found[tp] = min(max(wanted, begin.offset), end.offset)
         if found[tp] != wanted:
             warn(
-                f"{tp} has no offset {wanted}, only {begin.offset} to {end.offset}: "
-                f"{found[tp]} is used"
+                f"{tp} has no offset {wanted}, only {begin.offset} to {end.offset}: {found[tp]} "
+                "is used"
             )
     return found
 

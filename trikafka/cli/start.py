@@ -55,8 +55,8 @@ def parse(text: str) -> Start:
     if number is not None:
         return Start(At.LAST if text.startswith("-") else At.OFFSET, number)
     raise click.BadParameter(
-        f"{text!r:.100} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of "
-        "each partition) nor @time",
+        f"{text!r:.100} is neither 'beginning', 'end', 'stored', an offset, -N (the last N "
+        "records of each partition) nor @time",
         param_hint="--from",
     )
 

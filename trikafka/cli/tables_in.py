@@ -214,8 +214,8 @@ class ParquetFile:
             from pyarrow import parquet
         except ImportError:
             raise click.ClickException(
-                "to read Parquet needs pyarrow: pip install 'trikafka[arrow]' "
-                "(from a clone: pip install '.[arrow]')"
+                "to read Parquet needs pyarrow: pip install 'trikafka[arrow]' (from a clone: pip "
+                "install '.[arrow]')"
             ) from None
         try:
             source = pyarrow.BufferReader(_standard_input()) if self._path == "-" else self._path

@@ -86,8 +86,8 @@ def decode(content: bytes) -> tuple[str, int | None]:
     text = secret(content.decode("latin-1"))
     if text.startswith(_BYTE_ORDER_MARK):
         raise ConfigurationError(
-            "line 1: the file begins with a byte order mark (BOM), which Java takes for a part of"
-            " the first name; remove it"
+            "line 1: the file begins with a byte order mark (BOM), which Java takes for a part of "
+            "the first name; remove it"
         )
     strange = (line for line, logical in _logical_lines(text) if not logical.isascii())
     return text, next(strange, None)
@@ -121,8 +121,8 @@ def _unescape(text: str, line: int) -> str:
         return text
     if any(match[2] == "u" for match in _ESCAPE.finditer(text)):
         raise ConfigurationError(
-            f"line {line}: \\u must be followed by four hexadecimal digits;"
-            " a backslash itself is \\\\"
+            f"line {line}: \\u must be followed by four hexadecimal digits; a backslash itself is "
+            "\\\\"
         )
     units = _ESCAPE.sub(_unescaped, text)
     # Java's characters are units of UTF-16. A surrogate pair becomes one character here.

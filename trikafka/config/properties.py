@@ -245,8 +245,8 @@ def behave_as_librdkafka(
     if added:
         settings.update(added)
         _log.warning(
-            "the properties are librdkafka's, so these settings behave as there: %s; give them to"
-            " choose otherwise (partitioner='default' is Java's)",
+            "the properties are librdkafka's, so these settings behave as there: %s; give them to "
+            "choose otherwise (partitioner='default' is Java's)",
             ", ".join(f"{name}={value!r}" for name, value in added.items()),
         )
 
@@ -326,8 +326,8 @@ def read_properties_file(path: str | os.PathLike[str]) -> dict[str, str]:
     text, strange = java_properties.decode(Path(path).read_bytes())
     if strange is not None:
         _log.warning(
-            "%s, line %d: bytes beyond ASCII are read as ISO-8859-1, as Java reads them;"
-            " write such characters as \\uXXXX",
+            "%s, line %d: bytes beyond ASCII are read as ISO-8859-1, as Java reads them; write "
+            "such characters as \\uXXXX",
             path,
             strange,
         )

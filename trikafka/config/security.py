@@ -39,16 +39,16 @@ class SecurityConfig:
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT",
-        "the protocol of connections to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' authenticates"
-        " without TLS, 'SASL_SSL' does both",
+        "the protocol of connections to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' authenticates "
+        "without TLS, 'SASL_SSL' does both",
     )
     ssl_context: ssl.SSLContext | None = setting(  # noqa: RUF009
         None, "a context to use for TLS unchanged, instead of the other TLS settings", java=None
     )
     ssl_cafile: str | None = setting(
         None,
-        "the trusted authorities: a PEM file, a store in PKCS12 or JKS, or PEM text; None: "
-        "the system's",
+        "the trusted authorities: a PEM file, a store in PKCS12 or JKS, or PEM text; None: the "
+        "system's",
         empty=False,
         java="ssl.truststore.certificates",
     )
@@ -67,8 +67,8 @@ class SecurityConfig:
     )
     ssl_keyfile: str | None = setting(
         None,
-        "the private key of ssl_certfile: a PEM file, or PEM text; None: ssl_certfile "
-        "contains the key",
+        "the private key of ssl_certfile: a PEM file, or PEM text; None: ssl_certfile contains "
+        "the key",
         empty=False,
         java="ssl.keystore.key",
         secret=True,
@@ -84,8 +84,8 @@ class SecurityConfig:
     )
     ssl_crlfile: str | None = setting(
         None,
-        "revoked certificates: a PEM file, or PEM text, with the list (CRL) of each authority"
-        " from the broker's certificate up to the root",
+        "revoked certificates: a PEM file, or PEM text, with the list (CRL) of each authority "
+        "from the broker's certificate up to the root",
         empty=False,
         java=None,
     )
@@ -145,8 +145,8 @@ class SecurityConfig:
     )
     sasl_oauth_grant_type: Literal["client_credentials", "jwt-bearer"] = setting(
         "client_credentials",
-        "the grant for a token: the client's id and secret, or an assertion that the client "
-        "signs (KIP-1139)",
+        "the grant for a token: the client's id and secret, or an assertion that the client signs "
+        "(KIP-1139)",
         java=None,
     )
     sasl_oauth_assertion_private_key_file: str | None = setting(
@@ -239,8 +239,8 @@ class SecurityConfig:
     )
     sasl_kerberos_principal: str | None = setting(
         None,
-        "this client's principal in Kerberos; None: that of the available ticket, or the "
-        "first in the key table",
+        "this client's principal in Kerberos; None: that of the available ticket, or the first in "
+        "the key table",
         empty=False,
     )
     sasl_kerberos_keytab: str | None = setting(
@@ -420,8 +420,8 @@ class SecurityConfig:
         elif self.sasl_oauth_grant_type != "jwt-bearer" and None in endpoint:
             raise ConfigurationError(
                 "sasl_mechanism='OAUTHBEARER' needs sasl_oauth_token_provider, or "
-                "sasl_oauth_token_endpoint_url with"
-                " sasl_oauth_client_id and sasl_oauth_client_secret"
+                "sasl_oauth_token_endpoint_url with sasl_oauth_client_id and "
+                "sasl_oauth_client_secret"
             )
         else:
             self._check_endpoint(self.sasl_oauth_token_endpoint_url or "")

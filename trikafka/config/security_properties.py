@@ -85,8 +85,7 @@ def _take_grant(rest: MutableMapping[str, Any], settings: MutableMapping[str, An
         if grant is None:
             raise ConfigurationError(
                 f"{dotted} must be one of {', '.join(values)}; a token from elsewhere comes from "
-                "a function"
-                " (sasl_oauth_token_provider)"
+                "a function (sasl_oauth_token_provider)"
             )
         if grant:
             _put(settings, "sasl_oauth_grant_type", grant, dotted)
@@ -139,8 +138,8 @@ def _take_stores(rest: MutableMapping[str, Any], settings: MutableMapping[str, A
         # Since Java 9, Java's tools write PKCS12 under any file name, and read it as "JKS" too.
         if store == "keystore" and kind == "JKS" and str(location).lower().endswith(".jks"):
             raise ConfigurationError(
-                f"ssl.{store}.location is a store of type JKS: {_PEM_ADVICE.format(name)}. If it is"
-                f" PKCS12 in truth, as keytool writes since Java 9, give ssl.{store}.type=PKCS12"
+                f"ssl.{store}.location is a store of type JKS: {_PEM_ADVICE.format(name)}. If it "
+                f"is PKCS12 in truth, as keytool writes since Java 9, give ssl.{store}.type=PKCS12"
             )
         if kind == "PEM" and password is not None:
             raise ConfigurationError(
@@ -220,8 +219,8 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
         reader = _iam
     if reader is None:
         raise ConfigurationError(
-            f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}; a"
-            " plugin's mechanism needs sasl.mechanism alone"
+            f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}; "
+            "a plugin's mechanism needs sasl.mechanism alone"
         )
     found = reader(options)
     if options:
@@ -242,8 +241,8 @@ def _iam(options: MutableMapping[str, str]) -> dict[str, Any]:
     if options:
         raise ConfigurationError(
             f"sasl.jaas.config gives IAMLoginModule {', '.join(sorted(options))}: leave it out, "
-            "and give"
-            " the plugin for AWS_MSK_IAM the credentials (by default those of the environment)"
+            "and give the plugin for AWS_MSK_IAM the credentials (by default those of the "
+            "environment)"
         )
     return {}
 
@@ -259,8 +258,7 @@ def _password(options: MutableMapping[str, str]) -> dict[str, Any]:
     if options.pop("tokenauth", "false").lower() != "false":
         raise ConfigurationError(
             "sasl.jaas.config gives ScramLoginModule what trikafka does not know: tokenauth=true, "
-            "by"
-            " which a delegation token authenticates; give a user's name and password"
+            "by which a delegation token authenticates; give a user's name and password"
         )
     return {
         "sasl_plain_username": options.pop("username"),

@@ -127,8 +127,8 @@ async def run_tasks(
     if retries is not None:
         _log.warning(
             "run_tasks() ignores retries=%s: set task_timeout_ms (0: nothing that times out is "
-            "tried again), and retry= for errors"
-            " of the handler; `retries` of open_producer() and open_admin() keep their meaning",
+            "tried again), and retry= for errors of the handler; `retries` of open_producer() and "
+            "open_admin() keep their meaning",
             retries,
         )
     check_client("run_tasks", consumer, Consumer, "{}, handler")

@@ -125,8 +125,8 @@ def _tell_of_gone(
         names = ", ".join(str(directory) for _, directory in gone)
         raise BrokerError(
             f"{len(gone)} of {len(directories)} brokers have no data any more ({names}), and the "
-            "others are too few to"
-            " know for sure what the cluster held: restore the data, or remove that of the others too"
+            "others are too few to know for sure what the cluster held: restore the data, or "
+            "remove that of the others too"
         )
     for node, directory in gone:
         report(

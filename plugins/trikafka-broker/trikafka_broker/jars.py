@@ -59,9 +59,9 @@ def find_ivy() -> Path:
         for jar in sorted(Path(location, "jars").glob("ivy-*.jar"), reverse=True):
             return jar
     raise BrokerError(
-        "trikafka-broker does not know which jars a Kafka of this version needs. Apache Ivy can"
-        " find out, and was not found: let TRIKAFKA_IVY_JAR name an Ivy jar, install pyspark, which"
-        f" contains one, or choose a known version: {', '.join(known_versions())}"
+        "trikafka-broker does not know which jars a Kafka of this version needs. Apache Ivy can "
+        "find out, and was not found: let TRIKAFKA_IVY_JAR name an Ivy jar, install pyspark, "
+        f"which contains one, or choose a known version: {', '.join(known_versions())}"
     )
 
 
@@ -150,8 +150,7 @@ def _check(version: str, libs: Path, report: Progress) -> None:
     if wrong := _differing(libs, known):
         raise DownloadError(
             f"What was downloaded as Kafka {version} is not what it was when trikafka-broker was "
-            "written, and is not"
-            f" used: {', '.join(wrong)}"
+            f"written, and is not used: {', '.join(wrong)}"
         )
 
 
@@ -191,9 +190,8 @@ def verify(folder: Path, known: Mapping[str, str] | None = None) -> None:
     if wrong := _differing(folder, known):
         raise BrokerError(
             f"The jars in {folder} are not those that were downloaded, and are not run: "
-            f"{', '.join(wrong)};"
-            f" remove {folder.parent if folder.name == 'libs' else folder} to have them "
-            "downloaded again"
+            f"{', '.join(wrong)}; remove {folder.parent if folder.name == 'libs' else folder} to "
+            "have them downloaded again"
         )
 
 

@@ -120,8 +120,8 @@ class Maven:
                     _sleep(_WAIT * attempt)
                     continue
                 raise DownloadError(
-                    f"The jars of Kafka {version} could not be downloaded: {address}: {error}"
-                    " (TRIKAFKA_MAVEN, or a mirror in ~/.m2/settings.xml, names another repository)"
+                    f"The jars of Kafka {version} could not be downloaded: {address}: {error} "
+                    "(TRIKAFKA_MAVEN, or a mirror in ~/.m2/settings.xml, names another repository)"
                 ) from error
             if found.hexdigest() == digest:
                 part.rename(whole)

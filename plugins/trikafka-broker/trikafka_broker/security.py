@@ -173,8 +173,8 @@ def write_certificates(directory: Path) -> None:
         import trustme
     except ImportError as error:
         raise BrokerError(
-            "Certificates need the package trustme: pip install trustme "
-            "(from a clone: pip install './plugins/trikafka-broker[tls]')"
+            "Certificates need the package trustme: pip install trustme (from a clone: pip "
+            "install './plugins/trikafka-broker[tls]')"
         ) from error
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority = trustme.CA(organization_name="trikafka-broker, for tests")

@@ -298,8 +298,8 @@ class _ExportRun:
             warn(f"{lost} is lost: {lost.reason}")
         if not result.exactly_once and result.resumed:
             warn(
-                f"{result.format} has no key that identifies a write: rows of the killed export may "
-                "be stored twice; --check counts them"
+                f"{result.format} has no key that identifies a write: rows of the killed export "
+                "may be stored twice; --check counts them"
             )
         if result.dead_letters:
             topic = self._dead_letter_topic
@@ -361,8 +361,8 @@ def _check(
         if not as_json:
             if found.unfinished is not None:
                 say(
-                    f"plan {found.unfinished} is unfinished, and not counted here; the next export "
-                    "finishes it"
+                    f"plan {found.unfinished} is unfinished, and not counted here; the next "
+                    "export finishes it"
                 )
             if not found.files:
                 if found.unfinished is None:

@@ -143,8 +143,8 @@ class RangeWork(PieceLog):
 
     def _gone(self, final: Path) -> None:
         raise ExportError(
-            f"{final} was written and is gone; its rows may be lost: restore the file"
-            " (if it belongs to a table, --abandon also ends its plan)"
+            f"{final} was written and is gone; its rows may be lost: restore the file (if it "
+            "belongs to a table, --abandon also ends its plan)"
         ) from None
 
     def _make_folders(self, name: str) -> None:

@@ -88,10 +88,9 @@ class HdfsObjects(Objects):
             if "No NameNode hosts" in str(error):
                 raise ConfigurationError(
                     f"{address.url} cannot be used: {parts.netloc!r} has no port, so it names a "
-                    "service whose name nodes must be"
-                    " configured: by the hdfs-site.xml in HADOOP_CONF_DIR, or "
-                    f"store.dfs.ha.namenodes.{parts.netloc} and"
-                    f" store.dfs.namenode.rpc-address.{parts.netloc}.NAME; or write "
+                    "service whose name nodes must be configured: by the hdfs-site.xml in "
+                    f"HADOOP_CONF_DIR, or store.dfs.ha.namenodes.{parts.netloc} and "
+                    f"store.dfs.namenode.rpc-address.{parts.netloc}.NAME; or write "
                     "hdfs://HOST:PORT"
                 ) from None
             raise ConfigurationError(f"{address.url} cannot be used: {_line(error)}") from None
@@ -366,8 +365,8 @@ class HdfsObjects(Objects):
         while len(file := self._client.read(path)) < length:
             if time.monotonic() > limit:
                 raise TimeoutError(
-                    f"only {len(file):,} of {length:,} bytes can be read: no data node has reported "
-                    f"the last block for {_REPORT_LIMIT:.0f} s"
+                    f"only {len(file):,} of {length:,} bytes can be read: no data node has "
+                    f"reported the last block for {_REPORT_LIMIT:.0f} s"
                 )
             time.sleep(_REPORT_PAUSE)
         return file

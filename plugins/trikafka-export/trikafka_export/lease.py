@@ -158,8 +158,8 @@ class Lease:
         """Raise :exc:`ExportError` if the lock is lost."""
         if self.lost:
             raise ExportError(
-                f"another export holds the lock of {self._objects.title}, because this one did not "
-                f"renew it for {self._seconds:.0f} s; no record is lost or doubled by that"
+                f"another export holds the lock of {self._objects.title}, because this one did "
+                f"not renew it for {self._seconds:.0f} s; no record is lost or doubled by that"
             )
 
     def release(self) -> None:

@@ -121,8 +121,8 @@ class ObjectAddress:
         if importlib.util.find_spec(_PACKAGE) is None:
             raise ConfigurationError(
                 f"{scheme}:// destinations need the package {_PACKAGE}: pip install "
-                "'trikafka-export[stores]'"
-                " (from a clone: pip install './plugins/trikafka-export[stores]')"
+                "'trikafka-export[stores]' (from a clone: pip install "
+                "'./plugins/trikafka-export[stores]')"
             )
         given = {
             name.removeprefix(PREFIX).lower(): secret(str(value)) for name, value in options.items()
@@ -152,8 +152,8 @@ class ObjectAddress:
         if importlib.util.find_spec(_HDFS_PACKAGE) is None:
             raise ConfigurationError(
                 "hdfs:// destinations need the package hdfs-native: pip install "
-                "'trikafka-export[hdfs]'"
-                " (from a clone: pip install './plugins/trikafka-export[hdfs]')"
+                "'trikafka-export[hdfs]' (from a clone: pip install "
+                "'./plugins/trikafka-export[hdfs]')"
             )
         given = {name.removeprefix(PREFIX): secret(str(value)) for name, value in options.items()}
         lease = _lease(given.pop("lease", "30"))
@@ -162,9 +162,8 @@ class ObjectAddress:
             if not name.startswith(_HADOOP):
                 raise ConfigurationError(
                     f"unknown option 'store.{name}' of {url}: settings of Hadoop are "
-                    "store.dfs..., store.fs... and"
-                    " store.hadoop...; else there are store.lease and "
-                    f"{', '.join(PREFIX + known for known in _HDFS_CLIENT)}"
+                    "store.dfs..., store.fs... and store.hadoop...; else there are store.lease "
+                    f"and {', '.join(PREFIX + known for known in _HDFS_CLIENT)}"
                 )
         if user := os.environ.get("HADOOP_USER_NAME"):
             client["user"] = user

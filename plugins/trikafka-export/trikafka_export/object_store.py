@@ -84,8 +84,8 @@ class ObjectStore(ExportStore):
         if self._now is None:
             raise ConfigurationError(
                 f"{self.title}: this store does not honour conditional writes (If-None-Match, "
-                "If-Match), without which two"
-                " workers could write the same rows; see docs/export-stores.md for stores that do"
+                "If-Match), without which two workers could write the same rows; see "
+                "docs/export-stores.md for stores that do"
             )
         return self._now
 

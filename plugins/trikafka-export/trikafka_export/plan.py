@@ -106,8 +106,7 @@ def isolation_of(state: ExportState, asked: str | None, destination: str) -> str
     if asked is not None and asked != state.isolation_level:
         raise ConfigurationError(
             f"{destination} was exported with isolation_level={state.isolation_level!r} and keeps "
-            "it; "
-            f"choose another destination for {asked!r}"
+            f"it; choose another destination for {asked!r}"
         )
     return state.isolation_level
 
@@ -117,8 +116,7 @@ def check_cluster(state: ExportState, cluster_id: str | None, destination: str) 
     if state.cluster_id and cluster_id and state.cluster_id != cluster_id:
         raise ExportError(
             f"{destination} holds an export from another cluster ({state.cluster_id}, not "
-            f"{cluster_id}); "
-            "choose another destination"
+            f"{cluster_id}); choose another destination"
         )
 
 
@@ -130,8 +128,7 @@ def check_identity(state: ExportState, view: SourceView, destination: str) -> No
         if before and topic_id and before != topic_id:
             raise ExportError(
                 f"topic {topic!r} was deleted and created again since it was exported to "
-                f"{destination}; "
-                "choose another destination for the new one"
+                f"{destination}; choose another destination for the new one"
             )
 
 

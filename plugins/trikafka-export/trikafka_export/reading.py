@@ -324,8 +324,8 @@ class _Reading:
         elif now is not None and now != self._topic_id:
             return self._lost(
                 (
-                    f"topic {name!r} was deleted and created again after the read of {self._tp} was "
-                    "planned"
+                    f"topic {name!r} was deleted and created again after the read of {self._tp} "
+                    "was planned"
                 ),
                 cause,
             )
@@ -345,8 +345,8 @@ class _Reading:
             self._lost(
                 (
                     f"{self._tp} holds the offsets [{beginning}, {end}), but [{self._position}, "
-                    f"{self._end}) were to be read: records were deleted by retention, or the log was "
-                    "truncated"
+                    f"{self._end}) were to be read: records were deleted by retention, or the log "
+                    "was truncated"
                 ),
                 cause,
                 (self._position, min(first, self._end)),

@@ -429,8 +429,7 @@ def pinned(
     if folders is not None and folders != format.get("partition_by"):
         raise ConfigurationError(
             f"{destination} was exported with partition_by={format.get('partition_by')!r} and "
-            "keeps it; "
-            f"choose another destination for {folders!r}"
+            f"keeps it; choose another destination for {folders!r}"
         )
     check(format, options.parsing, destination)
     return format

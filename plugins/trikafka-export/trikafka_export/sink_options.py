@@ -160,8 +160,8 @@ def files_of(format: ExportFormat, options: Mapping[str, Any]) -> FileFormat:
     files = format.files(options)
     if not _SUFFIX.fullmatch(files.suffix):
         raise PluginError(
-            f"the files of format={format.name} have the suffix {files.suffix!r}; it must be a dot "
-            "and up to 12 letters, digits or dots, such as '.csv'"
+            f"the files of format={format.name} have the suffix {files.suffix!r}; it must be a "
+            "dot and up to 12 letters, digits or dots, such as '.csv'"
         )
     return files
 
@@ -243,8 +243,7 @@ def refuse_other_format(
     )
     raise ConfigurationError(
         f"{destination} was exported with format={known} and keeps it: give that (--format "
-        f"{known}){by_name}, "
-        f"or choose another destination for {format}"
+        f"{known}){by_name}, or choose another destination for {format}"
     )
 
 

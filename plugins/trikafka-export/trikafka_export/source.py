@@ -172,8 +172,7 @@ class ExportSource:
         except TrikafkaError as error:
             raise ExportError(
                 f"the data is published, but the offsets of group {group_id!r} could not be "
-                "committed "
-                f"(the next export will try again): {error}"
+                f"committed (the next export will try again): {error}"
             ) from error
 
 

@@ -258,8 +258,7 @@ class ExportStore(ABC):
         if stranger is not None:
             raise ExportError(
                 f"{self.title} holds {self.suffix} files that no export's manifest lists (such as "
-                f"{stranger}); "
-                "readers would mix them with the export: choose an empty directory"
+                f"{stranger}); readers would mix them with the export: choose an empty directory"
             )
 
     def _where(self, kind: str, number: int) -> str:

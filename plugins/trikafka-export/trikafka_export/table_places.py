@@ -28,8 +28,7 @@ _DELTA_WAY = (
 )
 _ICEBERG_WAY = (
     "exports go there with format=iceberg (--format iceberg, also with --check), by the table's "
-    "name, such as lake.flights,"
-    " else choose another destination"
+    "name, such as lake.flights, else choose another destination"
 )
 #: A destination that may be the name of a table in a catalog: names with dots, no sign of a folder.
 _NAME = re.compile(r"\w+(\.\w+)+")
@@ -80,8 +79,8 @@ def refuse_name(destination: str) -> None:
     if _NAME.fullmatch(destination) and not os.path.exists(destination) and _has_catalogs():
         raise ConfigurationError(
             f"{destination!r} may be the name of an Iceberg table (pyiceberg knows catalogs here) "
-            "or a new folder:"
-            f" give format=iceberg (--format iceberg), or write './{destination}' for the folder"
+            f"or a new folder: give format=iceberg (--format iceberg), or write './{destination}' "
+            "for the folder"
         )
 
 

@@ -91,8 +91,8 @@ def _waiting(messages: Sequence[WriterCommitMessage | None], *, every: bool) -> 
             if not every:
                 continue  # None: its task has failed
             raise TrikafkaError(
-                f"task {number} returned {message!r} instead of its part of the write, so nothing of "
-                "the write is committed"
+                f"task {number} returned {message!r} instead of its part of the write, so nothing "
+                "of the write is committed"
             )
         if message.part is not None and message.transaction is not None:
             found[message.part] = message.transaction
@@ -329,7 +329,7 @@ def _refusal(
         seen += f", and {_names(lost)} could not be committed"
     return (
         f"{seen}: {next(iter(lost.values()))}. A write must commit within "
-        f"kafka.transaction.timeout.ms ({limit} ms) of the first row of its first task, and "
-        "no other write may use its transactionalId. Run the stream again, or the batch with "
-        "the same exactlyOnceVersion: that run writes the missing parts."
+        f"kafka.transaction.timeout.ms ({limit} ms) of the first row of its first task, and no "
+        "other write may use its transactionalId. Run the stream again, or the batch with the "
+        "same exactlyOnceVersion: that run writes the missing parts."
     )

@@ -70,8 +70,8 @@ REFUSED_WRITING = {
     "transaction.two.phase.commit.enable": _DECIDED,
     "commit.prepared": _DECIDED,
     "partitioner.class": (
-        "the value names a class of Java; give a column 'partition', or leave it out for "
-        "Kafka's default partitioner"
+        "the value names a class of Java; give a column 'partition', or leave it out for Kafka's "
+        "default partitioner"
     ),
 }
 _log = logging.getLogger("trikafka.spark")

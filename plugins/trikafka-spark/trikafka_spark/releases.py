@@ -34,6 +34,6 @@ def needed_by(part: tuple[str, str]) -> Iterator[None]:
         name, least = part
         raise ConfigurationError(
             f"{name} needs Spark {least} or newer, and this is Spark {pyspark.__version__}; "
-            "exports need"
-            " Spark 3.5, batches of the data source 4.0, stream writes 4.1, stream reads 4.2"
+            "exports need Spark 3.5, batches of the data source 4.0, stream writes 4.1, stream "
+            "reads 4.2"
         ) from error

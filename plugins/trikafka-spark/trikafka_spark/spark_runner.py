@@ -76,8 +76,8 @@ class SparkRunner:
         """
         if settings.get("ssl_context") is not None:
             raise ConfigurationError(
-                "ssl_context= cannot be sent to Spark's workers: set ssl_cafile= and the other ssl_* "
-                "settings, or the option spark_above='never'"
+                "ssl_context= cannot be sent to Spark's workers: set ssl_cafile= and the other "
+                "ssl_* settings, or the option spark_above='never'"
             )
         self._context = await self._spark.started()
 

@@ -304,8 +304,8 @@ class _Topics:
         for tp in sorted({*starts, *ends}):
             if tp not in ends or tp not in there:
                 self.lost(
-                    f"partition {tp} was deleted, or the query no longer reads it; it was read up to "
-                    f"offset {starts.get(tp, 0)}"
+                    f"partition {tp} was deleted, or the query no longer reads it; it was read up "
+                    f"to offset {starts.get(tp, 0)}"
                 )
         tps = [tp for tp in sorted(ends) if tp in there]
         beginnings = await consumer.beginning_offsets(tps)

@@ -52,9 +52,9 @@ def _refuse_java(text: str) -> None:
         if only_java:
             raise ConfigurationError(
                 f"subscribePattern {text!r} has {found!r} at position {element.start()}, which is "
-                "Java's syntax and not that of Python's re: write a class such as [a-z0-9], \\Z for "
-                "the end, (?P<name>...) for a named group; topics have only letters, digits, '.', "
-                "'_' and '-'"
+                "Java's syntax and not that of Python's re: write a class such as [a-z0-9], \\Z "
+                "for the end, (?P<name>...) for a named group; topics have only letters, digits, "
+                "'.', '_' and '-'"
             )
         if not in_class and found[0] == "[":
             in_class = True

@@ -202,14 +202,14 @@ def _why_unfit(
     tasks = len(messages)
     if found is not None and found.number == part.number and found.tasks != tasks:
         runs = (
-            f"an earlier run had {found.tasks} tasks and committed {len(marks)} of their parts,"
-            f" and this run has {tasks} tasks"
+            f"an earlier run had {found.tasks} tasks and committed {len(marks)} of their parts, "
+            f"and this run has {tasks} tasks"
         )
         same = f"with {found.tasks} tasks"
     else:
         runs = (
-            f"an earlier run has committed {len(marks)} of its parts,"
-            f" and this run has {tasks} tasks"
+            f"an earlier run has committed {len(marks)} of its parts, and this run has {tasks} "
+            "tasks"
         )
         same = "with the earlier run's number of tasks"
     if part.run == BATCH:
@@ -223,7 +223,7 @@ def _why_unfit(
             "the earlier run, until this batch is finished"
         )
     return (
-        f"{runs}. The committed part {unfit} has {marks[unfit].rows}, but task {unfit} of "
-        f"this run has {given}: rows would be lost or written twice. Run it again {same} and "
-        f"the same rows in each ({how}): that run writes the missing parts"
+        f"{runs}. The committed part {unfit} has {marks[unfit].rows}, but task {unfit} of this "
+        f"run has {given}: rows would be lost or written twice. Run it again {same} and the same "
+        f"rows in each ({how}): that run writes the missing parts"
     )

@@ -222,8 +222,8 @@ async def _check_open(admin: Admin, transaction: DetachedTransaction) -> None:
     if await _is_open_still(admin, transaction) is False:
         raise TransactionAbortableError(
             f"{transaction} is no longer open, so this attempt fails: another attempt of its "
-            "task, or another run of this write, has replaced it, or "
-            "kafka.transaction.timeout.ms has expired"
+            "task, or another run of this write, has replaced it, or kafka.transaction.timeout.ms "
+            "has expired"
         )
 
 

@@ -120,8 +120,8 @@ def directory_uuid(text: object) -> uuid.UUID:
         return uuid.UUID(bytes=base64.urlsafe_b64decode(text + "=="))
     except (ValueError, binascii.Error):
         raise ConfigurationError(
-            "directory_id must be the id of a log directory as Kafka writes it, 22 letters such as "
-            f"'MvDxzVmcRsaTz33bUuRU6A', not {text!r}"
+            "directory_id must be the id of a log directory as Kafka writes it, 22 letters such "
+            f"as 'MvDxzVmcRsaTz33bUuRU6A', not {text!r}"
         ) from None
 
 

@@ -122,16 +122,16 @@ def checked_changes(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
             raise ConfigurationError(f"changes must be for a QuotaEntity, not {entity!r}")
         if not isinstance(values, Mapping) or not values:
             raise ConfigurationError(
-                f"the quotas of {entity} must be a mapping of names and numbers that is not empty, "
-                f"not {values!r}"
+                f"the quotas of {entity} must be a mapping of names and numbers that is not "
+                f"empty, not {values!r}"
             )
         for name, value in values.items():
             if not is_name(name):
                 raise ConfigurationError(f"the name of a quota is a text, not {name!r}")
             if value is not None and not _is_limit(value):
                 raise ConfigurationError(
-                    f"the quota {name} of {entity} must be a number above 0, or None to remove it, "
-                    f"not {value!r}"
+                    f"the quota {name} of {entity} must be a number above 0, or None to remove "
+                    f"it, not {value!r}"
                 )
     return {entity: dict(values) for entity, values in changes.items()}
 

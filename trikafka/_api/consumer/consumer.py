@@ -626,7 +626,7 @@ class Consumer(Generic[Key, Value]):
         #
         # ``check`` runs in the commit's turn, right before the request is written: a rebalance
         # while the commit waited for the coordinator may have taken a partition away. The object is
-        # compared, not the name: a partition that was revoked and assigned again is another assignment.
+        # compared, not the name: a partition that was assigned again is another assignment.
         auto_commit = self._parts.group.auto_commit
         number = 0 if auto_commit is None else auto_commit.begin()
         try:

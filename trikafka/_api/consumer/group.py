@@ -132,10 +132,8 @@ class ConsumerGroup:
         if protocol == "consumer":
             raise ConfigurationError(
                 f"plugin {plugin} makes the heartbeat manager, which only the classic protocol "
-                "has; with"
-                " group_protocol='consumer' (KIP-848) heartbeats are part of the membership: use "
-                "group_protocol='classic', or a"
-                " plugin for the seat 'membership'"
+                "has; with group_protocol='consumer' (KIP-848) heartbeats are part of the "
+                "membership: use group_protocol='classic', or a plugin for the seat 'membership'"
             )
         if protocol == "auto":
             text = (

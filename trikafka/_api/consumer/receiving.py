@@ -26,8 +26,8 @@ from ..client.turns import TURN, TURN_BYTES, record_iterator
 from .reader import PartitionReader, Readers
 
 _BUSY = (
-    "this consumer is receiving already, in another task or in the receive that runs "
-    "this rebalance listener"
+    "this consumer is receiving already, in another task or in the receive that runs this "
+    "rebalance listener"
 )
 Until = Mapping[TopicPartition, int]
 Ready = tuple[PartitionReader, RecordBatch[Any, Any]]

@@ -1,10 +1,10 @@
 """The fetch manager: one task a broker keeps one Fetch in flight while the buffer has room.
 
-Each broker has a fetch session (KIP-227). The plan (``_state/consumer/fetch_plan.py``) decides what to fetch
-from which broker; :mod:`trikafka._managers.consumer.fetch_responses` takes in the responses. Records go
-undecoded into the buffer, and readers take them from there. After a response that changed nothing
-although it came early, the task waits before it asks the same broker again. So no response causes
-a busy loop.
+Each broker has a fetch session (KIP-227). The plan (``_state/consumer/fetch_plan.py``) decides what
+to fetch from which broker; :mod:`trikafka._managers.consumer.fetch_responses` takes in the
+responses. Records go undecoded into the buffer, and readers take them from there. After a response
+that changed nothing although it came early, the task waits before it asks the same broker again. So
+no response causes a busy loop.
 """
 
 from __future__ import annotations

@@ -150,10 +150,9 @@ class FetchResponses:
                 raise
             _log.warning(
                 "broker %d respects neither fetch_max_bytes nor max_partition_fetch_bytes: %s; "
-                "from "
-                "now on its responses are taken"
-                " as they come, up to receive_message_max_bytes (%d): set that to what memory "
-                "there is, or limit the broker",
+                "from now on its responses are taken as they come, up to "
+                "receive_message_max_bytes (%d): set that to what memory there is, or limit the "
+                "broker",
                 node.node_id,
                 error,
                 self._config.receive_message_max_bytes,

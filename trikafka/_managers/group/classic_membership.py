@@ -222,8 +222,8 @@ class ClassicMembership(MembershipBase):
         if checked and (moved := transferring_ownership(joined.members, assignments)):
             raise PluginError(
                 f"the assignor {joined.protocol!r} gave {', '.join(map(str, sorted(moved)))} to a "
-                "new owner before the old one had"
-                " given it up, which a cooperative assignor must not do (KIP-429)"
+                "new owner before the old one had given it up, which a cooperative assignor must "
+                "not do (KIP-429)"
             )
         # A member without an entry would get no bytes. Other clients may not read that as an empty
         # assignment.

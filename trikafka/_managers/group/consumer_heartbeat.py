@@ -213,9 +213,8 @@ class ConsumerHeartbeats:
             self._release_by = now + self._session.at_coordinator + _RELEASE_SLACK
             _membership_log.warning(
                 "group %s: another member still holds group_instance_id %r, perhaps an earlier "
-                "run of"
-                " this program that ended without leaving; waiting for the end of its session, up "
-                "to %g s",
+                "run of this program that ended without leaving; waiting for the end of its "
+                "session, up to %g s",
                 self._group,
                 self._member.identity.instance_id,
                 self._session.at_coordinator,

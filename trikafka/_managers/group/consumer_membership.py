@@ -124,8 +124,7 @@ def _explained(error: TrikafkaError) -> TrikafkaError:
         return error
     explained = UnsupportedVersionError(
         "the brokers do not have the consumer group protocol (KIP-848): it needs Kafka 4.0 or "
-        "newer and there the feature"
-        " group.version; group_protocol='classic' needs neither"
+        "newer and there the feature group.version; group_protocol='classic' needs neither"
     )
     explained.__cause__ = error
     return explained

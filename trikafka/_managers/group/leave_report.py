@@ -66,8 +66,8 @@ class LeaveReport:
             self._events.left(self._identity, self._why)
             return
         _log.warning(
-            "group %s: %s could not leave, so its partitions have no owner until its session ends: "
-            "%s",
+            "group %s: %s could not leave, so its partitions have no owner until its session "
+            "ends: %s",
             self._group,
             peer_text(self._identity.member_id),
             self._error or "the time for it was up",

@@ -533,14 +533,14 @@ class MembershipBase(ABC):
         if stuck := self._poll_timer.stuck:
             why = (
                 f"the handlers of all streams in use ({stuck}) have held their records for "
-                f"{limit} ms,"
-                f" so this member leaves the group, until one of them returns; {interval},"
-                " pause a partition whose record takes long, or set leave_when_stuck=False"
+                f"{limit} ms, so this member leaves the group, until one of them returns; "
+                f"{interval}, pause a partition whose record takes long, or set "
+                "leave_when_stuck=False"
             )
         else:
             why = (
-                f"{limit} ms passed without a receive, so this member leaves the group,"
-                f" until the next receive; {interval}, or take fewer records at a time"
+                f"{limit} ms passed without a receive, so this member leaves the group, until the "
+                f"next receive; {interval}, or take fewer records at a time"
             )
         _log.warning("group %s: %s", self._group, why)
         self._rejoin_reason.mark_removed(RejoinKind.STALE)
@@ -563,7 +563,8 @@ class MembershipBase(ABC):
     def _still_known(self) -> bool:
         """Return whether the group may still know the removed member.
 
-        If so, the member keeps its id. With a new one, the group would also wait for the old member.
+        If so, the member keeps its id: with a new one, the group would wait for the old
+        member too.
         """
         error = self._rejoin_reason.error
         if isinstance(error, MemberFencedError):

@@ -283,10 +283,9 @@ class TransactionEnds:
                     raise
                 raise TransactionFatalError(
                     "the coordinator had forgotten the transactional id, and its response to the "
-                    "request for a new producer id was"
-                    " lost; now the id has one, and whether that is meant for this producer or "
-                    "for another's is not known"
-                    f" ({error.name}): close this one, and open it again if no other is at work"
+                    "request for a new producer id was lost; now the id has one, and whether that "
+                    f"is meant for this producer or for another's is not known ({error.name}): "
+                    "close this one, and open it again if no other is at work"
                 ) from error
             except TrikafkaError as error:
                 failures += proof_of(error, "InitProducerId") is Proof.NOTHING

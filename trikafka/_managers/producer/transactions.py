@@ -584,6 +584,5 @@ def _ended_meanwhile(call: str, pending: PendingEndTxn) -> IllegalStateError:
         )
     return IllegalStateError(
         f"{call}() is not possible any more: the transaction was aborted, by another task or "
-        "because the producer was"
-        " closed, and nothing of it is committed"
+        "because the producer was closed, and nothing of it is committed"
     )

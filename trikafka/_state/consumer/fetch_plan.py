@@ -345,8 +345,8 @@ class FetchPlan:
     #    position is validated against its log (KIP-320).
     # 5. The replica replaces the leader only here, so a replica is never used without a known
     #    leader.
-    # 6. The buffer comes last, since a partition that is omitted because room is short has to count for
-    #    the broker that it would be fetched from (``is_short_of_room``).
+    # 6. The buffer comes last: a partition without room has to count for the broker that it would
+    #    be fetched from (``is_short_of_room``).
     def _node_of(self, partition: AssignedPartition, source: _Source, now: float) -> int | None:
         """Return the broker from which to fetch the partition now; ``None``: it is not fetched."""
         self._unmark(partition)

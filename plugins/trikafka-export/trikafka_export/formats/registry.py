@@ -263,8 +263,8 @@ class _Asking:
                 ):
                     raise SchemaRegistryError(
                         f"the schema registry {self._settings.url} has a certificate that is not "
-                        f"trusted: {peer_text(error)};"
-                        " schema_registry_cafile names the authority's",
+                        f"trusted: {peer_text(error)}; schema_registry_cafile names the "
+                        "authority's",
                         self._settings.url,
                         self._id,
                     ) from error

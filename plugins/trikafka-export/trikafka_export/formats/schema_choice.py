@@ -96,8 +96,8 @@ def _known(
             known.append((schema, one))
         else:
             why = why or (
-                f"schema {one.id} of the registry {client.url} is one of {schema.type}, not "
-                f"of {type}"
+                f"schema {one.id} of the registry {client.url} is one of {schema.type}, not of "
+                f"{type}"
             )
     if not known:
         raise ExportError(f"no schema could be found: {why}")

@@ -46,8 +46,8 @@ def check(format: Mapping[str, Any], asked: ParseOptions, destination: str) -> N
         kept, wanted = format.get(column, "binary"), asked.of(column).format
         if wanted is not None and wanted != kept:
             raise ConfigurationError(
-                f"{destination} was exported with {column}_format={kept!r} and keeps it; "
-                f"choose another destination for {wanted!r}"
+                f"{destination} was exported with {column}_format={kept!r} and keeps it; choose "
+                f"another destination for {wanted!r}"
             )
         known = format.get(_SCHEMAS[column], {})
         schema = asked.of(column).schema

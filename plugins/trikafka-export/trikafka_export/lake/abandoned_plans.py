@@ -24,6 +24,6 @@ class FilesGoneError(ExportError):
 def refuse_abandoned(title: str, plan: ExportPlan) -> None:
     """Raise :exc:`ExportError`: another run has abandoned the plan that was to be committed."""
     raise ExportError(
-        f"plan {plan.number} of {title} was abandoned by another run, because files of it "
-        "were missing; export again"
+        f"plan {plan.number} of {title} was abandoned by another run, because files of it were "
+        "missing; export again"
     )

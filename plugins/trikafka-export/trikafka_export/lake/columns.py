@@ -64,8 +64,8 @@ def table_schema(format: Mapping[str, Any], topics: Iterable[str]) -> pa.Schema:
         if not other.equals(schema):
             raise ConfigurationError(
                 f"the keys or values of {first!r} and {topic!r} have different schemas, and a "
-                "table has one:"
-                " export each topic into a table of its own, or give one value_schema for all"
+                "table has one: export each topic into a table of its own, or give one "
+                "value_schema for all"
             )
     return schema
 

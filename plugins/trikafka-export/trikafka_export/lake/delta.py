@@ -175,8 +175,8 @@ class DeltaLog:
         if ours is not None:
             raise ExportError(
                 f"{self.title} has rows of an export whose plans are missing (version "
-                f"{ours['version']} of the table); this export would write them again: choose another "
-                "destination"
+                f"{ours['version']} of the table); this export would write them again: choose "
+                "another destination"
             )
         return tuple(sorted(by, reverse=True))
 
@@ -331,8 +331,8 @@ class DeltaLog:
         if gone:
             more = "" if len(gone) == 1 else f" and {len(gone) - 1:,} more"
             raise ExportError(
-                f"the Delta table {self.title} lists files that do not exist ({gone[0]}{more}), so it "
-                "cannot be read: restore them, or remove them from the table by "
+                f"the Delta table {self.title} lists files that do not exist ({gone[0]}{more}), "
+                "so it cannot be read: restore them, or remove them from the table by "
                 "deltalake.DeltaTable(...).repair(), after which a check lists the missing records"
             ) from error
 

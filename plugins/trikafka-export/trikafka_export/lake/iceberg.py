@@ -123,8 +123,8 @@ class IcebergLog:
         if table is None or str(table.metadata.table_uuid) != format["table"]:
             if table is None:
                 raise ExportError(
-                    f"the table {self.title} no longer exists: if it was renamed, export to its new name; "
-                    "if it was dropped, choose another table"
+                    f"the table {self.title} no longer exists: if it was renamed, export to its "
+                    "new name; if it was dropped, choose another table"
                 )
             raise ExportError(
                 f"the table {self.title} is not the table that earlier exports wrote to: choose "
@@ -207,8 +207,8 @@ class IcebergLog:
         gone = [name for name in table.metadata.properties if name.startswith(f"{KEY}.")]
         if gone:
             raise ExportError(
-                f"the table {self.title} has rows of an export whose plans are missing (its property "
-                f"{gone[0]}); this export would write them again: choose another table"
+                f"the table {self.title} has rows of an export whose plans are missing (its "
+                f"property {gone[0]}); this export would write them again: choose another table"
             )
         fields = dict(index_by_name(table.schema()))
         return {

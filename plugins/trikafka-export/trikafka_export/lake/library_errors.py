@@ -26,12 +26,12 @@ _ANSWERED = (
 _ADVICE = {
     "URI missing": (
         "the address of the Iceberg catalog is missing: give catalog.uri, such as "
-        "sqlite:////data/lake.db or https://catalog:8181 (and catalog.type: sql, rest ...), "
-        "or the name of a catalog in .pyiceberg.yaml as catalog"
+        "sqlite:////data/lake.db or https://catalog:8181 (and catalog.type: sql, rest ...), or "
+        "the name of a catalog in .pyiceberg.yaml as catalog"
     ),
     "No default path is set": (
-        "the location of the new Iceberg table is missing: give location, the table's folder "
-        "or URL, or catalog.warehouse, in which the catalog chooses one"
+        "the location of the new Iceberg table is missing: give location, the table's folder or "
+        "URL, or catalog.warehouse, in which the catalog chooses one"
     ),
     "SQLAlchemy support not installed": "a SQL catalog of Iceberg needs SQLAlchemy: pip install 'trikafka-export[iceberg-sql]'"
     " (from a clone: pip install './plugins/trikafka-export[iceberg-sql]'), or "

@@ -101,8 +101,8 @@ class LakeSink(FileSink):
         state = await super().load()
         if state.unfinished is not None and _OURS not in state.unfinished.format:
             raise ExportError(
-                f"plan {state.unfinished.number} of {self.title} was begun by an earlier release of "
-                f"trikafka, which wrote {self.format} by Spark: finish it with that release"
+                f"plan {state.unfinished.number} of {self.title} was begun by an earlier release "
+                f"of trikafka, which wrote {self.format} by Spark: finish it with that release"
             )
         return state
 
@@ -199,8 +199,7 @@ class LakeSink(FileSink):
         """Raise :exc:`ConfigurationError`: the table format may rewrite committed files."""
         raise ConfigurationError(
             f"{self.title} is a table, whose files are compacted and rewritten by others: check "
-            "it without deep, which counts"
-            " its rows"
+            "it without deep, which counts its rows"
         )
 
     async def _asked(self, function: Callable[[], T], *, limit: float | None = None) -> T:

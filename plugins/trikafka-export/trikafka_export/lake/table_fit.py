@@ -76,8 +76,8 @@ def check_ids(title: str, wanted: Mapping[str, int], found: Mapping[str, int]) -
 
 def _changed(title: str, name: str, how: str) -> str:
     return (
-        f"the column {name} of the table {title} {how}; nothing was committed:"
-        " change it back and export again, or export to another table"
+        f"the column {name} of the table {title} {how}; nothing was committed: change it back and "
+        "export again, or export to another table"
     )
 
 
