@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-from trikafka._state.producer.producer_batch import ProducerBatch, Timeline
+from trikafka._state.producer.producer_batch import ProducerBatch
 from trikafka.interfaces import RecordAccumulator
 
 PACKAGE = Path(__file__).parent.parent / "trikafka"
@@ -285,14 +285,13 @@ READS = {
     "part",
     "metadata",
     "told",
-    "report",
+    "time_spent",
     "claim",
     "signal_for",
 }
 CHANGES = {
     name
-    for kind in (ProducerBatch, Timeline)
-    for name, what in vars(kind).items()
+    for name, what in vars(ProducerBatch).items()
     if inspect.isfunction(what) and not name.startswith("__") and name not in READS
 }
 #: Of these, those that other objects have, too: looked for only where what has them is called as a

@@ -344,7 +344,11 @@ class BatchEncoder:
     )
 
     def __init__(self, compression: str | codecs.Codec = "none", level: int | None = None) -> None:
-        self._codec = codecs.codec_named(compression)
+        self._codec = (
+            compression
+            if isinstance(compression, codecs.Codec)
+            else codecs.codec_named(compression)
+        )
         self._level = level
         self._body = bytearray()
         self._length = 0
@@ -449,7 +453,11 @@ class BatchEncoder:
         """
         if self._payload is None:
             self._length = len(self._body)
-            self._payload = self._codec.compress(self._body, self._level)
+            self._payload = (
+                self._body
+                if self._codec is codecs.NONE
+                else self._codec.compress(self._body, self._level)
+            )
             self._body = bytearray()
         return self._payload
 

@@ -58,7 +58,7 @@ cdef class BatchEncoder:
 
     def __init__(self, compression="none", level=None):
         self.owner = None
-        self.codec = codecs.codec_named(compression)
+        self.codec = compression if isinstance(compression, codecs.Codec) else codecs.codec_named(compression)
         self.level = level
         self.body = None
         self.length = self.room = 0
@@ -299,7 +299,8 @@ cdef class BatchEncoder:
         May run in a thread.
         """
         if self.payload is None:
-            self.payload = self.codec.compress(b"" if self.body is None else self.body.view(self.length), self.level)
+            records = b"" if self.body is None else self.body.view(self.length)
+            self.payload = records if self.codec is codecs.NONE else self.codec.compress(records, self.level)
             self.body = None
         return self.payload
 

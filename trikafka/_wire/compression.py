@@ -384,8 +384,10 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> Buffer:
     return out if written == size else memoryview(out)[:written]
 
 
+#: Encoders that have this one keep their bytes, without a call for each batch.
+NONE = Codec("none", 0, _compress_none, _decompress_none)
 CODECS = (
-    Codec("none", 0, _compress_none, _decompress_none),
+    NONE,
     Codec("gzip", 1, _compress_gzip, _decompress_gzip),
     Codec("snappy", 2, _compress_snappy, _decompress_snappy),
     Codec("lz4", 3, _compress_lz4, _decompress_lz4),

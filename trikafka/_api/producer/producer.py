@@ -268,21 +268,25 @@ class Producer:
         # Where thousands of tasks send, each further coroutine frame a record shows in the
         # throughput, and so does a full checkpoint (6 to 9 µs; see Fairness in waiting.py).
         #
-        # 1. Check for cancellation, and once a millisecond let other tasks run. No await lies
-        #    between this check and step 2, so a cancellation here has written nothing.
+        # 1. Check for cancellation. No await lies between this check and step 2, so a cancellation
+        #    here has written nothing.
         # 2. ``_append`` takes the record in one synchronous call. It returns None if a topic or
         #    room in the buffer is missing; only then the slow way, with its deadline, begins.
         # 3. Wait with the batch, not with an event a record: all tasks of a batch are in its
         #    ``Signal`` and are rescheduled together. The ``Signal`` object is its own abort
         #    function, so a waiting task adds no closure and no event. A batch whose ``parts`` exist
         #    was split; Ack.wait() finds the part that holds this record.
-        if time.perf_counter() >= fairness.due:
-            await fairness.checkpoint()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        if self._closed:
-            self._raise_closed()
-        ack = self._append(topic, value, key, headers, timestamp, partition)
+        #
+        # Other tasks run in the wait of step 3. A send that fails before it does not get there, so
+        # it lets them run itself: a loop may try again at once.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        try:
+            if self._closed:
+                self._raise_closed()
+            ack = self._append(topic, value, key, headers, timestamp, partition)
+        except Exception:
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            raise
         if ack is None:
             ack = await self._enqueue_slowly((topic, value, key, headers, timestamp, partition))
         if self._foreign_acks:

@@ -75,7 +75,8 @@ class Metadata:
         self._brokers = brokers
         self._recovery = Recovery(config, brokers)
         self._create_topics = bool(getattr(config, "allow_auto_create_topics", False))
-        self._snapshot = ClusterSnapshot()
+        #: The cluster as last seen.
+        self.snapshot = ClusterSnapshot()
         self._wanted: set[str] = set()
         self._wants_all = False
         self._asked: set[str] = set()
@@ -93,11 +94,6 @@ class Metadata:
         self._changed = trio.Event()
         brokers.outages.when_lost(self.request_update)
         brokers.misrouting.when_refused(self._misrouted)
-
-    @property
-    def snapshot(self) -> ClusterSnapshot:
-        """The cluster as last seen."""
-        return self._snapshot
 
     @property
     def unanswered_since(self) -> float | None:
@@ -135,8 +131,8 @@ class Metadata:
         Returns the partitions whose leader epoch is newer than the one known before.
         """
         seen, snapshot = (
-            self._snapshot,
-            self._snapshot.with_leaders(leaders, {node.node_id: node for node in nodes}),
+            self.snapshot,
+            self.snapshot.with_leaders(leaders, {node.node_id: node for node in nodes}),
         )
         if snapshot is seen:
             return frozenset()
@@ -145,9 +141,9 @@ class Metadata:
 
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
         """Wait until the snapshot is newer than ``seen``; return it."""
-        while self._snapshot.version <= seen.version:
+        while self.snapshot.version <= seen.version:
             await self._changed.wait()
-        return self._snapshot
+        return self.snapshot
 
     async def refresh(self, topics: Iterable[str] = ()) -> ClusterSnapshot:
         """Ask the cluster now, for the wanted topics and ``topics``, and return the new snapshot.
@@ -159,7 +155,7 @@ class Metadata:
         if not self._under_way or self._lacks(names):
             self._asked |= names
         await self._fly(lambda: self._lacks(names))
-        return self._snapshot
+        return self.snapshot
 
     async def leader(self, partition: TopicPartition) -> Node:
         """Return the node that leads ``partition``; look the topic up if the leader is not known.
@@ -167,7 +163,7 @@ class Metadata:
         Raises a retriable error when the partition has no leader.
         """
         try:
-            return self._snapshot.leader(partition)
+            return self.snapshot.leader(partition)
         except TrikafkaError:
             return (await self.refresh([partition.topic])).leader(partition)
 
@@ -177,19 +173,19 @@ class Metadata:
         Returns ``None`` when the cluster does not have the topic, and raises any other error of the
         topic.
         """
-        info = self._snapshot.topics.get(name)
+        info = self.snapshot.topics.get(name)
         if info is None or info.error_code:
             info = (await self.refresh([name])).topics.get(name)
         if info is None or info.error_code == _UNKNOWN_TOPIC:
-            self._missing.look_for_alike(name, next(iter(self._snapshot.nodes.values()), None))
+            self._missing.look_for_alike(name, next(iter(self.snapshot.nodes.values()), None))
             return None
         if info.error_code:
             raise topic_error(info.error_code, name, operation="Describe")
         return info
 
     def _heard_of(self, names: tuple[str, ...]) -> None:
-        names = tuple(dict.fromkeys((*names, *self._snapshot.alike)))[:_MOST_HEARD]
-        self._snapshot = replace(self._snapshot, alike=names)
+        names = tuple(dict.fromkeys((*names, *self.snapshot.alike)))[:_MOST_HEARD]
+        self.snapshot = replace(self.snapshot, alike=names)
 
     async def bootstrap(self) -> None:
         """Make the first contact with the cluster.
@@ -275,7 +271,7 @@ class Metadata:
         first = (
             recovery.follow()
             if recovery.is_misrouted
-            else recovery.order(self._snapshot.nodes.values())
+            else recovery.order(self.snapshot.nodes.values())
         )
         responses, errors = await self._first(first, ask, recovery.asked_for)
         if not responses and any(map(recovery.asked_for, errors)):
@@ -342,7 +338,7 @@ class Metadata:
         The time is short while a wanted topic does not exist, and while an unreachable broker leads
         a partition of a wanted topic: another broker may take over soon.
         """
-        topics = self._snapshot.topics
+        topics = self.snapshot.topics
         missing = any(name not in topics or topics[name].error_code for name in self._wanted)
         soon = missing or self._leads(
             {node.node_id for node in self._brokers.outages.unreachable()}
@@ -356,7 +352,7 @@ class Metadata:
         # There is no such broker, or no reachable broker left to ask.
         if not nodes or self._brokers.outages.all_away:
             return False
-        topics = self._snapshot.topics.values()
+        topics = self.snapshot.topics.values()
         wanted = (topic for topic in topics if self._wants_all or topic.name in self._wanted)
         return any(part.leader in nodes for topic in wanted for part in topic.partitions.values())
 
@@ -422,8 +418,8 @@ class Metadata:
         # merged with the current one, and merges again until nothing changed in between. `_replace`
         # follows in the same step as that comparison.
         seen: ClusterSnapshot | None = None
-        while seen is not self._snapshot:
-            seen = self._snapshot
+        while seen is not self.snapshot:
+            seen = self.snapshot
             keep = frozenset(self._wanted) if names is not None else frozenset()
             count = _partitions(known.topics.values()) + _partitions(seen.topics.values())
             updated, remains = await decoding.worked_out(
@@ -450,8 +446,8 @@ class Metadata:
         # its connections. A broker that responds, but has lost a partition, says so itself
         # (NOT_LEADER_OR_FOLLOWER). The two facts arrive in either order: silence first is handled
         # here, the move first in `_silent`, for which `_left` keeps the times.
-        seen = self._snapshot
-        self._snapshot = snapshot
+        seen = self.snapshot
+        self.snapshot = snapshot
         left = _left(seen, snapshot)
         self._left = {
             number: when for number, when in self._left.items() if number in snapshot.nodes

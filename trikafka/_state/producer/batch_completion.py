@@ -361,10 +361,7 @@ class BatchCompletion:
     def _timed_out(
         self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float
     ) -> DeliveryTimeoutError:
-        in_flight = batch.in_flight
-        phase, seconds = batch.time.report(
-            now, in_flight, None if in_flight else self._obstacle(queue)
-        )
+        phase, seconds = batch.time_spent(now, self._obstacle(queue))
         error = DeliveryTimeoutError(
             call,
             limit,
@@ -374,7 +371,7 @@ class BatchCompletion:
             partition=batch.partition,
             phase=phase,
             seconds=seconds,
-            maybe_written=batch.maybe_written or in_flight,
+            maybe_written=batch.maybe_written or batch.in_flight,
         )
         error.__cause__ = batch.last_error
         return error
@@ -389,8 +386,7 @@ class BatchCompletion:
         if not waiting:
             return None
         queue, batch = min(waiting, key=lambda each: each[1].created)
-        in_flight = batch.in_flight
-        phase, _ = batch.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
+        phase, _ = batch.time_spent(now, self._obstacle(queue))
         return UnsentRecord(batch.place, now - batch.created, phase, batch.last_error)
 
     def heads(self, now: float, linger: float) -> list[OldestBatch]:
@@ -403,8 +399,7 @@ class BatchCompletion:
             batch = next((batch for batch in queue.batches if not batch.settled), None)
             if batch is not None:
                 lingers = batch is queue.open and not batch.flushing
-                obstacle = None if batch.in_flight else self._obstacle(queue)
-                phase, _ = batch.time.report(now, batch.in_flight, obstacle)
+                phase, _ = batch.time_spent(now, self._obstacle(queue))
                 found.append(
                     OldestBatch(batch, batch.created + linger if lingers else batch.created, phase)
                 )

@@ -57,66 +57,6 @@ class BatchState(Enum):
     DONE = "done"
 
 
-class Timeline:
-    """The seconds that one batch has waited, backed off after failures, and been in flight.
-
-    Written by the batch alone.
-    """
-
-    __slots__ = ("_resumes", "backoff", "in_flight", "since", "waiting")
-
-    def __init__(self, now: float) -> None:
-        self.waiting = self.backoff = self.in_flight = 0.0
-        #: The time of the last change.
-        self.since = self._resumes = now
-
-    def copy(self) -> Timeline:
-        """Return a timeline with the same past."""
-        twin = Timeline(self.since)
-        twin.waiting = self.waiting
-        twin.backoff = self.backoff
-        twin.in_flight = self.in_flight
-        twin._resumes = self._resumes
-        return twin
-
-    def sent(self, now: float) -> None:
-        """End a time of waiting, of which the first part was backoff."""
-        stood_back = max(0.0, min(now, self._resumes) - self.since)
-        self.backoff += stood_back
-        self.waiting += now - self.since - stood_back
-        self.since = now
-
-    def returned(self, now: float) -> None:
-        """End a time in flight."""
-        self.in_flight += now - self.since
-        self.since = self._resumes = now
-
-    def set_retry_at(self, until: float) -> None:
-        """Begin a backoff until that time."""
-        self._resumes = until
-
-    def report(
-        self, now: float, in_flight: bool, obstacle: tuple[str, float] | None
-    ) -> tuple[str, dict[str, float]]:
-        """Return the present phase, and the seconds in each phase so far.
-
-        ``obstacle``: what the batch waits for, and since when.
-        """
-        seen = self.copy()
-        if in_flight:
-            seen.returned(now)
-            phase = "in flight"
-        else:
-            phase = "backoff" if now < self._resumes else "waiting"
-            seen.sent(now)
-        seconds = {"waiting": seen.waiting, "backoff": seen.backoff, "in flight": seen.in_flight}
-        if obstacle is not None and not in_flight:
-            phase, since = f"waiting for {obstacle[0]}", obstacle[1]
-            seconds[phase] = min(max(0.0, now - max(since, self.since)), seconds["waiting"])
-            seconds["waiting"] -= seconds[phase]
-        return phase, {name: spent for name, spent in seconds.items() if spent or name == phase}
-
-
 class ProducerBatch:
     """The records for one partition, the attempts to deliver them, and their outcome.
 
@@ -124,7 +64,12 @@ class ProducerBatch:
     """
 
     __slots__ = (
+        "_backed_off",
+        "_flown",
+        "_resumes",
+        "_since",
         "_size",
+        "_waited",
         "append_time",
         "attempts",
         "base_offset",
@@ -147,7 +92,6 @@ class ProducerBatch:
         "settled",
         "signal",
         "state",
-        "time",
         "topic",
         "transactional",
     )
@@ -182,7 +126,13 @@ class ProducerBatch:
         #: The brokers that may still read a copy of the batch: the connection was lost while the
         #: batch was in flight to them.
         self.possibly_in_flight_at: frozenset[int] = frozenset()
-        self.time = Timeline(created)
+        # Where the time went: the seconds in each phase before the last change, when that was, and
+        # when the backoff that began with it ends.
+        self._waited = 0.0
+        self._backed_off = 0.0
+        self._flown = 0.0
+        self._since = created
+        self._resumes = created
         # The outcome.
         #: True once the acks have their outcome. That may be before ``DONE``: a batch may expire in
         #: flight (KIP-91).
@@ -251,7 +201,10 @@ class ProducerBatch:
         self.state = BatchState.IN_FLIGHT
         self.node = node
         self.attempts += 1
-        self.time.sent(now)
+        stood_back = self._backoff_until(now)
+        self._backed_off += stood_back
+        self._waited += now - self._since - stood_back
+        self._since = now
 
     def attempt_failed(self, error: Exception, now: float, *, unsent: bool = False) -> None:
         """Record a failed attempt: a refusal, or a request without a response.
@@ -273,12 +226,14 @@ class ProducerBatch:
                 self.possibly_in_flight_at |= {self.node}
         self.last_error = error
         self.node = None
-        self.time.returned(now)
+        self._flown += now - self._since
+        self._since = now
+        self._resumes = now
 
     def wait_again(self, until: float = 0.0) -> None:
         """Return to WAITING; the batch is not sent before ``until``."""
         self.state = BatchState.WAITING
-        self.time.set_retry_at(until)
+        self._resumes = until
 
     def delayed(self, error: Exception) -> None:
         """Record the error that keeps the batch waiting, such as a broker out of reach."""
@@ -353,9 +308,17 @@ class ProducerBatch:
         part.last_error = self.last_error
         part.maybe_written = self.maybe_written
         part.possibly_in_flight_at = self.possibly_in_flight_at
-        part.time = self.time.copy()
+        part._waited = self._waited
+        part._backed_off = self._backed_off
+        part._flown = self._flown
+        part._since = self._since
+        part._resumes = self._resumes
         part.claimed = self.claimed
         return part
+
+    def _backoff_until(self, now: float) -> float:
+        """Return how much of the time since the last change was backoff: its first part."""
+        return max(0.0, min(now, self._resumes) - self._since)
 
     # --- the waiting tasks ------------------------------------------------------------------------
 
@@ -377,6 +340,33 @@ class ProducerBatch:
         return cast(Waited, self.signal)
 
     # --- reading ----------------------------------------------------------------------------------
+
+    def time_spent(
+        self, now: float, obstacle: tuple[str, float] | None
+    ) -> tuple[str, dict[str, float]]:
+        """Return the present phase, and the seconds in each phase so far.
+
+        ``obstacle``: what keeps the batch from being sent, and since when. A batch in flight has
+        none.
+        """
+        seconds = {
+            "waiting": self._waited,
+            "backoff": self._backed_off,
+            "in flight": self._flown,
+        }
+        if self.in_flight:
+            phase = "in flight"
+            seconds[phase] += now - self._since
+        else:
+            phase = "backoff" if now < self._resumes else "waiting"
+            stood_back = self._backoff_until(now)
+            seconds["backoff"] += stood_back
+            seconds["waiting"] += now - self._since - stood_back
+            if obstacle is not None:
+                phase, since = f"waiting for {obstacle[0]}", obstacle[1]
+                seconds[phase] = min(max(0.0, now - max(since, self._since)), seconds["waiting"])
+                seconds["waiting"] -= seconds[phase]
+        return phase, {name: spent for name, spent in seconds.items() if spent or name == phase}
 
     def seal(self) -> None:
         """Compress the records, once.
