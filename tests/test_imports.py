@@ -193,7 +193,7 @@ def test_consumer_and_producer_stand_apart() -> None:
         for below in reached.values():
             below |= {far for near in below for far in ROOMS[near]}
     assert not {each for each in reached["_api.producer"] if each.endswith(".consumer")} - {
-        "_state.consumer"  # of offset_topics, beside the messages of offsets
+        "_state.consumer"  # for the topic ids in the messages of offsets
     }
     assert not {each for each in reached["_api.consumer"] if each.endswith(".producer")}
     assert "tasks" not in reached["_api.consumer"] | reached["_api.admin"] | reached["_api.client"]

@@ -174,7 +174,7 @@ def test_weights_are_those_of_java() -> None:
     for number, count in enumerate((0, 3, 1)):
         bench.fill(count, number)
     topic = bench.accumulator._queues.topics["t"]
-    found = Counter(topic.chooser.switch().place.partition for _ in range(8_000))
+    found = Counter(topic.switch().place.partition for _ in range(8_000))
     assert [round(found[number] / 1_000) for number in range(3)] == [4, 1, 3]
 
 

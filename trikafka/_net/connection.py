@@ -33,7 +33,7 @@ from ..errors import (
 from ..errors.copies import again
 from ..types import Node
 from .connection_state import SASL_REQUESTS, ConnectionState, ConnectionStateMachine
-from .decoding import decoded
+from .decoding import LARGE, decoded
 from .frames import FrameReader
 from .in_flight import (
     NO_LISTENER,
@@ -386,7 +386,7 @@ class Connection:
         except BaseException:
             self._abandon(request)
             raise
-        response = await decoded(request)
+        response = request.response() if request.size < LARGE else await decoded(request)
         if throttle := request.late_throttle(response):
             self.throttle(throttle, name)
         return response

@@ -58,6 +58,8 @@ async def within(
     reason.clear()
     if error is None:
         error = before.__cause__ if isinstance(before, RequestTimedOutError) else before  # type: ignore[assignment]
+    if waiting_for.startswith(what):  # it says also which broker is silent
+        what = waiting_for
     text = f"{what}: no response within {limit:.3g} s"
     if waiting_for and waiting_for not in what:
         text += f" while waiting for {waiting_for}"

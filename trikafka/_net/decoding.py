@@ -58,14 +58,12 @@ _limiter = RunLocal("trikafka_decoding", lambda: trio.CapacityLimiter(1))
 
 
 async def decoded(request: InFlightRequest) -> Any:
-    """Return the response to ``request``, decoded in a thread if it is large.
+    """Return the response to ``request``, which is large (:data:`LARGE`), decoded in a thread.
 
     Raises as :meth:`InFlightRequest.response`. On cancellation this returns at once; the thread
     finishes its work in the background.
     """
-    if request.frame is None or len(request.frame) < LARGE:
-        return request.response()
-    return await _in_thread(request.response, collects=len(request.frame) < LARGE * _VERY)
+    return await _in_thread(request.response, collects=request.size < LARGE * _VERY)
 
 
 async def worked_out(elements: int, work: Callable[[], T]) -> T:

@@ -63,6 +63,11 @@ class InFlightRequest:
         self.abandoned = False
         self.unsent = True  # True while the stream has had no byte of it
 
+    @property
+    def size(self) -> int:
+        """The bytes of the response; 0 if there is none."""
+        return 0 if self.frame is None else len(self.frame)
+
     def body(self) -> tuple[memoryview, int]:
         """Return the response's undecoded body and version. Raises as ``Connection.request``."""
         if self.error is not None:

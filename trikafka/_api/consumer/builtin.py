@@ -8,7 +8,7 @@ from ... import interfaces
 from ..._managers.cluster.builtin import Builtin
 from ..._managers.cluster.topic_ids import TopicIds
 from ..._managers.commits.commit import Commits
-from ..._managers.commits.offset_topics import OffsetTopics
+from ..._managers.commits.offset_messages import OffsetTopics
 from ..._managers.consumer.fetch import Fetcher
 from ..._managers.consumer.positions import Positions
 from ..._managers.group.classic_membership import ClassicMembership

@@ -98,9 +98,7 @@ class Offsets:
         """Ask one leader; record the result of each partition in ``found`` or ``failures``."""
         request = self._request(tps, wanted)
         try:
-            response = await call.step(
-                f"ListOffsets to {node}", lambda: self._brokers.request(node, request)
-            )
+            response = await call.step("ListOffsets", lambda: self._brokers.request(node, request))
         except TrikafkaError as error:
             failures.update(dict.fromkeys(tps, error))
             return

@@ -38,13 +38,13 @@ from ...errors.groups import decisive
 from ...interfaces import Call, CoordinatorManager
 from ...types import Node, OffsetAndMetadata, TopicPartition
 from .offset_messages import (
+    OffsetTopics,
     Positions,
     commit_request,
     fetch_request,
     read_commit_response,
     read_fetch_response,
 )
-from .offset_topics import OffsetTopics
 
 
 class _Commit:
@@ -301,7 +301,7 @@ class Commits:
                 "find the coordinator", lambda: self._coordinators.find(self._group)
             )
             identity, failures = await call.step(
-                f"OffsetCommit to {node}", lambda: self._in_turn(node, commit, ours)
+                "OffsetCommit", lambda: self._in_turn(node, commit, ours)
             )
         else:
             identity = self._member.identity
@@ -441,7 +441,7 @@ class Commits:
         ids = self._ids(partitions or ())
         request = fetch_request(self._group, identity, partitions, ids)
         response = await call.step(
-            f"OffsetFetch to {node}",
+            "OffsetFetch",
             lambda: self._brokers.request(node, request, purpose="coordinator"),
         )
         group = response.groups[0] if response.groups else response

@@ -1,29 +1,36 @@
-"""OffsetCommit and OffsetFetch, built and read without I/O.
+"""OffsetCommit and OffsetFetch, built and read without I/O, and the topic ids in them (KIP-516).
 
-The commit manager sends them. From version 10 on both name topics by their ids, so that the offsets
-of a deleted topic are not taken for those of the next topic of that name. A request goes out in
-such a version only if the ids of all its topics are known.
+The commit manager sends them. A topic that was deleted and recreated is another one, whatever its
+name. So from version 10 on both messages name topics by their ids. A request goes out in such a
+version only if the ids of all its topics are known.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 
 from ..._state.group.member import MemberIdentity
-from ...errors import TrikafkaError, from_code
+from ...error_codes import ErrorCode
+from ...errors import BrokerResponseError, TrikafkaError, from_code
 from ...errors.classes import combined
+from ...interfaces import MetadataManager
 from ...types import OffsetAndMetadata, TopicPartition
+
+if TYPE_CHECKING:  # a transaction's messages need no consumer
+    from ..._state.consumer.assignment import Assignment
 
 #: partition -> the position to commit
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 #: topic -> its id; ``None`` where that is not known
 TopicIdsByName = Mapping[str, UUID | None]
 _BY_ID, _BY_NAME = 10, 9
+_NO_ID = UUID(int=0)
 
 
 def parts_by_topic(part_type: Callable[..., object], offsets: Positions) -> dict[str, list[object]]:
@@ -159,3 +166,79 @@ def _names(ids: TopicIdsByName) -> dict[UUID, str]:
 def _name(topic: Any, names: Mapping[UUID, str]) -> str:
     """Return the name of a topic in a response, which has only the id from version 10 on."""
     return topic.name or names.get(topic.topic_id, "")
+
+
+class OffsetTopics:
+    """The topic ids of positions (from the assignment) and of names (from the metadata)."""
+
+    def __init__(self, metadata: MetadataManager, assignment: Assignment) -> None:
+        self._metadata = metadata
+        self._assignment = assignment
+
+    def current(self, topic: str) -> UUID | None:
+        """Return the id of the topic that has this name now, as far as is known."""
+        info = self._metadata.snapshot.topics.get(topic)
+        return (
+            None
+            if info is None or info.error_code or info.topic_id is None
+            else _parsed(info.topic_id)
+        )
+
+    def of_positions(self, tps: Iterable[TopicPartition]) -> dict[TopicPartition, UUID]:
+        """Return the topics of this consumer's positions.
+
+        A commit belongs to these topics, whatever happens to the names meanwhile.
+        """
+        owned = ((tp, self._assignment.partitions.get(tp)) for tp in tps)
+        return {
+            tp: topic_id
+            for tp, partition in owned
+            if partition is not None and (topic_id := partition.progress.topic_id) is not None
+        }
+
+    def recreated(self, tp: TopicPartition, topic_id: UUID | None) -> BrokerResponseError | None:
+        """Return an error if the name of ``tp`` belongs to another topic than ``topic_id`` now."""
+        current = self.current(tp.topic)
+        if topic_id is None or current is None or current == topic_id:
+            return None
+        return _final(
+            ErrorCode.UNKNOWN_TOPIC_ID,
+            f"topic {tp.topic!r} was deleted and created again, and the offset of {tp} is one of "
+            "the old topic",
+        )
+
+    async def look_again(self, tps: Iterable[TopicPartition]) -> None:
+        """Refresh the metadata of topics that a broker does not know.
+
+        Raises :exc:`UnknownTopicOrPartitionError`, not retriable, for a partition number beyond the
+        topic's count. A whole topic may be new, and not known to every broker yet.
+        """
+        tps = list(tps)
+        snapshot = await self._metadata.refresh({tp.topic for tp in tps})
+        for tp in tps:
+            if snapshot.lacks(tp):
+                count = len(snapshot.partitions_of(tp.topic))
+                raise _final(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+                    f"partition {tp} (the topic has {count} partitions)",
+                )
+
+    def request_update(self) -> None:
+        """Request the metadata, which proved wrong."""
+        self._metadata.request_update()
+
+
+@lru_cache(maxsize=1_000)
+def _parsed(topic_id: str) -> UUID | None:
+    """Return the id that metadata gives as text.
+
+    It is asked for with each partition of a commit.
+    """
+    parsed = UUID(topic_id)
+    return None if parsed == _NO_ID else parsed
+
+
+def _final(code: ErrorCode, what: str) -> BrokerResponseError:
+    error = from_code(code, what)
+    error.retriable = False
+    return error

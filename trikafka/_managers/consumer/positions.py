@@ -29,7 +29,7 @@ from ...errors import NoOffsetForPartitionError, TrikafkaError
 from ...errors.copies import again
 from ...interfaces import CommitManager, Found, MetadataManager, OffsetsManager
 from ...types import Node, OffsetSpec, TopicPartition
-from ..commits.offset_topics import OffsetTopics
+from ..commits.offset_messages import OffsetTopics
 from .missing import MissingPartitions
 
 _log = logging.getLogger("trikafka.positions")

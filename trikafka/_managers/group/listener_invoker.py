@@ -294,6 +294,8 @@ class RebalanceListenerInvoker:
 
     def inside(self) -> bool:
         """Return whether this task runs a listener, or was started inside one and ends with it."""
+        if self._invoking_task is None:
+            return False
         task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
         while task is not None and task is not self._invoking_task:
             if (caller := caller_of(task)) is not None:

@@ -222,7 +222,7 @@ class BatchProducing(Generic[Ack]):
     def split_rows(
         self, topic: str, columns: Columns, explicit: memoryview | int | None, keyed: bool
     ) -> list[RowGroup]:
-        """Decide where the rows of a table go; see :meth:`PartitionChooser.split_rows`.
+        """Decide where the rows of a table go; see :meth:`TopicQueues.split_rows`.
 
         The topic must be known.
         """

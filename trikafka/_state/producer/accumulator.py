@@ -37,12 +37,19 @@ from ...types import Headers, UnsentRecord
 from ..arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
 from .batch_completion import BatchCompletion, Counters, OldestBatch
 from .buffer_pool import BufferPool, Waiter
-from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
 from .sequences import ProducerIdentity, ProducerState
 from .table_rows import RowGroup, Taken
-from .topic_queues import PRODUCER_ID, BlockedSince, Queues, TopicQueues, not_added
+from .topic_queues import (
+    PRODUCER_ID,
+    BlockedSince,
+    Partitioner,
+    Partitioning,
+    Queues,
+    TopicQueues,
+    not_added,
+)
 
 __all__ = ["Accumulator", "Counters", "BufferLimits", "Partitioner"]
 
@@ -313,7 +320,7 @@ class Accumulator(Generic[Ack]):
             or (memory.waiters and not admitted)
         ):
             return None
-        chosen = known.chooser.choose(key, partition)
+        chosen = known.choose(key, partition)
         if chosen is None:
             # Raises if the number is larger than any partition's number can be.
             check_target(topic, partition)
@@ -330,12 +337,12 @@ class Accumulator(Generic[Ack]):
 
         Partition -1 means the partition that keyless records stick to.
         """
-        queue = topic.chooser.stuck_to() if partition < 0 else topic.queues[partition]
+        queue = topic.stuck_to() if partition < 0 else topic.queues[partition]
         encoder: BatchEncoder | None = topic.open.encoders[queue.place.partition]
         if encoder is not None and encoder.size + size > self._batch_size:
             if partition < 0:
                 self._queues.close(queue)
-                return self._encoder_for(topic, topic.chooser.switch().place.partition, size)
+                return self._encoder_for(topic, topic.switch().place.partition, size)
             encoder = None
         if encoder is None:
             encoder = self._make_encoder()
@@ -352,11 +359,11 @@ class Accumulator(Generic[Ack]):
     def split_rows(
         self, topic: str, columns: Columns, explicit: memoryview | int | None, keyed: bool
     ) -> list[RowGroup]:
-        """Group the rows of a table by partition; see :meth:`PartitionChooser.split_rows`.
+        """Group the rows of a table by partition; see :meth:`TopicQueues.split_rows`.
 
         The topic must be known.
         """
-        return self._queues.topics[topic].chooser.split_rows(columns, explicit, keyed)
+        return self._queues.topics[topic].split_rows(columns, explicit, keyed)
 
     def extend(
         self, topic: str, columns: Columns, group: RowGroup, start: int, admitted: bool = False
@@ -369,7 +376,7 @@ class Accumulator(Generic[Ack]):
         if known is None or not self.pool.may_take(admitted):
             return None
         if group.partition is None:
-            queue = known.chooser.stuck_to()
+            queue = known.stuck_to()
         elif group.partition < len(known.queues):
             queue = known.queues[group.partition]
         else:
@@ -383,7 +390,7 @@ class Accumulator(Generic[Ack]):
             and self._is_full(batch, known.table_batch)
         ):
             self._queues.close(queue)
-            queue = known.chooser.stuck_to()
+            queue = known.stuck_to()
             taken = self._extend_open(queue, known.table_batch, columns, group, start)
         return taken or self._extend_new(queue, known.table_batch, columns, group, start)
 
