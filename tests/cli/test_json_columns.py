@@ -50,6 +50,8 @@ pieces = st.lists(
             '{"value": "a"},{"value": "b"}',
             '{"offset": [{}',
             '{"partition": [{}',
+            '], "value": "x"}',
+            '"a}',
         ]
     ),
     max_size=14,
@@ -116,6 +118,11 @@ def test_no_wrong_line_is_accepted(text: str) -> None:
         b'{"headers": [{"a": [1]}\n{}]}\n{},{}',
         b'{"offset": [{}\n{}]}\n{},{}',
         b'{"partition": [{}\n{}]}\n{},{}',
+        b'{"value": [{}\n{}], "value": "x"}\n{},{}',
+        b'{"headers": [{}\n{}], "headers": []}\n{},{}',
+        b'{"value": "a}\n{b"}\n{},{}',
+        b'{"value":\n"a"}',
+        b'{"value": "a"} {"value": "b"}\n{',
         b"[" * 100_000,
     ],
 )

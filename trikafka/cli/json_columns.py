@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import json
-from array import array
-from itertools import accumulate
+from collections.abc import Callable
 from typing import Any
 
-from .._wire.column_rows import BinaryColumn, ColumnRows
-from .._wire.columns import Columns
+from .._wire.column_rows import ColumnRows
 from .record_lines import FIELDS
+from .text_columns import numbers_of, rows_of
 
 _NAMES = frozenset(FIELDS)
 _NONE = type(None)
+#: The fields that are parts of the record; others are ignored.
+_USED = ("topic", "partition", "timestamp", "key", "value", "headers")
+# `raw_decode` without its Python function, which costs two thirds of the parser for a short line.
+_parse: Callable[[str, int], tuple[Any, int]] = vars(json.JSONDecoder())["scan_once"]
 
 
-# One call of the JSON parser for a block costs a fifth of a call for each line. The block is parsed
-# as an array, with commas at the line ends, so one has to be sure that each line is one object:
-#
-# * Each line begins with "{" and ends with "}". Behind a comma, an object stands only in an array.
-# * No object of the result contains an array, but for an empty one. So none spans lines, each line
-#   has at least one object, and with as many objects as lines each has just one.
 def read_json_block(
     text: bytes, topic: str | None, *, with_partitions: bool, partition: int | None
 ) -> tuple[str, ColumnRows] | None:
@@ -29,86 +26,60 @@ def read_json_block(
     ``None``: the lines have to be read one by one, because a line is wrong, blank, of another
     topic, or has headers or bytes that are no text.
     """
-    lines = text.split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    if not lines or not all(line[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in lines):
-        return None
-    try:
-        found = json.loads(b"[" + b",".join(lines) + b"]")
-    except (ValueError, RecursionError):
-        return None
-    if len(found) != len(lines) or {type(each) for each in found} != {dict}:
+    found = _objects(text)
+    if not found:
         return None
     names = set().union(*found)
     if not names <= _NAMES:
         return None
-    values: dict[str, list[Any]] = {name: [each.get(name) for each in found] for name in names}
+    values: dict[str, list[Any]] = {
+        name: [each.get(name) for each in found] for name in names.intersection(_USED)
+    }
     if any(values.get("headers", ())):
         return None
-    for name, kind in (("topic", str), ("headers", list), ("key", str), ("value", str)):
-        if not {type(value) for value in values.get(name, ())} <= {kind, _NONE}:
-            return None
-    for name in ("offset", "timestamp_type"):  # of what was consumed; anything simple is ignored
-        if not {type(value) for value in values.get(name, ())} <= {str, int, _NONE}:
+    for name, kind in (("topic", str), ("headers", list)):
+        if not set(map(type, values.get(name, ()))) <= {kind, _NONE}:
             return None
     topics = set(values.get("topic", [None]))
     target = topic or (topics.pop() if len(topics) == 1 else None)
     if target is None or not all(name is None or name.isascii() for name in topics):
         return None
-    keys, contents = _column(values.get("key")), _column(values.get("value"))
-    times = _numbers("q", values.get("timestamp"))
-    explicit = _numbers("i", values.get("partition"))
-    if keys is None or contents is None or times is None or explicit is None:
-        return None
-    count = len(found)
-    columns = Columns(
-        count,
-        memoryview(array("q", range(count))),
-        memoryview(times or array("q", [-1]) * count),
-        memoryview(bytes(count)).cast("b"),
-        *(keys or _nulls(count)),
-        *(contents or _nulls(count)),
-    )
-    rows = ColumnRows(
-        columns,
-        keyed=bool(keys),
-        timed=True,
+    explicit = values.get("partition")
+    if not with_partitions:  # a wrong number is wrong all the same
+        if numbers_of("i", explicit) is None:
+            return None
+        explicit = None
+    rows = rows_of(
+        len(found),
+        keys=values.get("key"),
+        values=values.get("value"),
+        timestamps=values.get("timestamp"),
+        partitions=explicit,
         partition=partition,
-        explicit=memoryview(explicit) if explicit and with_partitions else None,
     )
-    return target, rows
+    return None if rows is None else (target, rows)
 
 
-def _column(texts: list[str | None] | None) -> BinaryColumn | tuple[()] | None:
-    """Return texts as a column, ``()`` for a column of nulls; ``None``: one is no text."""
-    if texts is None:
-        return ()
+# Each line is parsed where it begins, and has to end at a line end. Parsing a block as one array,
+# with commas for the line ends, is no faster, and an array or a text could then span two lines.
+def _objects(block: bytes) -> list[dict[str, Any]] | None:
+    """Return the object of each line; ``None``: a line is something else, or not simple."""
     try:
-        parts = [b"" if text is None else text.encode() for text in texts]
-    except UnicodeEncodeError:  # half of a surrogate pair
+        text = block.decode()
+    except UnicodeDecodeError:
         return None
-    validity = None
-    if None in texts:
-        bits = "".join(["0" if text is None else "1" for text in texts])[::-1]
-        validity = int(bits, 2).to_bytes((len(texts) + 7) // 8, "little")
-    ends = array("i", accumulate(map(len, parts), initial=0))
-    return memoryview(ends), b"".join(parts), validity
-
-
-def _nulls(count: int) -> BinaryColumn:
-    return memoryview(bytes(4 * count + 4)).cast("i"), b"", bytes((count + 7) // 8)
-
-
-def _numbers(form: str, numbers: list[Any] | None) -> array[int] | None:
-    """Return numbers from 0, -1 for a null; empty without any; ``None``: one is out of range."""
-    if numbers is None:
-        return array(form)
-    if not {type(number) for number in numbers} <= {int, _NONE}:
-        return None
-    try:
-        found = array(form, [-1 if number is None else number for number in numbers])
-    except OverflowError:
-        return None
-    given = (number for number in numbers if number is not None)
-    return found if min(given, default=0) >= 0 else None
+    found: list[dict[str, Any]] = []
+    at, end = 0, len(text)
+    while at < end:
+        try:
+            thing, at = _parse(text, at)
+        except (ValueError, RecursionError, StopIteration):
+            return None
+        found.append(thing)
+        if at < end and text[at] == "\r":
+            at += 1
+        if at < end and text[at] != "\n":
+            return None
+        at += 1
+    lines = text.count("\n") + (not text.endswith("\n"))  # an object may have line ends, too
+    return found if len(found) == lines and set(map(type, found)) == {dict} else None
