@@ -39,7 +39,7 @@ help:
 	@echo 'make stream-exactly-once  a Spark stream from topic to topic, killed ten times, driver and JVM and workers'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    build the documentation site, docs/_site/index.html'
-	@echo 'make generated  rewrite what is made from the code: docs/settings.md, the types of settings and of the package'
+	@echo 'make generated  rewrite what is made from the code: docs/settings*.md, the types of settings and of the package'
 	@echo 'make locks   rewrite which packages the environments are made of, with their hashes (needs uv)'
 	@echo 'make wheels  a source package and wheels in dist/, each tried in an environment of its own'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'

@@ -150,8 +150,13 @@ def _by_type(name: str) -> tuple[bool, str]:
 
 
 def page_of_settings() -> str:
-    """Return the page with all settings."""
+    """Return the page of settings."""
     return settings_page.page(MADE.format(source="trikafka/config"))
+
+
+def page_of_security_settings() -> str:
+    """Return the page of the settings for TLS and SASL."""
+    return settings_page.security_page(MADE.format(source="trikafka/config"))
 
 
 def _formatted(name: str, make: Callable[[], str]) -> Callable[[], str]:
@@ -171,6 +176,7 @@ FILES: dict[str, Callable[[], str]] = {
     "trikafka/config/typed.py": _formatted("typed.py", typed),
     "trikafka/__init__.pyi": _formatted("__init__.pyi", stub),
     "docs/settings.md": page_of_settings,
+    "docs/settings-security.md": page_of_security_settings,
     "docs/licences.md": licences.page,
 }
 

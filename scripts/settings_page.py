@@ -1,8 +1,8 @@
-"""The text of ``docs/settings.md``, from the declarations of the settings."""
+"""The texts of ``docs/settings.md`` and ``docs/settings-security.md``, from the declarations."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from trikafka.config import (
     AdminConfig,
@@ -14,6 +14,7 @@ from trikafka.config import (
     settings_of,
 )
 from trikafka.config.describe import default, sentence, unit_and_limits
+from trikafka.config.security import SecurityConfig
 
 CLIENTS = {
     "Every client": ClientConfig,
@@ -26,30 +27,40 @@ _HEAD = ("setting", "default", "meaning")
 
 
 def page(made: str) -> str:
-    """Return the whole page."""
+    """Return the page of all settings but those of connections' security."""
     parts = [
         "# Settings",
         f"<!-- {made} -->",
         "Keywords of `open_consumer`, `open_producer`, `open_share_consumer` and `open_admin`. A wrong one raises "
-        "`ConfigurationError` before any I/O. For annotations: `**settings: Unpack[ConsumerSettings]`.",
-        "`from_properties` ([properties.md](properties.md)) takes Java's names: with dots instead "
-        "of underscores, unless the table gives another. Times (`_ms`) are in milliseconds. "
-        "Kafka's own limit of 2**31 - 1 is not repeated.",
-        *_settings(),
+        "`ConfigurationError` before any I/O. [settings-security.md](settings-security.md) has those of TLS "
+        "and SASL. For annotations: `**settings: Unpack[ConsumerSettings]`.",
+        "`from_properties` ([properties.md](properties.md)) takes Java's names: with dots instead of "
+        "underscores, unless the table gives another. Times (`_ms`) are in milliseconds. Kafka's own limit of "
+        "2**31 - 1 is not repeated.",
+    ]
+    for title, config in CLIENTS.items():
+        common = settings_of(SecurityConfig if config is ClientConfig else ClientConfig)
+        own = [one for name, one in settings_of(config).items() if name not in common]
+        parts += [f"## {title}", "\n".join(_table(own)) if own else "Those of every client."]
+    return "\n\n".join(parts) + "\n"
+
+
+def security_page(made: str) -> str:
+    """Return the page of the settings for TLS and SASL."""
+    parts = [
+        "# Settings: TLS and SASL",
+        f"<!-- {made} -->",
+        "Settings of every client, beside those of [settings.md](settings.md). [security.md](security.md) shows which "
+        "belong together.",
+        "\n".join(_table(settings_of(SecurityConfig).values())),
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _settings() -> Iterator[str]:
-    for title, config in CLIENTS.items():
-        common = {} if config is ClientConfig else settings_of(ClientConfig)
-        own = [one for name, one in settings_of(config).items() if name not in common]
-        yield f"## {title}"
-        if own:
-            rows = [f"| {' | '.join(_HEAD)} |", "|---" * len(_HEAD) + "|", *map(_row, own)]
-            yield "\n".join(rows)
-        else:
-            yield "Those of every client."
+def _table(settings: Iterable[Setting]) -> Iterator[str]:
+    yield f"| {' | '.join(_HEAD)} |"
+    yield "|---" * len(_HEAD) + "|"
+    yield from map(_row, settings)
 
 
 def _row(one: Setting) -> str:

@@ -24,6 +24,7 @@ FILES = [
     "trikafka/config/typed.py",
     "trikafka/__init__.pyi",
     "docs/settings.md",
+    "docs/settings-security.md",
     "docs/licences.md",
 ]
 
@@ -56,8 +57,9 @@ def test_generated_file_is_up_to_date(made: dict[str, str], name: str) -> None:
     assert (ROOT / name).read_text() == made[name], message
 
 
-def test_settings_have_no_addresses_or_markup() -> None:
-    text = (ROOT / "docs/settings.md").read_text()
+@pytest.mark.parametrize("page", ["settings.md", "settings-security.md"])
+def test_settings_have_no_addresses_or_markup(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text()
     assert not re.search(r"0x[0-9a-f]{6}|ForwardRef|:exc:|:class:|:meth:|:func:|<class ", text)
 
 
