@@ -64,7 +64,7 @@ def main() -> int:
     text = table(document)
     print(text)
     if given.docs:
-        update(ROOT / "docs" / "benchmarks-spark.md", text)
+        update(ROOT / "docs" / "benchmarks-spark.md", table(document, whole=False))
     return 0
 
 
@@ -198,8 +198,12 @@ def _medians(lines: list[Line]) -> dict[str, float]:
     return {line["way"]: statistics.median(line["rates"]) for line in lines}
 
 
-def table(document: Document) -> str:
-    """Return the results as Markdown: medians, each beside the way that it is compared with."""
+def table(document: Document, *, whole: bool = True) -> str:
+    """Return the results as Markdown: medians, each beside the way that it is compared with.
+
+    The ``whole`` table also has the ways that show what limits the others: records from memory, and
+    Spark's format that writes nothing.
+    """
     about = document["about"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     lines = [
@@ -226,6 +230,8 @@ def table(document: Document) -> str:
                 f"{line['peaks'][who] / 2**20:.0f}" if who in line["peaks"] else ""
                 for who in ("worker", "jvm", "driver")
             ]
+            if not whole and ("from memory" in line["who"] or "to nowhere" in line["call"]):
+                continue
             cells = [
                 line["who"],
                 f"`{line['call']}`",
