@@ -1,7 +1,7 @@
 """The subscription of a consumer: topics, a pattern, or exactly these partitions. No I/O.
 
 Written by the consumer's calls alone. The consumer's partitions are in
-:mod:`trikafka._state.consumer.assignment`, which stops delivering here what is not subscribed to any more.
+:mod:`trikafka._state.consumer.assignment`, which stops delivering partitions whose topics are no longer subscribed to.
 """
 
 from __future__ import annotations
