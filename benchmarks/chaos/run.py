@@ -207,7 +207,7 @@ async def _write(
                 async with trio.open_nursery() as troubles:
                     troubles.start_soon(nemesis.trouble_brokers, options.seconds, options.troubles)
                     troubles.start_soon(nemesis.trouble_network, options.seconds)
-                tell("all troubles are over; what was accepted comes to its end")
+                tell("the faults are over; waiting for the outcome of accepted records")
                 limit.deadline = trio.current_time() + _PATIENCE
         if limit.cancelled_caught:
             ledger.unexpected[f"writers: not done {_PATIENCE:g} s after the last trouble"] += 1

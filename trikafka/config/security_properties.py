@@ -139,7 +139,7 @@ def _take_stores(rest: MutableMapping[str, Any], settings: MutableMapping[str, A
         if store == "keystore" and kind == "JKS" and str(location).lower().endswith(".jks"):
             raise ConfigurationError(
                 f"ssl.{store}.location is a store of type JKS: {_PEM_ADVICE.format(name)}. If it "
-                f"is PKCS12 in truth, as keytool writes since Java 9, give ssl.{store}.type=PKCS12"
+                f"is really PKCS12, as keytool writes since Java 9, give ssl.{store}.type=PKCS12"
             )
         if kind == "PEM" and password is not None:
             raise ConfigurationError(

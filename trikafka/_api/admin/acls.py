@@ -100,7 +100,7 @@ class AclFilter:
         resource_type: The kind of their resource.
         resource_name: The name in the rules; with the pattern ``"match"``, the name of a resource.
         pattern: ``"literal"``, ``"prefixed"``, or ``"match"``: every rule that holds for a resource
-            of that name, be it by its name, a prefix or ``"*"``.
+            of that name: by its name, a prefix or ``"*"``.
         permission: ``"allow"`` or ``"deny"``.
         host: The host in the rules.
     """

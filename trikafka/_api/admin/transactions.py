@@ -183,7 +183,7 @@ class TransactionLookups:
                 raise failure
             if not all(tp in found for tp in parts):
                 raise DamagedResponseError(
-                    f"{node} said nothing of some partitions that DescribeProducers asked for"
+                    f"{node} left some partitions out of its response to DescribeProducers"
                 )
 
         await at_leaders(call, self._metadata, [tp for tp in partitions if tp not in found], ask)

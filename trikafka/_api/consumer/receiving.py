@@ -94,7 +94,7 @@ class Receiver:
     async def record(self) -> AnyRecord:
         """Return the next record; wait for it. Raises as :meth:`batch`.
 
-        This is the whole way; ``records`` shortens it where possible.
+        This is the full path; ``records`` is the short one.
         """
         # While a cursor is live, the next record is in memory, decoded and owned: no error,
         # listener or fetch has to be looked at, because each of these ends the cursor or posts news
@@ -155,7 +155,7 @@ class Receiver:
         return self._last_yield
 
     def news(self) -> None:
-        """Send the next record the whole way: something concerns the whole consumer.
+        """Send the next record the full path: something concerns the whole consumer.
 
         A rebalance that was posted, for example.
         """

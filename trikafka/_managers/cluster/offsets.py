@@ -126,7 +126,7 @@ class Offsets:
         if silent := [tp for tp in tps if tp not in found and tp not in failures]:
             names = ", ".join(map(str, silent))
             left_out = DamagedResponseError(
-                f"{node} said nothing of {names}, which ListOffsets asked for"
+                f"{node} left {names} out of its response to ListOffsets"
             )
             failures.update(dict.fromkeys(silent, left_out))
 

@@ -387,8 +387,7 @@ class Commits:
         )
         if silent := [tp for tp in positions if tp not in codes]:
             raise DamagedResponseError(
-                f"{node} said nothing of {silent[0]} in its response to a commit of group "
-                f"{self._group!r}"
+                f"{node} left {silent[0]} out of its response to a commit of group {self._group!r}"
             )
         return codes
 
@@ -453,8 +452,8 @@ class Commits:
         found = read_fetch_response(group, ids)
         if silent := [str(tp) for tp in partitions or () if tp not in found]:
             raise DamagedResponseError(
-                f"{node} said nothing of {', '.join(silent)} when asked what group "
-                f"{self._group!r} committed"
+                f"{node} left {', '.join(silent)} out of its response with the offsets of group "
+                f"{self._group!r}"
             )
         return found if partitions is None else {tp: found[tp] for tp in partitions}
 

@@ -326,7 +326,7 @@ class FetchResponses:
                     wanted := session.asked.get(TopicPartition(topic, number))
                 ) is not None:
                     _log.warning(
-                        "%s said nothing of %s, which was to be fetched",
+                        "%s left %s out of its response to a Fetch",
                         node,
                         wanted.ticket.partition.tp,
                     )

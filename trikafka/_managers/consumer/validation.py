@@ -142,7 +142,7 @@ class PositionValidator:
         if partitions:
             raise from_code(
                 ErrorCode.LEADER_NOT_AVAILABLE,
-                f"{node} said nothing of {', '.join(map(str, partitions))}",
+                f"{node} left {', '.join(map(str, partitions))} out of its response",
             )
 
     def _settle(self, partition: AssignedPartition, epoch: int | None, end_offset: int) -> None:

@@ -398,7 +398,7 @@ class MembershipBase(ABC):
             # one receive raises the refusal. Any other error is fatal.
             #
             # The row of failures starts over only when the member has settled in a generation. An
-            # attempt that joins and is thrown out before it settled counts as a failure. Otherwise
+            # attempt that joins and is removed before it settled counts as a failure. Otherwise
             # a member that is fenced each time would make its group rebalance without a pause.
             tried = False
             try:

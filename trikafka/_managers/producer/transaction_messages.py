@@ -87,7 +87,7 @@ def read_added(response: Any, partitions: Iterable[TopicPartition]) -> dict[Topi
     }
     if silent := [str(tp) for tp in partitions if tp not in codes]:
         raise DamagedResponseError(
-            f"the transaction coordinator said nothing of {', '.join(silent)}"
+            f"the transaction coordinator left {', '.join(silent)} out of its response"
         )
     return codes
 
@@ -154,7 +154,7 @@ def read_committed(
     }
     if silent := [str(tp) for tp in offsets if tp not in codes]:
         raise DamagedResponseError(
-            f"the coordinator of group {group.group_id!r} said nothing of {', '.join(silent)}"
+            f"the coordinator of group {group.group_id!r} left {', '.join(silent)} out of its response"
         )
     return [
         from_code(code, f"offset of {tp} for group {group.group_id!r}", operation="Read")
