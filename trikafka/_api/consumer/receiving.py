@@ -155,7 +155,7 @@ class Receiver:
         return self._last_yield
 
     def news(self) -> None:
-        """Send the next record the full path: something concerns the whole consumer.
+        """Send the next record over the full path: something concerns the whole consumer.
 
         A rebalance that was posted, for example.
         """
