@@ -105,8 +105,8 @@ class ClientConfig(SecurityConfig):
     )
     metadata_cluster_check_enable: bool = setting(
         True,
-        "whether connections name the expected broker and cluster, so that any other refuses, "
-        "and with 'rebootstrap' the bootstrap addresses are used again (KIP-1242, Kafka 4.4)",
+        "with 'rebootstrap': whether connections name the expected broker and cluster; any other "
+        "refuses, and the bootstrap addresses are used again (KIP-1242, Kafka 4.4)",
     )
     receive_message_max_bytes: int = setting(
         100_000_000,

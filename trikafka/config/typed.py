@@ -224,8 +224,8 @@ class ClientSettings(TypedDict, total=False):
     (KIP-1102). In milliseconds, at least 0. Default: 300_000."""
 
     metadata_cluster_check_enable: bool
-    """Whether connections name the expected broker and cluster, so that any other refuses, and with
-    'rebootstrap' the bootstrap addresses are used again (KIP-1242, Kafka 4.4). Default: True."""
+    """With 'rebootstrap': whether connections name the expected broker and cluster; any other
+    refuses, and the bootstrap addresses are used again (KIP-1242, Kafka 4.4). Default: True."""
 
     receive_message_max_bytes: int
     """The largest response; a longer one is treated as damaged. In bytes, at least 1024, at most
