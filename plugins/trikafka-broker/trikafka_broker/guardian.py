@@ -52,7 +52,7 @@ class Spawner:
     def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> Future[subprocess.Popen[bytes]]:
         """Let the thread call `make`; return the future result.
 
-        After `end` the call would never happen.
+        Do not call this after `end`: `make` would never run.
         """
         made: Future[subprocess.Popen[bytes]] = Future()
 

@@ -123,10 +123,9 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
 def spec_of(type: pa.DataType) -> Any:
     """Return the schema's entry for an inferred Arrow type.
 
-    A field that was always null becomes text, and so do times: pyarrow takes text for times of
-    whole seconds without a zone as long as all of it fits, and the first fraction would then be
-    unreadable. Objects that were always empty become ``None`` and are left out, since no Parquet
-    column can hold them.
+    A field that was always null becomes text. So do times: pyarrow infers times of whole seconds
+    if every value looks like one, and a later value with a fraction would be unreadable. Objects
+    that were always empty become ``None`` and are left out, since no Parquet column can hold them.
     """
     if pa.types.is_struct(type):
         known = {field.name: spec_of(field.type) for field in type}
