@@ -263,7 +263,7 @@ def test_core_does_not_import_spark() -> None:
 
 
 #: Parquet is a form of the input of ``trikafka produce``.
-READ_PARQUET = ("cli/produce.py", "cli/producing.py", "cli/tables_in.py")
+READ_PARQUET = ("cli/produce.py", "cli/producing.py", "cli/parquet_in.py")
 
 
 def test_the_core_names_no_product() -> None:

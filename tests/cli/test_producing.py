@@ -6,6 +6,8 @@ import json
 import os
 import sys
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trio
+import trio.lowlevel
 from piping import plan_to_produce, produced, settings
 from trio.testing import MockClock as Clock
 
@@ -21,10 +24,10 @@ import trikafka
 from trikafka import TopicPartition
 from trikafka._api.producer.arrow_sending import PartitionDelivery
 from trikafka._wire import _implementation
-from trikafka.cli import source
+from trikafka.cli import parquet_in, source
 from trikafka.cli.delivered import Delivered
 from trikafka.cli.progress import meter
-from trikafka.cli.running import NobodyReadsError
+from trikafka.cli.running import NobodyReadsError, Stop
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
 
@@ -226,6 +229,53 @@ async def test_rows_before_wrong_csv_are_written(
     assert told.value.message.endswith("; 2 records were written")
 
 
+async def test_quoted_rows_span_blocks(
+    autojump_clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row that goes over several blocks stays whole, and the rows keep their lines."""
+    monkeypatch.setattr(source, "_PIECE", 16)
+    file = tmp_path / "in.csv"
+    long = "\n".join(["line"] * 20)
+    file.write_text(f'id,value\r\n1,"{long}"\r\n\r\n2,"x""y"\r\n3,5" wide\n4,"a\n\nb"\n5\n')
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(click.ClickException, match="line 28: it has 1 fields"):
+            await produced(cluster, file, "csv", key_column="id")
+        assert pairs(cluster) == [
+            (b"1", long.encode()),
+            (b"2", b'x"y'),
+            (b"3", b'5" wide'),
+            (b"4", b"a\n\nb"),
+        ]
+
+
+async def test_csv_in_columns_is_as_singly(autojump_clock: Clock, tmp_path: Path) -> None:
+    """Rows as columns become the records of rows one by one, which a header makes them."""
+    file = tmp_path / "in.csv"
+    names = 'a,"b%s"\n', "key,value,timestamp,partition\n"
+    rows = 'x,"ü\n""%%"\n,\u2028\nz,\\\n', 'k,v,5,0\n,,,\nü,"a\nb",007,1\n'
+    for head, body in zip(names, rows, strict=True):
+        for null in (False, True):
+            file.write_text(head + body)
+            found = []
+            for headers in ((), (("h", b"1"),)):
+                async with ScriptedCluster(topics={"t": 2}) as cluster:
+                    await produced(
+                        cluster, file, "csv", empty_is_null=null, key_column=None, headers=headers
+                    )
+                    found.append(
+                        [
+                            sorted(
+                                (r.key or b"", r.value or b"", r.timestamp % 2**40 < 10)
+                                for r in cluster.records("t", number)
+                            )
+                            for number in range(2)
+                        ]
+                    )
+            if "partition" in head:
+                assert all(("ü".encode(), b"a\nb", True) in each[1] for each in found)
+            assert sorted(chain(*found[0])) == sorted(chain(*found[1]))
+
+
 async def test_large_field_of_csv_is_written(tmp_path: Path) -> None:
     file = tmp_path / "in.csv"
     file.write_bytes(b"value\n" + b"x" * 200_000 + b"\n")
@@ -252,6 +302,100 @@ async def test_csv_is_written_as_it_arrives(tmp_path: Path) -> None:
         os.close(fd)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on Windows")
+@pytest.mark.parametrize(
+    ("form", "head", "line", "half"),
+    [
+        ("raw", b"", b"v%d\n", b"half"),
+        ("json", b"", b'{"value": "v%d"}\n', b'{"value"'),
+        ("csv", b"value\n", b"v%d\n", b"half"),
+        ("csv", b"value\n", b"v%d\n", b'"half\n'),
+    ],
+    ids=["raw", "json", "csv", "quoted"],
+)
+async def test_signal_leaves_no_line_unwritten(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    form: str,
+    head: bytes,
+    line: bytes,
+    half: bytes,
+) -> None:
+    """What was read from a pipe is written; a half line is not, and a warning names it."""
+    from pipe_levels import waiting_bytes
+
+    fifo = tmp_path / "in"
+    os.mkfifo(fifo)
+    fd = os.open(fifo, os.O_RDWR)
+    expected = [(None, b"v%d" % number) for number in range(2_000)]
+    stop = Stop()
+    try:
+        async with ScriptedCluster(topics={"t": 1}) as cluster, trio.open_nursery() as nursery:
+            work = plan_to_produce(cluster, fifo, form)
+            nursery.start_soon(work.main, stop)
+            os.write(fd, head + b"".join(line % number for number in range(2_000)) + half)
+            with trio.fail_after(60):
+                while waiting_bytes(fd):
+                    await trio.lowlevel.checkpoint()
+            stop.now(2)
+        assert pairs(cluster) == expected
+    finally:
+        os.close(fd)
+    assert work.delivered.count == 2_000
+    number = 2_001 + head.count(b"\n")
+    assert f"in: line {number} had not arrived as a whole" in capsys.readouterr().err
+
+
+async def test_signal_cuts_no_rows_of_parquet(
+    autojump_clock: Clock,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The rows that were read are written and counted, and a warning counts the others."""
+    monkeypatch.setattr(parquet_in, "_ROWS", 100)
+    file = tmp_path / "in.parquet"
+    pq.write_table(pa.table({"value": [b"%d" % number * 1_000 for number in range(1_000)]}), file)
+    stop = Stop()
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def signal(request: Any, default: Any) -> Any:
+            if stop.number is None:
+                stop.now(2)
+            return await default()
+
+        cluster.on("Produce", signal)
+        small = {"buffer_memory": 65_536, "batch_size": 16_384}
+        work = plan_to_produce(cluster, file, "parquet", small)
+        await work.main(stop)
+        written = len(pairs(cluster))
+    assert written == work.delivered.count
+    assert 0 < written < 1_000
+    assert written % 100 == 0
+    assert f"the last {1_000 - written} of 1000 rows were not written" in capsys.readouterr().err
+
+
+async def test_unknown_outcomes_are_named(
+    autojump_clock: Clock, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker that does not answer for the time after a signal leaves a warning."""
+    file = tmp_path / "in"
+    file.write_bytes(b"a\nb\n")
+    stop = Stop()
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def silent(request: Any, default: Any) -> Any:
+            stop.now(2)
+            await trio.sleep_forever()
+
+        cluster.on("Produce", silent)
+        with stop.scope:
+            await plan_to_produce(cluster, file).main(stop)
+    assert stop.scope.cancelled_caught
+    assert "no acknowledgement from" in (told := capsys.readouterr().err)
+    assert "in: line 1 on" in told
+
+
 async def test_cancelled_settling_counts_all(autojump_clock: Clock, tmp_path: Path) -> None:
     """An outcome whose wait was cancelled is counted by the next settling."""
     async with ScriptedCluster(topics={"t": 1}) as cluster:
@@ -259,7 +403,7 @@ async def test_cancelled_settling_counts_all(autojump_clock: Clock, tmp_path: Pa
         async with trikafka.open_producer(**settings(cluster)) as producer:
             with meter("", "") as work._meter:
                 await work._count_partitions(producer, "t")
-                await work._send_line(producer, b"x", "line 1")
+                await work._send_line(producer, partial(work._plan.read, b"x"), "line 1")
                 await producer.flush()
                 with trio.CancelScope() as scope:
                     scope.cancel()

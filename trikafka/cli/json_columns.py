@@ -8,7 +8,7 @@ from typing import Any
 
 from .._wire.column_rows import ColumnRows
 from .record_lines import FIELDS
-from .text_columns import numbers_of, rows_of
+from .text_columns import rows_of
 
 _NAMES = frozenset(FIELDS)
 _NONE = type(None)
@@ -44,17 +44,13 @@ def read_json_block(
     target = topic or (topics.pop() if len(topics) == 1 else None)
     if target is None or not all(name is None or name.isascii() for name in topics):
         return None
-    explicit = values.get("partition")
-    if not with_partitions:  # a wrong number is wrong all the same
-        if numbers_of("i", explicit) is None:
-            return None
-        explicit = None
     rows = rows_of(
         len(found),
         keys=values.get("key"),
         values=values.get("value"),
         timestamps=values.get("timestamp"),
-        partitions=explicit,
+        partitions=values.get("partition"),
+        with_partitions=with_partitions,
         partition=partition,
     )
     return None if rows is None else (target, rows)

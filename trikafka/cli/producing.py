@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 import click
 import trio
@@ -21,13 +22,14 @@ from .._wire.column_rows import ColumnRows
 from ..errors import ArrowDeliveryError, TrikafkaError
 from ..types import RecordMetadata, TopicPartition
 from .admin import no_topic
+from .csv_columns import Choice, CsvBlocks
 from .delivered import Delivered
 from .json_columns import read_json_block
-from .progress import Meter, meter
+from .parquet_in import ParquetFile
+from .progress import Meter, meter, warn
 from .record_lines import BadLineError, Line
 from .running import Stop
-from .source import Lines, split
-from .tables_in import CsvFile, ParquetFile
+from .source import Block, Lines, split
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +57,6 @@ class ProducePlan:
     def of_columns(self) -> bool:
         """True if lines become columns, without a record each: nothing else is wanted of them."""
         return self.key is None and not self.headers
-
-
-class _Block(NamedTuple):
-    """Lines as columns, with their text for the case that one of them is refused."""
-
-    text: bytes
-    lines: int
-    topic: str | None = None
-    rows: ColumnRows | None = None  # None: a line is to be read by itself
 
 
 class Producing:
@@ -106,18 +99,27 @@ class Producing:
                     await self._settle(everything=True)
                 except click.ClickException as error:
                     failed = failed or error
+                except trio.Cancelled:
+                    with trio.CancelScope(shield=True):  # these outcomes are known
+                        await self._settle()
+                    self._warn_of_unknown()
+                    raise
         if failed is not None:
             count = self.delivered.count
             before = f"; {count} {'record was' if count == 1 else 'records were'} written"
             raise click.ClickException(failed.message + before) from failed
+
+    def _warn_of_unknown(self) -> None:
+        """Say from where on the records have no acknowledgement."""
+        unknown = [where for where, ack in self._acks if not ack.done]
+        if unknown:
+            warn(f"no acknowledgement from {unknown[0](0)} on: records there may be written or not")
 
     async def _send_file(self, producer: Producer, path: str) -> None:
         name = "" if path == "-" else f"{path}: "
         try:
             if self._plan.form == "parquet":
                 await self._send_parquet(producer, path, name)
-            elif self._plan.form == "csv":
-                await self._send_csv(producer, path, name)
             else:
                 await self._send_lines(producer, path, name)
         except OSError as error:
@@ -130,63 +132,92 @@ class Producing:
 
     async def _send_lines(self, producer: Producer, path: str, name: str) -> None:
         number = 0
+        csv = self._csv() if self._plan.form == "csv" else None
+        convert = self._block if csv is None else csv.take
         lines = Lines(path)
         try:
             while True:
                 try:
-                    block = await lines.read(self._block)
+                    if (block := await lines.read(convert)) is None:
+                        if csv is not None:
+                            csv.finish()
+                        break
                 except BadLineError as error:
                     raise BadLineError(f"{name}line {number + 1}: {error.message}") from None
-                except trio.Cancelled:
-                    # What the thread had taken from the input counts as read, and is written.
-                    with self._stop.finishing():
-                        if (block := await lines.kept()) is not None:
-                            await self._send_read(producer, block, name, number)
-                    raise
-                if block is None:
-                    break
                 # A signal does not cut lines that were read.
                 with self._stop.finishing():
                     await self._send_read(producer, block, name, number)
                 number += block.lines
                 await self._settle()
+        except trio.Cancelled:
+            # What the thread had taken from the input counts as read, and is written.
+            with self._stop.finishing():
+                if (block := await lines.kept()) is not None:
+                    await self._send_read(producer, block, name, number)
+                    number += block.lines
+            if lines.unfinished or (csv is not None and csv.unfinished):
+                warn(f"{name}line {number + 1} had not arrived as a whole, and was not written")
+            raise
         finally:
             lines.close()
 
-    async def _send_read(self, producer: Producer, block: _Block, name: str, number: int) -> None:
+    async def _send_read(self, producer: Producer, block: Block, name: str, number: int) -> None:
         """Send the lines of a block; ``number`` lines of the input are before it."""
-        if await self._send_block(producer, block, _lines_from(name, number + 1)):
-            return
-        for row, line in enumerate(split(block.text)):
-            if line.strip() or self._plan.form == "raw":
-                await self._send_line(producer, line, f"{name}line {number + row + 1}")
+        try:
+            if not await self._send_block(producer, block, _places(name, number + 1, block.places)):
+                for place, read in block.singly():
+                    await self._send_line(producer, read, f"{name}line {number + place + 1}")
+        except trio.Cancelled:
+            where = f"{name}lines {number + 1} to {number + block.lines}"
+            warn(f"the time after the signal was too short: {where} may not be written")
+            raise
+        if block.error is not None:
+            where = f"{name}line {number + block.lines + 1}"
+            raise BadLineError(f"{where}: {block.error.message}")
 
-    def _block(self, text: bytes) -> _Block:
+    def _csv(self) -> CsvBlocks:
+        plan = self._plan
+        choice = Choice(
+            plan.key_column,
+            plan.value_column,
+            plan.empty_is_null,
+            with_partitions=plan.partition is None and not plan.any_partition,
+            partition=plan.partition,
+        )
+        return CsvBlocks(plan.topic if plan.of_columns else None, choice)
+
+    def _block(self, text: bytes) -> Block:
         """Return lines as columns, in the thread that reads."""
         plan = self._plan
+        count = text.count(b"\n") + (bool(text) and text[-1:] != b"\n")
+        singly = partial(self._singly, text)
+        topic, rows = plan.topic, None
         if plan.form == "raw" and plan.of_columns:
-            count, keys, values = _implementation.current.split_lines(
+            found, keys, values = _implementation.current.split_lines(
                 text, plan.key_delimiter, plan.empty_is_null
             )
-            if keys is None or values is None:  # a line lacks its delimiter
-                return _Block(text, text.count(b"\n") + (text[-1:] != b"\n"))
-            keyed = plan.key_delimiter is not None
-            rows = ColumnRows.of_lines(count, keys, values, keyed=keyed, partition=plan.partition)
-            return _Block(text, count, plan.topic, rows)
-        count = text.count(b"\n") + (bool(text) and text[-1:] != b"\n")
-        if plan.form == "json" and plan.of_columns:
-            found = read_json_block(
+            if keys is not None and values is not None:  # else a line lacks its delimiter
+                keyed = plan.key_delimiter is not None
+                rows = ColumnRows.of_lines(
+                    found, keys, values, keyed=keyed, partition=plan.partition
+                )
+        elif plan.of_columns:
+            read = read_json_block(
                 text,
                 plan.topic,
                 with_partitions=plan.partition is None and not plan.any_partition,
                 partition=plan.partition,
             )
-            if found is not None:
-                return _Block(text, count, *found)
-        return _Block(text, count)
+            topic, rows = read or (None, None)
+        return Block(count, topic, rows, range(count), singly)
+
+    def _singly(self, text: bytes) -> Iterator[tuple[int, Callable[[], Line]]]:
+        for place, line in enumerate(split(text)):
+            if line.strip() or self._plan.form == "raw":
+                yield place, partial(self._plan.read, line)
 
     async def _send_block(
-        self, producer: Producer, block: _Block, where: Callable[[int], str]
+        self, producer: Producer, block: Block, where: Callable[[int], str]
     ) -> bool:
         """Send lines as columns; return whether they were accepted.
 
@@ -213,46 +244,55 @@ class Producing:
         self._acks.append((where, ack))
         return True
 
-    async def _send_csv(self, producer: Producer, path: str, name: str) -> None:
-        plan = self._plan
-        with CsvFile(path, plan.key_column, plan.value_column, plan.empty_is_null) as file:
-            while True:
-                try:
-                    rows = await file.read()
-                except BadLineError as error:
-                    raise BadLineError(f"{name}{error.message}") from None
-                if rows is None:
-                    break
-                for number, line in rows:
-                    await self._send(producer, line, f"{name}line {number}")
-                await self._settle()
-
     async def _send_parquet(self, producer: Producer, path: str, name: str) -> None:
         plan, number = self._plan, 0
         topic = plan.topic
         assert topic is not None  # the command has checked it
+        count: int | None = None
         with ParquetFile(path, plan.key_column, plan.value_column, plan.any_partition) as file:
-            self._total = (self._total or 0) + await file.open()
-            if plan.partition is not None:
-                self._check_partition(topic, plan.partition, name.rstrip(": "))
-            while (table := await file.read()) is not None:
-                where = _rows_from(name, number)
-                try:
-                    ack = await producer.enqueue_arrow(
-                        topic, table, partition=plan.partition, **file.names
-                    )
-                except ArrowDeliveryError as error:
-                    self.delivered.add_uncounted(error.delivered)
-                    raise BadLineError(f"{where(error.row or 0)}: {error.error}") from error
-                except TrikafkaError as error:
-                    raise BadLineError(f"{name}rows from {number}: {error}") from error
-                self._acks.append((where, ack))
-                number += table.num_rows
-                await self._settle()
+            try:
+                count = await file.open()
+                self._total = (self._total or 0) + count
+                if plan.partition is not None:
+                    self._check_partition(topic, plan.partition, name.rstrip(": "))
+                while (table := await file.read()) is not None:
+                    # A signal does not cut rows that were read.
+                    with self._stop.finishing():
+                        await self._send_rows(producer, topic, table, file.names, name, number)
+                    number += table.num_rows
+                    await self._settle()
+            except trio.Cancelled:
+                if count is None:
+                    warn(f"{name}no row was written: a Parquet file is read from its end")
+                elif number < count:
+                    warn(f"{name}the last {count - number} of {count} rows were not written")
+                raise
 
-    async def _send_line(self, producer: Producer, text: bytes, where: str) -> None:
+    async def _send_rows(
+        self,
+        producer: Producer,
+        topic: str,
+        table: Any,
+        names: Mapping[str, Any],
+        name: str,
+        number: int,
+    ) -> None:
+        """Send rows of a Parquet file; ``number`` rows are before them."""
+        where = _rows_from(name, number)
         try:
-            line = self._plan.read(text)
+            ack = await producer.enqueue_arrow(
+                topic, table, partition=self._plan.partition, **names
+            )
+        except ArrowDeliveryError as error:
+            self.delivered.add_uncounted(error.delivered)
+            raise BadLineError(f"{where(error.row or 0)}: {error.error}") from error
+        except TrikafkaError as error:
+            raise BadLineError(f"{name}rows from {number}: {error}") from error
+        self._acks.append((where, ack))
+
+    async def _send_line(self, producer: Producer, read: Callable[[], Line], where: str) -> None:
+        try:
+            line = read()
         except click.ClickException as error:
             raise BadLineError(f"{where}: {error.message}") from error
         await self._send(producer, line, where)
@@ -334,8 +374,8 @@ def _by_partition(outcome: Any) -> Mapping[TopicPartition, PartitionDelivery]:
     return parts
 
 
-def _lines_from(name: str, first: int) -> Callable[[int], str]:
-    return lambda row: f"{name}line {first + row}"
+def _places(name: str, first: int, places: Sequence[int]) -> Callable[[int], str]:
+    return lambda row: f"{name}line {first + places[row]}"
 
 
 def _rows_from(name: str, first: int) -> Callable[[int], str]:

@@ -6,12 +6,13 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 import trio
 
-from .record_lines import BadLineError
+from .._wire.column_rows import ColumnRows
+from .record_lines import BadLineError, Line
 
 T = TypeVar("T")
 _PIECE = 1 << 20
@@ -19,6 +20,21 @@ _PIECE = 1 << 20
 LONGEST = 100_000_000
 #: Flags of the file. O_BINARY is Windows' own: without it, line ends are translated.
 _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+
+
+class Block(NamedTuple):
+    """Lines that were read, as columns and as records one by one.
+
+    ``places`` are the lines of the rows, counted from the block's first line, in columns and in
+    ``singly``. ``error`` is about the line behind the block.
+    """
+
+    lines: int
+    topic: str | None = None
+    rows: ColumnRows | None = None  # None: the records are to be sent one by one
+    places: Sequence[int] = ()
+    singly: Callable[[], Iterable[tuple[int, Callable[[], Line]]]] = tuple
+    error: BadLineError | None = None
 
 
 class Lines:
@@ -41,6 +57,11 @@ class Lines:
         self._lock = threading.Lock()
         self._left = False
         self._unclaimed: Any = None
+
+    @property
+    def unfinished(self) -> bool:
+        """True if a part of a line was read, and not its end."""
+        return bool(self._rest)
 
     def close(self) -> None:
         """Close the file; the standard input stays open."""
@@ -84,25 +105,23 @@ class Lines:
     def _read_unclaimed(self, convert: Callable[[bytes], T]) -> T | None:
         if not hasattr(select, "poll"):
             # Windows cannot wait without reading. A lock held meanwhile would delay a signal.
-            return self.read_sync(convert)
+            return self._next_block(convert)
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         poll.poll()
         with self._lock:
             if self._left:
                 return None
-            block = self.read_sync(convert)
+            block = self._next_block(convert)
             self._unclaimed = block
         return block
 
-    def read_sync(self, convert: Callable[[bytes], T]) -> T | None:
-        """Return the next lines as :meth:`read`, in a thread of the caller's."""
-        if self._ended:
-            return None
+    def _next_block(self, convert: Callable[[bytes], T]) -> T | None:
         piece = self._read_piece()
         if not piece:
             self._ended = True
-            return convert(b"".join(self._rest)) if self._rest else None
+            rest, self._rest = self._rest, []
+            return convert(b"".join(rest)) if rest else None
         end = piece.rfind(b"\n") + 1
         if not end:
             self._keep_rest(piece)

@@ -20,17 +20,19 @@ def rows_of(
     values: Sequence[str | None] | None,
     timestamps: Sequence[int | None] | None,
     partitions: Sequence[int | None] | None,
+    with_partitions: bool,
     partition: int | None,
 ) -> ColumnRows | None:
     """Return rows to write from the parts of their records; ``None`` stands for nulls alone.
 
-    ``partitions`` has the partition of each row, ``partition`` that of all rows.
+    ``partitions`` has the partition of each row, and decides if ``with_partitions``. ``partition``
+    is that of all rows.
 
     Returns:
         The rows; ``None`` if a part is neither text, a number in its range, nor null.
     """
     key_column, value_column = _column(keys), _column(values)
-    times, explicit = numbers_of("q", timestamps), numbers_of("i", partitions)
+    times, explicit = _numbers("q", timestamps), _numbers("i", partitions)
     if key_column is None or value_column is None or times is None or explicit is None:
         return None
     columns = Columns(
@@ -46,11 +48,11 @@ def rows_of(
         keyed=bool(key_column),
         timed=True,
         partition=partition,
-        explicit=memoryview(explicit) if explicit else None,
+        explicit=memoryview(explicit) if explicit and with_partitions else None,
     )
 
 
-def numbers_of(form: str, numbers: Sequence[Any] | None) -> array[int] | None:
+def _numbers(form: str, numbers: Sequence[Any] | None) -> array[int] | None:
     """Return numbers from 0, -1 for a null; empty without any; ``None``: one is out of range."""
     if numbers is None:
         return array(form)

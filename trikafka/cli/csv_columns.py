@@ -1,0 +1,252 @@
+"""Rows of CSV as columns, a block of lines at once."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from json.encoder import encode_basestring
+from typing import NamedTuple
+
+from .._wire.column_rows import ColumnRows
+from . import source
+from .record_lines import BadLineError, Line
+from .source import Block
+from .start import whole
+from .text_columns import rows_of
+
+#: Columns that are parts of a record by their names alone.
+PLACES = ("partition", "timestamp")
+
+
+class Choice(NamedTuple):
+    """The options about the columns of a table.
+
+    ``with_partitions``: the column of partitions decides. ``partition`` is that of all rows.
+    """
+
+    key: str | None
+    value: str | None
+    empty_is_null: bool = False
+    with_partitions: bool = True
+    partition: int | None = None
+
+
+# The csv module reads whole lines, and a quoted field may contain line ends. So a block may end in
+# the middle of a row. That row is read again with the next block, from its first line on.
+class CsvBlocks:
+    """The rows of a CSV file, whose first line names the columns."""
+
+    def __init__(self, topic: str | None, choice: Choice) -> None:
+        csv.field_size_limit(source.LONGEST)  # a value may be as long as a line of other inputs
+        self._topic = topic
+        self._choice = choice
+        self._begun = False
+        self._names: list[str] | None = None
+        self._roles: dict[str, int] = {}
+        self._template = ""
+        self._rest: list[str] = []
+        self._size = 0
+
+    @property
+    def unfinished(self) -> bool:
+        """True if a part of a row was read, and not its end."""
+        return bool(self._rest)
+
+    def finish(self) -> None:
+        """Check that the file ends with a row.
+
+        Raises:
+            BadLineError: It ends in a quoted field.
+        """
+        if self._rest:
+            raise BadLineError("this is no CSV (a quoted field that begins here has no end)")
+
+    def take(self, data: bytes) -> Block:
+        """Return the rows that end in these lines.
+
+        An error of the block is about the line behind its rows.
+        """
+        if data and not self._begun:
+            self._begun = True
+            data = data.removeprefix(codecs.BOM_UTF8)
+        wrong: BadLineError | None = None
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            wrong = BadLineError(f"this is not UTF-8 ({error.reason})")
+            text = data[: data.rfind(b"\n", 0, error.start) + 1].decode()
+        if self._rest and '"' not in text and wrong is None:  # the field goes on
+            self._keep(text)
+            return Block(0)
+        # As a file with newline="": a line ends at \r, too, and keeps its end.
+        lines = list(io.StringIO("".join(self._rest) + text, newline=""))
+        rows, ends, bad_row = self._read(lines, final=wrong is not None)
+        return self._block(rows, ends, bad_row or wrong)
+
+    def _keep(self, text: str) -> None:
+        self._rest.append(text)
+        self._size += len(text)
+        if self._size > source.LONGEST:
+            raise BadLineError(f"a row that begins here is longer than {source.LONGEST} bytes")
+
+    def _read(
+        self, lines: list[str], *, final: bool
+    ) -> tuple[list[list[str]], list[int], BadLineError | None]:
+        """Return the rows, the number of lines up to the end of each, and what is wrong behind."""
+        rows: list[list[str]] = []
+        ends: list[int] = []
+        exhausted = False
+
+        def fed() -> Iterator[str]:
+            nonlocal exhausted
+            yield from lines
+            exhausted = True
+
+        reader = csv.reader(fed(), strict=True)
+        self._rest = []
+        self._size = 0
+        wrong = None
+        try:
+            for row in reader:
+                rows.append(row)
+                ends.append(reader.line_num)
+        except csv.Error as error:
+            if not exhausted:
+                wrong = BadLineError(f"this is no CSV ({error})")
+            elif not final:
+                self._keep("".join(lines[ends[-1] if ends else 0 :]))
+        return rows, ends, wrong
+
+    def _block(self, rows: list[list[str]], ends: list[int], wrong: BadLineError | None) -> Block:
+        count = ends[-1] if ends else 0
+        if self._names is None and rows:
+            try:
+                self._name(rows[0])
+            except BadLineError as error:
+                return Block(0, error=error)
+            del rows[0], ends[0]
+        # A row is named by its last line, counted from 0.
+        places: Sequence[int] = [end - 1 for end in ends]
+        if not all(rows):  # blank lines are none
+            places = [place for place, row in zip(places, rows, strict=True) if row]
+            rows = [row for row in rows if row]
+        if places and places[-1] - places[0] + 1 == len(places):
+            places = range(places[0], places[0] + len(places))
+        return Block(
+            count,
+            topic=self._topic,
+            rows=self._columns(rows),
+            places=places,
+            singly=lambda: (
+                (place, partial(self._line, row)) for place, row in zip(places, rows, strict=True)
+            ),
+            error=wrong,
+        )
+
+    def _name(self, names: list[str]) -> None:
+        if len(set(names)) != len(names):
+            raise BadLineError("two columns have one name")
+        found = roles(names, self._choice.key, self._choice.value)
+        self._roles = {role: names.index(name) for role, name in found.items()}
+        fields = (encode_basestring(name).replace("%", "%%") + ": %s" for name in names)
+        self._template = "{" + ", ".join(fields) + "}"
+        self._names = names
+
+    def _columns(self, rows: list[list[str]]) -> ColumnRows | None:
+        """Return the rows as columns; ``None``: one of them is wrong, or there is none."""
+        if not rows or set(map(len, rows)) != {len(self._names or ())}:
+            return None
+        columns = dict(enumerate(zip(*rows, strict=True)))
+
+        def texts(role: str) -> Sequence[str | None] | None:
+            if role not in self._roles:
+                return None
+            found = columns[self._roles[role]]
+            return [text or None for text in found] if self._choice.empty_is_null else found
+
+        values = texts("value")
+        if values is None:
+            encoded = [self._encoded(column) for column in columns.values()]
+            values = list(map(self._template.__mod__, zip(*encoded, strict=True)))
+        try:
+            timestamps, partitions = (
+                None if role not in self._roles else _numbers(columns[self._roles[role]])
+                for role in ("timestamp", "partition")
+            )
+        except ValueError:
+            return None
+        return rows_of(
+            len(rows),
+            keys=texts("key"),
+            values=values,
+            timestamps=timestamps,
+            partitions=partitions,
+            with_partitions=self._choice.with_partitions,
+            partition=self._choice.partition,
+        )
+
+    def _encoded(self, column: Sequence[str]) -> list[str]:
+        if self._choice.empty_is_null:
+            return [encode_basestring(text) if text else "null" for text in column]
+        return list(map(encode_basestring, column))
+
+    def _line(self, row: list[str]) -> Line:
+        names, places = self._names or [], self._roles
+        if len(row) != len(names):
+            raise BadLineError(f"it has {len(row)} fields, and there are {len(names)} columns")
+        texts: list[str | None] = [
+            None if self._choice.empty_is_null and not text else text for text in row
+        ]
+        fields = {role: texts[at] for role, at in places.items()}
+        all_of_it = dict(zip(names, texts, strict=True))
+        value = fields["value"] if "value" in places else json.dumps(all_of_it, ensure_ascii=False)
+        key = fields.get("key")
+        partition, timestamp = (_number(role, fields.get(role)) for role in PLACES)
+        return Line(
+            None,
+            partition,
+            timestamp,
+            None if key is None else key.encode(),
+            None if value is None else value.encode(),
+            (),
+        )
+
+
+def roles(names: list[str], key: str | None, value: str | None) -> dict[str, str]:
+    """Return the columns of the roles.
+
+    Raises:
+        BadLineError: A column that an option names is not there.
+    """
+    for name, option in ((key, "--key-column"), (value, "--value-column")):
+        if name is not None and name not in names:
+            raise BadLineError(
+                f"there is no column {name!r} ({option}); the columns are: {', '.join(names)}"
+            )
+    wanted = {"key": key or "key"}
+    if (value or "value") in names:
+        wanted |= {"value": value or "value", **{role: role for role in PLACES}}
+    return {role: name for role, name in wanted.items() if name in names}
+
+
+def _number(role: str, text: str | None) -> int | None:
+    if not text:
+        return None
+    if whole(text) is None:
+        raise BadLineError(f"{role} must be a whole number from 0, not {text!r:.100}")
+    return whole(text)
+
+
+def _numbers(texts: Sequence[str]) -> list[int | None]:
+    """Return the numbers of a column; an empty text is null.
+
+    Raises:
+        ValueError: One is no whole number from 0.
+    """
+    if (digits := "".join(texts)) and not (digits.isascii() and digits.isdigit()):
+        raise ValueError("no number")
+    return [int(text) if text else None for text in texts]
