@@ -70,6 +70,7 @@ async def copied(
     *topics: str,
     to: str | None = None,
     keep_partitions: bool = False,
+    create: bool = True,
     **more: Any,
 ) -> Copying:
     """Copy topics from a cluster to another."""
@@ -77,6 +78,6 @@ async def copied(
     given = settings(source, auto_offset_reset="earliest")
     if plan.group is not None:
         given["group_id"] = plan.group
-    work = Copying(given, plan, settings(target), to, keep_partitions)
+    work = Copying(given, plan, settings(target), to, keep_partitions, create)
     await work.main(Stop())
     return work

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any
 
 import click
 import pytest
+import trio
 from piping import copied, settings
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import Record, TopicPartition
+from trikafka import ConfigResource, Record, TopicPartition
 from trikafka.cli import copy, lag
 from trikafka.cli.options import Common
 from trikafka.config import ProducerConfig
@@ -39,7 +41,7 @@ def plain(records: list[Record]) -> list[tuple[Any, ...]]:
 async def test_copy_keeps_all_of_a_record(autojump_clock: Clock) -> None:
     async with (
         ScriptedCluster(topics={"t": 2}) as here,
-        ScriptedCluster(topics={"u": 3, "t": 2}) as there,
+        ScriptedCluster(topics={"u": 3, "t": 2}, cluster_id="other") as there,
     ):
         await fill(here, 40)
         work = await copied(here, there, to="u", keep_partitions=True)
@@ -53,16 +55,125 @@ async def test_copy_keeps_all_of_a_record(autojump_clock: Clock) -> None:
 async def test_copy_needs_its_target(autojump_clock: Clock) -> None:
     async with (
         ScriptedCluster(topics={"t": 3}) as here,
-        ScriptedCluster(topics={"orders": 1}) as there,
+        ScriptedCluster(topics={"orders": 1}, cluster_id="other") as there,
     ):
         for to, says in (
             ("order", "did you mean 'orders'"),
             ("orders", "'orders' only 1: without"),
         ):
             with pytest.raises(click.ClickException, match=says):
-                await copied(here, there, to=to, keep_partitions=True)
+                await copied(here, there, to=to, keep_partitions=True, create=False)
         with pytest.raises(click.ClickException, match="topic 'nowhere' does not exist"):
             await copied(here, there, "nowhere", to="orders")
+
+
+async def test_copy_makes_the_missing_topic(
+    autojump_clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 3}) as here,
+        ScriptedCluster(topics={}, cluster_id="other") as there,
+    ):
+        await fill(here, 12, 3)
+        async with trikafka.open_admin(**settings(here)) as admin:
+            topic = ConfigResource("topic", "t")
+            await admin.alter_configs({topic: {"cleanup.policy": "compact"}})
+        with pytest.raises(click.ClickException, match="topic 't' does not exist"):
+            await copied(here, there, create=False)
+        await copied(here, there, keep_partitions=True)
+        for partition in range(3):
+            assert plain(there.records("t", partition)) == plain(here.records("t", partition))
+        async with trikafka.open_admin(**settings(there)) as admin:
+            assert (await admin.topic_configs(["t"]))["t"] == {"cleanup.policy": "compact"}
+    told = capsys.readouterr().err
+    assert "made it with 3 partitions, as 't' has and its settings (cleanup.policy)" in told
+
+
+async def test_copy_into_itself_is_refused(autojump_clock: Clock) -> None:
+    """Another address of the same cluster is the same cluster."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as here,
+        ScriptedCluster(topics={"t": 1, "u": 1}) as there,
+    ):
+        await fill(here, 1, 1)
+        with pytest.raises(click.UsageError, match=r"one cluster \(scripted-cluster\), and 't'"):
+            await copied(here, there)
+        assert there.records("t", 0) == []
+        await copied(here, there, to="u")
+        assert len(there.records("u", 0)) == 1
+
+
+async def test_copy_waits_not_for_each_batch(autojump_clock: Clock) -> None:
+    """Batches are under way together: eight of a second each take less than eight seconds."""
+    async with (
+        ScriptedCluster(topics={"t": 8}) as here,
+        ScriptedCluster(topics={"t": 8}, cluster_id="other") as there,
+    ):
+        await fill(here, 80, 8)
+
+        async def slow(request: Any, default: Any) -> Any:
+            await trio.sleep(1)
+            return await default()
+
+        there.on("Produce", slow)
+        begin = trio.current_time()
+        await copied(here, there, keep_partitions=True)
+        assert trio.current_time() - begin < 6
+        for partition in range(8):
+            assert plain(there.records("t", partition)) == plain(here.records("t", partition))
+
+
+async def test_failed_partition_doubles_no_other(autojump_clock: Clock) -> None:
+    """What was copied of the other partitions is committed, and not copied again."""
+    async with (
+        ScriptedCluster(topics={"t": 3}) as here,
+        ScriptedCluster(topics={"t": 3}, cluster_id="other") as there,
+    ):
+        await fill(here, 30, 3)
+
+        async def refuse(request: Any, default: Any) -> Any:
+            response = await default()
+            for topic in response.responses:
+                for part in topic.partition_responses:
+                    if part.index == 1:
+                        part.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED.value
+            return response
+
+        rule = there.on("Produce", refuse)
+        with pytest.raises(click.ClickException, match=r"^t-1 offset 0: "):
+            await copied(here, there, group="g", keep_partitions=True)
+        rule.remove()
+        await copied(here, there, group="g", keep_partitions=True)
+        for partition in range(3):  # the refused records were written all the same
+            found = plain(there.records("t", partition))[10 if partition == 1 else 0 :]
+            assert found == plain(here.records("t", partition))
+
+
+async def test_new_member_doubles_no_record(autojump_clock: Clock) -> None:
+    """A copy that gives partitions to another one first ends and commits what is under way."""
+    async with (
+        ScriptedCluster(topics={"t": 4}) as here,
+        ScriptedCluster(topics={"t": 4}, cluster_id="other") as there,
+    ):
+        await fill(here, 40, 4)
+
+        async def slow(request: Any, default: Any) -> Any:
+            response = await default()
+            await trio.sleep(2)
+            return response
+
+        there.on("Produce", slow)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(partial(copied, here, there, group="g", until_end=False))
+            while not there.requests("Produce"):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+            nursery.start_soon(partial(copied, here, there, group="g", until_end=False))
+            await trio.sleep(30)
+            await fill(here, 40, 4)
+            await trio.sleep(30)
+            nursery.cancel_scope.cancel()
+        count = sum(len(there.records("t", number)) for number in range(4))
+        assert count == 80
 
 
 def test_copy_stays_on_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,7 +203,7 @@ def test_copy_stays_on_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_copy_goes_on_with_its_group(autojump_clock: Clock) -> None:
     async with (
         ScriptedCluster(topics={"t": 2}) as here,
-        ScriptedCluster(topics={"t": 2}) as there,
+        ScriptedCluster(topics={"t": 2}, cluster_id="other") as there,
     ):
         await fill(here, 20)
         assert (await copied(here, there, group="g")).delivered.count == 20
@@ -105,7 +216,7 @@ async def test_refused_copy_is_not_committed(autojump_clock: Clock) -> None:
     """The error names the record, and the next copy begins with it."""
     async with (
         ScriptedCluster(topics={"t": 1}) as here,
-        ScriptedCluster(topics={"t": 1}) as there,
+        ScriptedCluster(topics={"t": 1}, cluster_id="other") as there,
     ):
         await fill(here, 10, 1)
         rule = there.fail("Produce", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)

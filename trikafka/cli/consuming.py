@@ -83,7 +83,7 @@ class Consuming:
         if self._plan.group is None:
             await self._read(consumer, places)
         else:
-            consumer.subscribe(self._plan.topics)
+            self._subscribe(consumer)
             with self._showing(None):
                 await self._follow(consumer)
 
@@ -157,6 +157,9 @@ class Consuming:
                 continue
             if self._plan.until_end and await self._at_end(consumer, ends):
                 return
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        consumer.subscribe(self._plan.topics)
 
     async def _at_end(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
         """Return whether all assigned partitions are read up to their end at assignment."""

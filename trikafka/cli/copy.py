@@ -52,6 +52,9 @@ from .running import run
     is_flag=True,
     help="Write each record to the partition of the same number.  [default: keys decide]",
 )
+@click.option(
+    "--no-create", is_flag=True, help="Fail if a topic to write to is missing.  [default: make it]"
+)
 @click.option("-z", "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
 @output_option
 @common_options
@@ -68,13 +71,15 @@ def command(
     until_end: bool,
     count: int | None,
     keep_partitions: bool,
+    no_create: bool,
     compression: str | None,
 ) -> None:
     """Copy the records of topics: keys, values, headers and timestamps; say how many went where.
 
     -b, -X and -F are about the cluster to read from. Where no option names other brokers, they hold
-    for the producer, too. With --group, a copy that ended or was killed
-    goes on where it was. No record is lost, and those of its last batch may be written twice.
+    for the producer, too. A topic that is missing there is made with the partitions and settings
+    that it has here. With --group, a copy that ended or was killed goes on where it was: no record
+    is lost, and after a kill those of the last seconds may be written twice.
     """
     from ..config import ProducerConfig
     from .admin import chosen
@@ -107,7 +112,7 @@ def command(
         count=count,
         form=json_format(),
     )
-    work = Copying(settings, plan, producer, to_topic, keep_partitions)
+    work = Copying(settings, plan, producer, to_topic, keep_partitions, not no_create)
     with work.delivered.reporting(output):
         run(work.main)
 

@@ -1,41 +1,69 @@
 """The work of ``trikafka copy``: records of topics into a topic, of this or another cluster.
 
-A batch is committed once the other cluster has acknowledged its records. So a copy that was killed
-goes on with its group and loses nothing; the records of one batch may be there twice.
+Several batches are under way at once. A batch counts as copied, and is committed, once the other
+cluster has acknowledged it and all batches before it. So a copy that was killed goes on with its
+group and loses nothing; records that were not committed yet may be there twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import suppress
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import click
 import trio
 
+from .._api.admin.opening import open_admin
+from .._api.admin.types import NewTopic
 from .._api.consumer.consumer import Consumer
 from .._api.consumer.opening import open_consumer
-from .._api.producer.arrow_sending import ArrowAck, ArrowDelivery
+from .._api.producer.arrow_sending import ArrowAck
 from .._api.producer.opening import open_producer
 from .._api.producer.producer import Producer
+from .._net.gather import with_background
 from .._wire.column_rows import ColumnRows
 from .._wire.columns import RecordBatch
-from ..errors import ArrowDeliveryError, IllegalStateError, TrikafkaError
+from ..config import AdminConfig, settings_of
+from ..errors import ArrowDeliveryError, TopicAlreadyExistsError, TrikafkaError
+from ..interfaces import RebalanceListener
 from ..types import TopicPartition
 from .admin import no_topic
 from .consuming import ConsumePlan, Consuming
 from .delivered import Delivered
+from .progress import warn
 from .running import Stop
 
-#: Seconds for which a copy that is cancelled waits for the batch under way. Otherwise the group
-#: would go back to its begin, and copy it again.
-_PATIENCE = 3.0
+#: Batches without an outcome. Their bytes are bounded by the producer's buffer_memory.
+_MOST = 64
+#: Seconds between two commits.
+_COMMIT_EVERY = 5.0
+#: Seconds until a topic that was made is known to the producer.
+_KNOWN_WITHIN = 30.0
+#: Settings of a topic that are not copied to the one that is made: the first would replace the
+#: timestamps, the others name brokers of this cluster.
+_NOT_COPIED = {
+    "message.timestamp.type",
+    "leader.replication.throttled.replicas",
+    "follower.replication.throttled.replicas",
+}
+
+
+class _UnderWay(NamedTuple):
+    """A batch that was handed to the producer."""
+
+    place: TopicPartition
+    offsets: Sequence[int]
+    next_offset: int
+    ack: ArrowAck
 
 
 class Copying(Consuming):
     """One run of the command.
 
-    ``to``: the topic; ``None``: each topic has its own name there, too.
+    ``to``: the topic; ``None``: each topic has its own name there, too. ``create``: missing topics
+    are made.
     """
 
     def __init__(
@@ -45,47 +73,120 @@ class Copying(Consuming):
         target: Mapping[str, Any],
         to: str | None,
         keep_partitions: bool,
+        create: bool = True,
     ) -> None:
-        super().__init__(settings, plan)
+        # What is delivered to this command is not copied yet, so it commits by itself.
+        own = {} if plan.group is None else {"enable_auto_commit": False}
+        super().__init__({**settings, **own}, plan)
         self._target = dict(target)
         self._to = to
         self._keep_partitions = keep_partitions
+        self._create = create
         self._producer: Producer
+        self._stop: Stop
+        self._scope = trio.CancelScope()
+        self._under_way: deque[_UnderWay] = deque()
+        self._changed = trio.lowlevel.ParkingLot()
+        self._copied: dict[TopicPartition, int] = {}  # the offsets to commit
+        self._failed: dict[TopicPartition, click.ClickException] = {}
         self.delivered = Delivered()
 
     async def main(self, stop: Stop) -> None:
         """Copy until the end, the count or a signal."""
+        self._stop = stop
         async with (
             open_producer(**self._target) as self._producer,
             open_consumer(**self._settings) as consumer,
         ):
-            with stop.here():
-                await self._check_target(consumer)
-                await self._consume(consumer)
+            commit = partial(self._commit_regularly, consumer)
+            await with_background((self._settle, commit), lambda: self._copy(consumer))
+
+    async def _copy(self, consumer: Consumer) -> None:
+        with self._stop.here(), self._scope:
+            await self._check_target(consumer)
+            await self._consume(consumer)
+        try:
+            await self._until(lambda: not self._under_way)
+        except trio.Cancelled:
+            for place in dict.fromkeys(each.place for each in self._under_way):
+                offset = next(e.offsets[0] for e in self._under_way if e.place == place)
+                warn(f"no acknowledgement for {place} from offset {offset} on")
+            raise
+        await self._commit(consumer)
+        for error in self._failed.values():
+            raise error
+
+    def _subscribe(self, consumer: Consumer) -> None:
+        """Subscribe to the topics; partitions that are revoked are copied and committed first."""
+        consumer.subscribe(self._plan.topics, _Revoked(partial(self._give_up, consumer)))
+
+    # The topics of the other cluster.
 
     async def _check_target(self, consumer: Consumer) -> None:
-        """Check that each topic is there, and has the partitions that are needed.
+        """Check that each topic is there, or make it, and that it has the partitions it needs.
 
         Raises:
-            click.ClickException: It is not, or has not.
+            click.ClickException: It is not, or has not; or it is the topic that is read.
         """
+        await self._check_clusters(consumer)
         for topic in self._plan.topics:
+            here = len(await consumer.partitions_for(topic))
+            if not here:
+                raise await no_topic(self._settings, topic)
             to = self._to or topic
             there = len(await self._producer.partitions_for(to))
             if not there:
-                raise await no_topic(self._target, to)
-            here = len(await consumer.partitions_for(topic))
+                if not self._create:
+                    raise await no_topic(self._target, to)
+                there = await self._make(topic, to, here)
             if self._keep_partitions and there < here:
                 raise click.ClickException(
                     f"topic {topic!r} has {here} partitions, and {to!r} only {there}: without "
                     "--keep-partitions keys decide"
                 )
 
-    async def _take(self, consumer: Consumer, batch: RecordBatch) -> bool:
-        """Copy a batch; return whether the requested count is reached.
+    async def _check_clusters(self, consumer: Consumer) -> None:
+        """Check that no topic is copied into itself: another address may be the same cluster."""
+        same = [topic for topic in self._plan.topics if (self._to or topic) == topic]
+        if not same:
+            return
+        await consumer.partitions_for(same[0])  # then the consumer knows its cluster
+        async with open_admin(**_of_admin(self._target)) as admin:
+            there = (await admin.describe_cluster()).cluster_id
+        if there is not None and there == consumer.cluster_id:
+            raise click.UsageError(
+                f"both addresses are those of one cluster ({there}), and {same[0]!r} would be "
+                "copied into itself: give --to-topic with another name",
+                click.get_current_context(silent=True),
+            )
 
-        The consumer seeks back to the first record that may not have been copied.
-        """
+    async def _make(self, topic: str, to: str, partitions: int) -> int:
+        """Make a topic like ``topic``; return its number of partitions."""
+        config: Mapping[str, str | None] = {}
+        try:
+            async with open_admin(**_of_admin(self._settings)) as admin:
+                config = (await admin.topic_configs([topic]))[topic]
+        except TrikafkaError as error:
+            warn(f"the settings of topic {topic!r} cannot be read, so those of {to!r} are the "
+                 f"cluster's: {error}")  # fmt: skip
+        own = {n: v for n, v in config.items() if v is not None and n not in _NOT_COPIED}
+        async with open_admin(**_of_admin(self._target)) as admin:
+            try:
+                await admin.create_topics({to: NewTopic(partitions, config=own)})
+            except TopicAlreadyExistsError:
+                return len(await self._producer.partitions_for(to))
+        few = f"{partitions} partition" + "s" * (partitions > 1)
+        but = f" and its settings ({', '.join(sorted(own))})" if own else ""
+        warn(f"topic {to!r} was missing: made it with {few}, as {topic!r} has{but}")
+        with trio.move_on_after(_KNOWN_WITHIN):
+            while not await self._producer.partitions_for(to):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        return partitions
+
+    # Records.
+
+    async def _take(self, consumer: Consumer, batch: RecordBatch) -> bool:
+        """Hand a batch to the producer; return whether the requested count is reached."""
         count = self._plan.count
         some = batch if count is None else batch[: count - self._printed]
         rows = ColumnRows(
@@ -94,37 +195,117 @@ class Copying(Consuming):
             timed=True,
             partition=batch.partition if self._keep_partitions else None,
         )
-        done = 0
-        try:
-            await self._deliver(batch, rows)
-            done = len(some)
-        finally:
-            self._printed += done
-            if done < len(batch):
-                with suppress(IllegalStateError):
-                    consumer.seek(TopicPartition(batch.topic, batch.partition), batch.offsets[done])
-        self._meter(self._printed)
+        await self._until(lambda: len(self._under_way) < _MOST)
+        place = TopicPartition(batch.topic, batch.partition)
+        # A signal does not cut a batch: a part of it would be there, and not known.
+        with self._stop.finishing():
+            try:
+                ack = await self._producer.enqueue_arrow(self._to or batch.topic, rows)
+            except trio.Cancelled:
+                warn(f"records of {place} from offset {some.offsets[0]} on may be there or not")
+                raise
+            except TrikafkaError as error:
+                self._fail(place, some.offsets, error)
+                return True
+            self._under_way.append(_UnderWay(place, some.offsets, some.next_offset, ack))
+            self._changed.unpark_all()
+        self._printed += len(some)
         return self._printed == count
 
-    async def _deliver(self, batch: RecordBatch, rows: ColumnRows) -> None:
-        where = f"{batch.topic}-{batch.partition}"
+    async def _settle(self) -> None:
+        """Wait for the outcome of each batch, in order."""
+        while True:
+            await self._until(lambda: bool(self._under_way))
+            each = self._under_way[0]  # stays there if the wait is cancelled
+            try:
+                outcome = await each.ack.wait()
+            except TrikafkaError as error:
+                self._fail(each.place, each.offsets, error)
+            else:
+                self.delivered.add(outcome.partitions)
+                if each.place in self._failed:
+                    self._warn_of_double(each.place, each.offsets[0])
+                else:
+                    self._copied[each.place] = each.next_offset
+            self._under_way.popleft()
+            self._meter(self.delivered.count)
+            self._changed.unpark_all()
+
+    def _fail(self, place: TopicPartition, offsets: Sequence[int], error: TrikafkaError) -> None:
+        """Note the first failure of a partition, behind which nothing is committed."""
+        where, reason = f"offset {offsets[0]}", f"{error}"
+        if isinstance(error, ArrowDeliveryError):
+            self.delivered.add_uncounted(error.delivered)
+            where, reason = f"offset {offsets[error.row or 0]}", f"{error.error}"
+            if error.delivered:
+                self._warn_of_double(place, offsets[0])
+        if place not in self._failed:
+            self._failed[place] = click.ClickException(f"{place} {where}: {reason}")
+            self._failed[place].__cause__ = error
+        self._scope.cancel()
+
+    def _warn_of_double(self, place: TopicPartition, offset: int) -> None:
+        warn(f"some records of {place} from offset {offset} on are there already: the next copy "
+             "writes them again")  # fmt: skip
+
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._changed.park()
+
+    # The group.
+
+    async def _commit_regularly(self, consumer: Consumer) -> None:
+        while True:
+            await trio.sleep(_COMMIT_EVERY)
+            try:
+                await self._commit(consumer)
+            except click.ClickException as error:  # the commit at the end is decisive
+                warn(error.message)
+
+    async def _commit(self, consumer: Consumer) -> None:
+        """Commit what was copied of the partitions that this member has.
+
+        Raises:
+            click.ClickException: The commit failed.
+        """
+        if self._plan.group is None:
+            return
+        owned = consumer.assignment()
+        offsets = {tp: offset for tp, offset in self._copied.items() if tp in owned}
+        if not offsets:
+            return
         try:
-            ack = await self._producer.enqueue_arrow(self._to or batch.topic, rows)
-            self.delivered.add((await _outcome(ack)).partitions)
-        except ArrowDeliveryError as error:
-            offset = batch.offsets[error.row or 0]
-            raise click.ClickException(f"{where} offset {offset}: {error.error}") from error
+            await consumer.commit(offsets)
         except TrikafkaError as error:
             raise click.ClickException(
-                f"{where} from offset {batch.offsets[0]}: {error}"
+                f"what was copied is not committed, so the next copy writes it again: {error}"
             ) from error
+        for tp, offset in offsets.items():
+            if self._copied.get(tp) == offset:
+                del self._copied[tp]
+
+    async def _give_up(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+        """Let the batches of revoked partitions end, and commit them."""
+        revoked = set(partitions)
+        await self._until(lambda: not any(each.place in revoked for each in self._under_way))
+        try:
+            await self._commit(consumer)
+        except click.ClickException as error:
+            warn(error.message)
+        for tp in revoked:
+            self._copied.pop(tp, None)
 
 
-async def _outcome(ack: ArrowAck) -> ArrowDelivery:
-    """Return the outcome of a batch, which is waited for a moment longer if it is cancelled."""
-    try:
-        return await ack.wait()
-    except trio.Cancelled:
-        with trio.move_on_after(_PATIENCE, shield=True):
-            return await ack.wait()
-        raise
+class _Revoked(RebalanceListener):
+    """A listener that gives up revoked partitions."""
+
+    def __init__(self, give_up: Callable[[Sequence[TopicPartition]], Any]) -> None:
+        self._give_up = give_up
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._give_up(partitions)
+
+
+def _of_admin(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those of a client's settings that an admin client has."""
+    return {name: value for name, value in settings.items() if name in settings_of(AdminConfig)}
