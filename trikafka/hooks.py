@@ -196,6 +196,22 @@ class HookSpecs:
         """
 
     @hookspec(firstresult=True)
+    def trikafka_value_format(self, name: str) -> Callable[[bytes], object] | None:
+        """Create the decoder for a format of ``trikafka consume --value-format NAME``.
+
+        The first result counts. Only the command line calls this hook, also of the plugins of the
+        entry-point group ``trikafka.commands``.
+
+        Args:
+            name: The argument of ``--value-format`` or ``--key-format``.
+
+        Returns:
+            A function, or ``None``. It gets the bytes of a key or value, and returns what JSON can
+            hold, or text. It is called in a thread, so it may block, for each record. Where it
+            raises, the bytes are printed as they are without the option.
+        """
+
+    @hookspec(firstresult=True)
     def trikafka_assignor(self, name: str) -> object | None:
         """Create the assignor with this name. The first result counts.
 

@@ -26,7 +26,7 @@ from ..interfaces import Subcommand
 from .options import COMMON_HELP, Common, common_options
 from .progress import warn
 from .running import NobodyReadsError, Signalled, sentence
-from .suggesting import Suggesting
+from .suggesting import COMMAND_PLUGINS, Suggesting
 
 #: trikafka's own commands with their short help. Each is ``trikafka.cli.<name>.command``, with "_"
 #: for "-".
@@ -51,9 +51,6 @@ _PLUGINS = {
     "broker": ("trikafka-broker", "Run real Apache Kafka brokers on this machine."),
     "export": ("trikafka-export", "Write all new records of topics to a destination."),
 }
-#: Plugins that only have commands: clients do not load them. Until the next release an entry point
-#: may also be a click command itself.
-_ENTRY_POINT_GROUP = "trikafka.commands"
 BROKEN_PIPE = 141
 EXIT_CODES = (
     "Exit codes: 0 success, 1 failure, 2 wrong usage, 129, 130 and 143 ended by SIGHUP, SIGINT "
@@ -196,7 +193,7 @@ def _offered() -> dict[str, Subcommand]:
     """Return the commands of plugins (hook ``trikafka_command``), by their names."""
     found: dict[str, Subcommand] = {}
     plugins: list[object] = []
-    for point in entry_points(group=_ENTRY_POINT_GROUP):
+    for point in entry_points(group=COMMAND_PLUGINS):
         try:
             thing = point.load()
         except Exception as error:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Common, common_options
-from .record_lines import VALUE_FORMATS
+from .record_lines import ValueFormat
 from .running import run
+from .value_formats import ValueFormatType
 
 if TYPE_CHECKING:
     from .start import Start
@@ -82,15 +83,15 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--value-format",
-    type=click.Choice(VALUE_FORMATS),
+    type=ValueFormatType(),
     default="text",
     show_default=True,
     help="How values are printed. In lines of JSON, a value that is JSON becomes part of the line "
-    "by json.",
+    "by json. Plugins may offer more.",
 )
 @click.option(
     "--key-format",
-    type=click.Choice(VALUE_FORMATS),
+    type=ValueFormatType(),
     default="text",
     show_default=True,
     help="How keys are printed.",
@@ -117,8 +118,8 @@ def command(
     key_delimiter: str | None,
     null: bool,
     until_time: str | None,
-    value_format: str,
-    key_format: str,
+    value_format: ValueFormat,
+    key_format: ValueFormat,
     headers: bool,
     grep: str | None,
 ) -> None:

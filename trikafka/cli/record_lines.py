@@ -15,6 +15,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import click
@@ -253,12 +254,18 @@ def _add(parts: list[Part], text: bytes) -> None:
     parts.append((0, text))
 
 
-def json_format(key: str = "text", value: str = "text") -> OutputFormat:
+#: The name of a format, or a plugin's: a function of bytes that returns whether it could decode
+#: them, and the value.
+ValueFormat = str | Callable[[bytes], tuple[bool, object]]
+
+
+def json_format(key: ValueFormat = "text", value: ValueFormat = "text") -> OutputFormat:
     """Return the format of JSON lines, with keys and values in these formats.
 
-    With ``json`` what is JSON becomes a part of the line; anything else is printed as ``text`` is.
+    With ``json`` what is JSON becomes a part of the line, and so does what a plugin decodes;
+    anything else is printed as ``text`` is.
     """
-    signs = {"text": "xy", "hex": "xy", "base64": "xy", "json": "ks"}
+    signs = {"text": "xy", "hex": "xy", "base64": "xy"}
     parts: list[Part] = []
     for text, sign in (
         ('{"topic":', "j"),
@@ -266,14 +273,41 @@ def json_format(key: str = "text", value: str = "text") -> OutputFormat:
         (',"offset":', "o"),
         (',"timestamp":', "m"),
         (',"timestamp_type":', "c"),
-        (',"key":', signs[key][0]),
-        (',"value":', signs[value][1]),
+        (',"key":', signs.get(str(key), "ks")[0]),
+        (',"value":', signs.get(str(value), "ks")[1]),
         (',"headers":', "z"),
     ):
         parts += [(0, text.encode()), (ord(sign), b"")]
     parts.append((0, b"}\n"))
-    transforms = {**_TRANSFORMS, "json": _embedded}
-    return OutputFormat(tuple(parts), b"null", transforms[key], transforms[value])
+    return OutputFormat(
+        tuple(parts), b"null", _transform(key, in_json=True), _transform(value, in_json=True)
+    )
+
+
+def _transform(form: ValueFormat, *, in_json: bool) -> Transform | None:
+    if not isinstance(form, str):
+        return partial(_decoded, form, in_json)
+    return _embedded if in_json and form == "json" else _TRANSFORMS[form]
+
+
+def _decoded(
+    decode: Callable[[bytes], tuple[bool, object]], in_json: bool, data: bytes | None
+) -> bytes | None:
+    """Return what a plugin makes of bytes as JSON; out of JSON, text is printed as it is."""
+    if data is None:
+        return None
+    known, value = decode(data)
+    if not known:
+        return json_of(data).encode() if in_json else data
+    if isinstance(value, bytes):
+        return json_of(value).encode() if in_json else value
+    if isinstance(value, str) and not in_json:
+        return value.encode("utf-8", "backslashreplace")
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=str)
+    except ValueError:  # a NaN, or a value within itself
+        text = json.dumps(str(value), ensure_ascii=False)
+    return text.encode("utf-8", "backslashreplace")  # of half a surrogate pair makes JSON's escape
 
 
 def _embedded(data: bytes | None) -> bytes | None:
@@ -319,8 +353,8 @@ def output_format(
     key_delimiter: str | None,
     null: bytes = b"",
     *,
-    key: str = "text",
-    value: str = "text",
+    key: ValueFormat = "text",
+    value: ValueFormat = "text",
     headers: bool = False,
 ) -> OutputFormat:
     """Return the format for ``--format``, ``--key-delimiter`` and the options beside them."""
@@ -345,7 +379,9 @@ def output_format(
         raise click.BadParameter(
             f"{text!r} prints the same for each record; {hint}", param_hint="--format"
         )
-    return OutputFormat(tuple(parts), null, _TRANSFORMS[key], _TRANSFORMS[value])
+    return OutputFormat(
+        tuple(parts), null, _transform(key, in_json=False), _transform(value, in_json=False)
+    )
 
 
 def matching(pattern: str) -> Callable[[Record], bool]:

@@ -8,6 +8,10 @@ from typing import Any, ClassVar
 
 import click
 
+#: The entry-point group of plugins that only the command line loads, and clients do not. Until the
+#: next release an entry point may also be a click command itself.
+COMMAND_PLUGINS = "trikafka.commands"
+
 
 class WithVerbs(click.Command):
     """A command whose first argument may be a verb, which is a command of its own.
