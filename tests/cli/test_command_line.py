@@ -103,6 +103,8 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("copy", "t", "-B", "h:1", "-T", "transactional.id=x"), "no transactions"),
         (("copy", "t", "-B", "h:1", "-G", "g", "--from", "5"), "the group knows"),
         (("groups", "lag", "--every", "0"), "--every"),
+        (("topics", "elect"), "which topics?"),
+        (("elect",), "did you mean 'topics elect'"),
         (("lag",), "did you mean 'groups lag'"),
         (("topics", "-o", "yaml"), "'wide'"),
         (("export", "t", "/tmp/x", "--from", "5"), "@TIME"),

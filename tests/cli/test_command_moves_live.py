@@ -70,6 +70,7 @@ def test_share_offsets_are_set_and_deleted(command: Command, topic: str, tmp_pat
     assert not found(command, *reset)["executed"]
     assert f"there is no group {group!r}" in command("share-groups", "offsets", group).err
     assert found(command, *reset, "--execute")["executed"]
+    assert "trikafka share-groups reset-offsets" in command("groups", *reset[1:]).err
     rows = found(command, "share-groups", "offsets", group)
     assert [row["partition"] for row in rows] == [0, 1]
     assert sum(row["start_offset"] for row in rows) == 3

@@ -46,15 +46,17 @@ def test_quotas_are_set_listed_and_deleted(broker: str, command: Command) -> Non
         [user, "-", "-", "producer_byte_rate", "1000000"],
         [user, "-", "-", "request_percentage", "5"],
     ]
-    assert command("quotas", "delete", "-u", user, "request_percentage").code == 0
+    shown = command("quotas", "delete", "-u", user, "request_percentage", "--output", "json")
+    assert json.loads(shown.out)["found"] == ["request_percentage"]
+    assert command("quotas", "delete", "--execute", "-u", user, "request_percentage").code == 0
     until(command, both, lambda found: len(found[0]["quotas"]) == 1)
     assert (
         "has no quota 'request_percentage'"
-        in command("quotas", "delete", "-u", user, "request_percentage").err
+        in command("quotas", "delete", "--execute", "-u", user, "request_percentage").err
     )
-    assert command("quotas", "delete", "-u", user).code == 0
+    assert command("quotas", "delete", "--execute", "-u", user).code == 0
     until(command, both, lambda found: found == [])
-    assert "has no quotas" in command("quotas", "delete", "-u", user).err
+    assert "has no quotas" in command("quotas", "delete", "--execute", "-u", user).err
 
 
 @pytest.mark.parametrize(
@@ -110,9 +112,11 @@ def test_password_comes_from_file_or_environment(
         {"user": user, "mechanism": "SCRAM-SHA-256", "iterations": 4096},
         {"user": user, "mechanism": "SCRAM-SHA-512", "iterations": 8192},
     ]
-    assert command("users", "delete", user).code == 0
+    assert b"was not deleted; add --execute" in command("users", "delete", user).out
+    assert "did you mean" in command("users", "delete", f"{user}x").err
+    assert command("users", "delete", "--execute", user).code == 0
     until(command, listed, lambda found: bool(found) and len(found) == 1)
-    assert command("users", "delete", user, *sha256).code == 0
+    assert command("users", "delete", "--execute", user, *sha256).code == 0
     until(command, listed, lambda found: found is None)
     assert f"user {user!r}" in command(*listed).err
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import time
+
 import click
 import pytest
 
+from trikafka.cli.resetting import parse_place
 from trikafka.cli.start import At, Start, parse, place
 
 
@@ -22,10 +25,23 @@ from trikafka.cli.start import At, Start, parse, place
         ("s@7", Start(At.TIME, 7)),
         ("@2026-01-31T12:00", Start(At.TIME, 1_769_860_800_000)),
         ("@2026-01-31T13:00+01:00", Start(At.TIME, 1_769_860_800_000)),
+        ("2026-01-31T12:00", Start(At.TIME, 1_769_860_800_000)),
+        ("2026-01-31", Start(At.TIME, 1_769_817_600_000)),
     ],
 )
 def test_places_are_understood(text: str, start: Start) -> None:
     assert parse(text) == start
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("-45s", 45), ("-30m", 1_800), ("-1h", 3_600), ("@-2d", 172_800)]
+)
+def test_times_before_now_are_understood(
+    monkeypatch: pytest.MonkeyPatch, text: str, seconds: int
+) -> None:
+    monkeypatch.setattr(time, "time_ns", lambda: 1_700_000_000_000_000_000)
+    assert parse(text) == Start(At.TIME, 1_700_000_000_000 - 1_000 * seconds)
+    assert parse_place(text) == parse(text)
 
 
 @pytest.mark.parametrize(
@@ -37,6 +53,9 @@ def test_places_are_understood(text: str, start: Start) -> None:
         "5.0",
         "@",
         "@yesterday",
+        "2026-13-01",
+        "-1y",
+        "1h",
         "@1960-01-01",
         "9" * 30,
         "9" * 5000,

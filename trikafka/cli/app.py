@@ -42,7 +42,7 @@ _OWN = {
     "produce": "Write lines or JSON to a topic.",
     "quotas": "List, set or delete quotas of users, client ids and addresses.",
     "records": "Delete the oldest records of topics.",
-    "topics": "List, create, delete, describe or grow topics.",
+    "topics": "List, create, delete, describe or grow topics; elect leaders.",
     "transactions": "List or describe transactions, find those that hang, or abort one.",
     "users": "List, set or delete passwords of SCRAM users.",
 }
@@ -89,6 +89,9 @@ class Commands(Suggesting):
             "share-group": "share-groups",
             "shares": "share-groups",
             "log-dirs": "cluster log-dirs",
+            "elect": "topics elect",
+            "elect-leaders": "topics elect",
+            "leader-election": "topics elect",
         }
     )
 

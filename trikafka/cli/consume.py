@@ -44,8 +44,8 @@ if TYPE_CHECKING:
     "--from",
     "start",
     metavar="WHERE",
-    help="beginning (default), end, stored, an offset, -N (the last N), or @TIME in ms or like "
-    "2026-01-31T12:00. With a group:"
+    help="beginning (default), end, stored, an offset, -N (the last N), or a time: "
+    "2026-01-31T12:00, -1h (s, m, h, d), or @ and milliseconds. With a group:"
     " where to begin what it has not committed yet.",
 )
 @click.option(

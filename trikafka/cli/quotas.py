@@ -11,6 +11,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option, pair
+from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -108,10 +109,20 @@ def set_(
 @command.command()
 @_entity_options
 @click.argument("names", nargs=-1, metavar="[NAME]...")
+@execute_option
 @output_option
 @common_options
-def delete(common: Common, who: dict[str, str | None], names: tuple[str, ...], output: str) -> None:
-    """Delete quotas of a user, a client id, both together, or an address: all, or those named."""
+def delete(
+    common: Common,
+    who: dict[str, str | None],
+    names: tuple[str, ...],
+    execute: bool,
+    output: str,
+) -> None:
+    """Delete quotas of a user, a client id, both together, or an address: all, or those named.
+
+    Without --execute nothing is deleted: the command shows which would be.
+    """
     from .._api.admin.quotas import QuotaFilter
 
     entity = _entity(who)
@@ -124,11 +135,17 @@ def delete(common: Common, who: dict[str, str | None], names: tuple[str, ...], o
             raise click.ClickException(f"{entity} has no quota {missing[0]!r}")
         if not gone:
             raise click.ClickException(f"{entity} has no quotas")
-        await admin.alter_client_quotas({entity: dict.fromkeys(gone)})
+        if execute:
+            await admin.alter_client_quotas({entity: dict.fromkeys(gone)})
         return gone
 
     gone = ask(common, work)
-    say_done(output, f"{entity}: deleted: {', '.join(gone)}", {**_as_json(entity), "deleted": gone})
+    said = "deleted" if execute else "nothing was deleted; add --execute to delete"
+    say_done(
+        output,
+        f"{entity}: {said}: {', '.join(gone)}",
+        {**_as_json(entity), "executed": execute, "deleted" if execute else "found": gone},
+    )
 
 
 def _named(who: dict[str, str | None]) -> dict[str, Any]:

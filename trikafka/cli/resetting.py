@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import click
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from ..types import PartitionInfo, TopicPartition
 
 _SHIFT = re.compile(r"[+-]\d{1,18}")
-_DATE = re.compile(r"\d{4}-\d\d-")  # of a time, which needs no @ here
 topics_option = click.option(
     "-t",
     "--topic",
@@ -50,13 +50,13 @@ def parse_place(text: str) -> Start | Shift:
     if _SHIFT.fullmatch(text):
         return Shift(int(text))
     try:
-        start = parse(f"@{text}" if _DATE.match(text) else text)
+        start = parse(text)
     except click.BadParameter:
         start = Start(At.STORED)
-    if start.at is At.STORED:
+    if start.at in (At.STORED, At.LAST):
         raise click.BadParameter(
             f"{text!r} is neither 'earliest', 'latest', an offset, +N or -N from the committed "
-            "offset, nor a time like 2026-01-31T12:00 or @ milliseconds",
+            "offset, nor a time like 2026-01-31T12:00, -1h or @ milliseconds",
             param_hint="--to",
         )
     return start
@@ -154,7 +154,7 @@ async def offsets_at(
     "to",
     required=True,
     metavar="PLACE",
-    help="earliest, latest, an offset, a time (2026-01-31T12:00, or @ and milliseconds), or +N or "
+    help="earliest, latest, an offset, a time (2026-01-31T12:00, -1h, or @ and milliseconds), or +N or "
     "-N from the committed offset.",
 )
 @execute_option
@@ -178,6 +178,7 @@ def reset_offsets(
         raise click.UsageError("give --topic, or --all-topics", click.get_current_context())
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
+        await _check_group(admin, group)
         stored = {tp: at.offset for tp, at in (await admin.list_group_offsets(group)).items()}
         if all_topics:
             partitions = sorted(stored)
@@ -211,3 +212,24 @@ def reset_offsets(
         )
     )
     say(f"the offsets of {group} are set" if execute else "nothing was changed; add --execute")
+
+
+async def _check_group(admin: Admin, group: str) -> None:
+    """Refuse a group of another kind; warn of a group that is new, or that has members.
+
+    Raises:
+        click.ClickException: The group is a share group.
+    """
+    listed = {each.group_id: each for each in await admin.list_groups()}
+    if (found := listed.get(group)) is None:
+        near = get_close_matches(group, listed, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        warn(f"group {group!r} does not exist yet{hint}")
+    elif (found.type or "").lower() == "share":
+        raise click.ClickException(
+            f"group {group!r} is a share group: trikafka share-groups reset-offsets {group}"
+        )
+    elif (found.state or "Empty").lower() not in ("empty", "dead"):
+        warn(
+            f"group {group!r} has members ({found.state}): the broker refuses until they have left"
+        )

@@ -181,7 +181,7 @@ def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
     "to",
     required=True,
     metavar="PLACE",
-    help="earliest, latest, an offset, a time (2026-01-31T12:00, or @ and milliseconds), or +N or "
+    help="earliest, latest, an offset, a time (2026-01-31T12:00, -1h, or @ and milliseconds), or +N or "
     "-N from the start offset.",
 )
 @execute_option

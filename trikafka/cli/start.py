@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +18,13 @@ _WORDS = {
     "latest": "END",
     "stored": "STORED",
 }
+
+
+#: A date, with which a time begins that needs no @.
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+#: A time before now.
+_AGO = re.compile(r"-(\d{1,9})(s|m|h|d)")
+_SECONDS = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 class At(Enum):
@@ -42,7 +50,9 @@ class Start:
 
 
 def parse(text: str) -> Start:
-    """Parse ``beginning``, ``end``, ``stored``, an offset, ``-5`` (the last five) or ``@time``.
+    """Parse ``beginning``, ``end``, ``stored``, an offset, ``-5`` (the last five) or a time.
+
+    A date and a time before now, such as ``-1h``, need no ``@``; milliseconds do.
 
     Raises:
         click.BadParameter: The text is none of these.
@@ -51,12 +61,14 @@ def parse(text: str) -> Start:
         return Start(At[_WORDS[text]])
     if text.startswith(("@", "s@")):
         return Start(At.TIME, _time(text.partition("@")[2]))
+    if _DATE.match(text) or _AGO.fullmatch(text):
+        return Start(At.TIME, _time(text))
     number = whole(text.removeprefix("-"))
     if number is not None:
         return Start(At.LAST if text.startswith("-") else At.OFFSET, number)
     raise click.BadParameter(
         f"{text!r:.100} is neither 'beginning', 'end', 'stored', an offset, -N (the last N "
-        "records of each partition) nor @time",
+        "records of each partition), nor a time (2026-01-31T12:00, -1h, or @ and milliseconds)",
         param_hint="--from",
     )
 
@@ -71,24 +83,26 @@ def whole(text: str) -> int | None:
 
 
 def _time(text: str, option: str = "--from") -> int:
-    """Return milliseconds since the epoch, given as such or as a date and time.
+    """Return milliseconds since the epoch, given as such, as a date and time, or before now.
 
     The time zone is UTC if the text names none.
     """
     number = whole(text)
     if number is not None:
         return number
+    if ago := _AGO.fullmatch(text):
+        return max(0, time.time_ns() // 1_000_000 - int(ago[1]) * _SECONDS[ago[2]] * 1_000)
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
         raise click.BadParameter(
-            f"@{text:.100}: this is neither milliseconds since the epoch nor a time like "
-            "2026-01-31T12:00",
+            f"{text:.100}: this is neither milliseconds since the epoch nor a time like "
+            "2026-01-31T12:00 or -1h",
             param_hint=option,
         ) from None
     when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
     if when.timestamp() < 0:
-        raise click.BadParameter(f"@{text}: this is before 1970", param_hint=option)
+        raise click.BadParameter(f"{text}: this is before 1970", param_hint=option)
     return round(when.timestamp() * 1000)
 
 

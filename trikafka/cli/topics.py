@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .admin import ask, chosen
+from .elections import elect
 from .options import Common, common_options, output_option, pair
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -36,7 +37,15 @@ class _TopicVerbs(Suggesting):
     """A group that accepts ``topics --create --topic x`` for ``topics create --topic x``."""
 
     words = MappingProxyType(
-        {"grow": "alter", "add": "create", "make": "create", "remove": "delete", "show": "describe"}
+        {
+            "grow": "alter",
+            "add": "create",
+            "make": "create",
+            "remove": "delete",
+            "show": "describe",
+            "elect-leaders": "elect",
+            "leader-election": "elect",
+        }
     )
     otherwise = "of a topic that is there, 'describe NAME' says more"
 
@@ -51,13 +60,16 @@ class _TopicVerbs(Suggesting):
 @output_option
 @common_options
 def command(common: Common, output: str) -> None:
-    """List, create, delete, describe or grow topics.
+    """List, create, delete, describe or grow topics; elect leaders of their partitions.
 
     Without a subcommand the topics are listed. As with kafka-topics, "--create --topic NAME" means
     "create NAME", and so on.
     """
     if click.get_current_context().invoked_subcommand is None:
         _list(common, output, internal=False)
+
+
+command.add_command(elect)
 
 
 @command.command("list")

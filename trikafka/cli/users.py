@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import os
 import sys
+from difflib import get_close_matches
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
 
 _MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 _mechanism = click.option(
@@ -107,18 +113,34 @@ def set_(
 @command.command()
 @click.argument("user")
 @_mechanism
+@execute_option
 @output_option
 @common_options
-def delete(common: Common, user: str, mechanism: str, output: str) -> None:
-    """Delete the password of a user for one mechanism."""
+def delete(common: Common, user: str, mechanism: str, execute: bool, output: str) -> None:
+    """Delete the password of a user for one mechanism.
+
+    Without --execute nothing is deleted: the command only looks for the password.
+    """
     from .._api.admin.users import ScramRemoval
 
     change = ScramRemoval(mechanism)  # type: ignore[arg-type]
-    ask(common, lambda admin: admin.alter_user_scram_credentials({user: change}))
+
+    async def work(admin: Admin) -> None:
+        if execute:
+            await admin.alter_user_scram_credentials({user: change})
+            return
+        found = await admin.describe_user_scram_credentials()
+        if not any(one.mechanism == mechanism for one in found.get(user, ())):
+            near = get_close_matches(user, found, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near and near[0] != user else ""
+            raise click.ClickException(f"user {user!r} has no password for {mechanism}{hint}")
+
+    ask(common, work)
+    done = "deleted" if execute else "was not deleted; add --execute"
     say_done(
         output,
-        f"{user}: password deleted for {mechanism}",
-        {"user": user, "mechanism": mechanism},
+        f"{user}: password for {mechanism} {done}",
+        {"user": user, "mechanism": mechanism, "executed": execute},
     )
 
 

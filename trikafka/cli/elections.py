@@ -1,0 +1,131 @@
+"""``trikafka topics elect``: elect leaders of partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import click
+
+from .admin import ask
+from .options import Common, common_options, output_option
+from .resetting import execute_option, parse_topics, partitions_of, topics_option
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from .._api.admin.elections import Election
+    from ..types import PartitionInfo, TopicPartition
+
+
+@click.command("elect")
+@click.argument("names", nargs=-1, metavar="TOPIC[:P,...]...")
+@topics_option
+@click.option("--all", "everything", is_flag=True, help="All topics.")
+@click.option(
+    "--unclean",
+    is_flag=True,
+    help="For partitions without a leader: any live replica, also one that lacks records. The "
+    "records that it lacks are lost. Needs --execute.",
+)
+@execute_option
+@output_option
+@common_options
+def elect(
+    common: Common,
+    names: tuple[str, ...],
+    topics: tuple[str, ...],
+    everything: bool,
+    unclean: bool,
+    execute: bool,
+    output: str,
+) -> None:
+    """Make the first replica of each partition its leader again, as after a broker's restart.
+
+    That loses nothing, so it is done at once. With --unclean, which may lose records, the command
+    shows without --execute what it would elect.
+    """
+    context = click.get_current_context()
+    chosen = parse_topics((*names, *topics))
+    if bool(chosen) is everything:
+        raise click.UsageError("which topics? give their names, or --all", context)
+    acts = execute or not unclean
+
+    wanted = None if everything else chosen
+    rows = ask(common, lambda admin: elected(admin, wanted, unclean=unclean, acts=acts))
+    if output == "json":
+        say_json(
+            {
+                "executed": acts,
+                "election": "unclean" if unclean else "preferred",
+                "partitions": [
+                    {
+                        "topic": info.topic,
+                        "partition": info.partition,
+                        "leader": info.leader,
+                        "replicas": list(info.replicas),
+                        "in_sync_replicas": list(info.in_sync_replicas),
+                        "elected": elected,
+                    }
+                    for info, elected in rows
+                ],
+            }
+        )
+        return
+    if not rows:
+        say(
+            "each of these partitions has a leader"
+            if unclean
+            else "each of these partitions is led by its first replica"
+        )
+        return
+    header = ("TOPIC", "PARTITION", "LEADER BEFORE", "REPLICAS", "IN SYNC", "ELECTED")
+    cells = [
+        (
+            info.topic,
+            info.partition,
+            info.leader,
+            ",".join(map(str, info.replicas)),
+            ",".join(map(str, info.in_sync_replicas)),
+            "yes" if elected else "no",
+        )
+        for info, elected in rows
+    ]
+    say(table(header if acts else header[:-1], cells if acts else [row[:-1] for row in cells]))
+    if not acts:
+        say("nothing was changed; add --execute")
+
+
+async def elected(
+    admin: Admin, chosen: Mapping[str, set[int] | None] | None, *, unclean: bool, acts: bool
+) -> list[tuple[PartitionInfo, bool]]:
+    """Elect leaders where they are needed, if the command acts; ``None`` stands for all topics.
+
+    Returns:
+        The partitions as they were before, and whether each got a leader.
+    """
+    known = await admin.list_topics(include_internal=True)
+    places = set(partitions_of(dict.fromkeys(known) if chosen is None else chosen, known))
+    todo = {
+        place: info
+        for infos in known.values()
+        for info in infos
+        if (place := _place(info)) in places and _needs(info, unclean)
+    }
+    done: dict[TopicPartition, bool] = {}
+    if acts and todo:
+        kind: Election = "unclean" if unclean else "preferred"
+        done = await admin.elect_leaders(todo, election=kind)
+    return [(info, done.get(place, False)) for place, info in sorted(todo.items())]
+
+
+def _needs(info: PartitionInfo, unclean: bool) -> bool:
+    if unclean:
+        return info.leader is None
+    return bool(info.replicas) and info.leader != info.replicas[0]
+
+
+def _place(info: PartitionInfo) -> TopicPartition:
+    from ..types import TopicPartition
+
+    return TopicPartition(info.topic, info.partition)
