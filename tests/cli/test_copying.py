@@ -96,7 +96,9 @@ async def test_copy_into_itself_is_refused(autojump_clock: Clock) -> None:
         ScriptedCluster(topics={"t": 1, "u": 1}) as there,
     ):
         await fill(here, 1, 1)
-        with pytest.raises(click.UsageError, match=r"one cluster \(scripted-cluster\), and 't'"):
+        with pytest.raises(
+            click.ClickException, match=r"one cluster \(scripted-cluster\), and 't'"
+        ):
             await copied(here, there)
         assert there.records("t", 0) == []
         await copied(here, there, to="u")

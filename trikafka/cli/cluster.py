@@ -147,6 +147,15 @@ def _time(ms: int | None) -> str | None:
 
 class _Cluster(WithVerbs):
     verbs = MappingProxyType({"features": features, "quorum": quorum, "log-dirs": log_dirs})
+    words = MappingProxyType(
+        {
+            **dict.fromkeys(("brokers", "info", "describe", "status", "list", "id"), "cluster"),
+            **dict.fromkeys(("elect", "elect-leaders"), "topics elect"),
+            **dict.fromkeys(("config", "configs"), "configs get broker"),
+            **dict.fromkeys(("controllers", "controller", "voters"), "cluster quorum"),
+            "versions": "cluster features",
+        }
+    )
 
 
 @click.command(cls=_Cluster)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,21 @@ if TYPE_CHECKING:
 
 #: The resource types, as an argument names them.
 _TYPES = ("topic", "broker", "broker-logger", "client-metrics", "group")
-_kind = click.argument("kind", type=click.Choice(_TYPES), metavar="|".join(_TYPES))
+
+
+class _Kind(click.Choice):  # type: ignore[type-arg]
+    """A resource type; the error for another word takes it for the name of a topic."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value not in self.choices:
+            verb = ctx.info_name if ctx is not None else "get"
+            near = get_close_matches(value, self.choices, n=1)
+            meant = near[0] if near else f"trikafka configs {verb} topic {value}"
+            self.fail(f"{value!r} is none of these; did you mean {meant!r}?", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+_kind = click.argument("kind", type=_Kind(_TYPES), metavar="|".join(_TYPES))
 _name = click.argument("name", required=False)
 
 

@@ -154,10 +154,9 @@ class Copying(Consuming):
         async with open_admin(**_of_admin(self._target)) as admin:
             there = (await admin.describe_cluster()).cluster_id
         if there is not None and there == consumer.cluster_id:
-            raise click.UsageError(
+            raise click.ClickException(
                 f"both addresses are those of one cluster ({there}), and {same[0]!r} would be "
-                "copied into itself: give --to-topic with another name",
-                click.get_current_context(silent=True),
+                "copied into itself: give --to-topic with another name"
             )
 
     async def _make(self, topic: str, to: str, partitions: int) -> int:

@@ -115,7 +115,9 @@ def _list(common: Common, output: str) -> None:
                 for g in groups
             ]
         )
-    elif groups:
+    elif not groups:
+        say("no groups")
+    else:
         say(table(("GROUP", "STATE", "TYPE"), [(g.group_id, g.state, g.type) for g in groups]))
 
 

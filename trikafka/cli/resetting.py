@@ -97,7 +97,7 @@ def partitions_of(
     found = []
     for name, numbers in chosen.items():
         if name not in topics:
-            raise click.ClickException(topic_missing(name, topics))
+            raise click.ClickException(topic_missing(name, topics, make=False))
         there = {info.partition for info in topics[name]}
         if missing := (numbers or set()) - there:
             raise click.ClickException(

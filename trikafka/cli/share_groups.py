@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +75,9 @@ async def _chosen(admin: Admin, names: Collection[str]) -> list[str]:
     kinds = {group.group_id: group.type for group in await admin.list_groups()}
     for name in names:
         if name not in kinds:
-            raise click.ClickException(f"there is no group {name!r}")
+            near = get_close_matches(name, kinds, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.ClickException(f"there is no group {name!r}{hint}")
         if kinds[name] != "share":
             raise click.ClickException(
                 f"{name!r} is not a share group but a {kinds[name] or 'consumer'} group; see "

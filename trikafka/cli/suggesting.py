@@ -16,10 +16,13 @@ COMMAND_PLUGINS = "trikafka.commands"
 class WithVerbs(click.Command):
     """A command whose first argument may be a verb, which is a command of its own.
 
-    Any other first argument is the command's: ``trikafka groups NAME`` shows a group.
+    Any other first argument is the command's: ``trikafka groups NAME`` shows a group. If the
+    command has no arguments, the error about another word suggests a verb. ``words`` maps words of
+    other tools to the command lines that are meant.
     """
 
     verbs: ClassVar[Mapping[str, click.Command]] = {}
+    words: ClassVar[Mapping[str, str]] = {}
 
     def make_context(
         self,
@@ -31,6 +34,13 @@ class WithVerbs(click.Command):
         verb = self.verbs.get(args[0]) if args else None
         if verb is not None:
             return verb.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        takes_none = not any(isinstance(param, click.Argument) for param in self.params)
+        if takes_none and args and not args[0].startswith("-"):
+            near = get_close_matches(args[0], self.verbs, n=1)
+            meant = self.words.get(args[0]) or (f"{info_name} {near[0]}" if near else None)
+            hint = f"; did you mean 'trikafka {meant}'?" if meant else ""
+            context = click.Context(self, parent, info_name)
+            raise click.UsageError(f"there is no command '{info_name} {args[0]}'{hint}", context)
         return super().make_context(info_name, args, parent, **extra)
 
 

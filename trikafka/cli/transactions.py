@@ -79,7 +79,9 @@ def _list(
                 for t in found
             ]
         )
-    elif found:
+    elif not found:
+        say("no transactions")
+    else:
         say(
             table(
                 ("TRANSACTIONAL ID", "PRODUCER", "STATE"),
@@ -169,7 +171,9 @@ def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, ou
     ]
     if output == "json":
         say_json(rows)
-    elif rows:
+    elif not rows:
+        say("no transaction hangs")
+    else:
         header = (
             "TOPIC",
             "PARTITION",
