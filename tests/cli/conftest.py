@@ -44,7 +44,9 @@ def broker(kafka_broker: object, monkeypatch: pytest.MonkeyPatch) -> str:
 def topic(broker: str, command: Command) -> str:
     """Return the name of a new topic with three partitions."""
     name = fresh()
-    assert command("topics", "create", name, "--partitions", "3").code == 0
+    # Some tests write old timestamps, and a broker deletes old segments, also 30 s after its start.
+    keep = ("--config", "retention.ms=-1")
+    assert command("topics", "create", name, "--partitions", "3", *keep).code == 0
     return name
 
 

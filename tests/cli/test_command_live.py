@@ -72,7 +72,7 @@ def test_consume_into_produce_keeps_every_record(
     lines = sorted(first.lines, key=lambda line: (line["partition"], line["offset"]))
     assert [without(line, "topic", "offset", "timestamp_type") for line in lines] == RECORDS
     copy = fresh()
-    command("topics", "create", copy, "-p", "3")
+    command("topics", "create", copy, "-p", "3", "--config", "retention.ms=-1")
     assert trikafka("produce", "-t", copy, data=first.out).code == 0
     second = command("consume", copy, "--until-end")
     assert sorted(second.lines, key=lambda line: (line["partition"], line["offset"])) == [
