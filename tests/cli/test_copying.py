@@ -161,7 +161,7 @@ async def test_new_member_doubles_no_record(autojump_clock: Clock) -> None:
 
         async def slow(request: Any, default: Any) -> Any:
             response = await default()
-            await trio.sleep(2)
+            await trio.sleep(15)
             return response
 
         there.on("Produce", slow)
@@ -170,9 +170,9 @@ async def test_new_member_doubles_no_record(autojump_clock: Clock) -> None:
             while not there.requests("Produce"):  # noqa: ASYNC110
                 await trio.sleep(0.1)
             nursery.start_soon(partial(copied, here, there, group="g", until_end=False))
-            await trio.sleep(30)
+            await trio.sleep(90)
             await fill(here, 40, 4)
-            await trio.sleep(30)
+            await trio.sleep(90)
             nursery.cancel_scope.cancel()
         count = sum(len(there.records("t", number)) for number in range(4))
         assert count == 80
