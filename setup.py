@@ -19,21 +19,23 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    # Microsoft's compiler has no such option, and optimizes by default.
-    optimize = [] if sys.platform == "win32" else ["-O3"]
+    # Microsoft's compiler has no such options, and optimizes by default. Debugging information,
+    # which Python's own flags ask for, takes a quarter of the compiler's time and changes no
+    # instruction.
+    options = [] if sys.platform == "win32" else ["-O3", "-g0"]
     header = "trikafka/_checksum/crc32c.h"
     parts = [
         Extension(
             "trikafka._checksum._native",
             ["trikafka/_checksum/_native.pyx"],
             depends=[header],
-            extra_compile_args=optimize,
+            extra_compile_args=options,
         ),
         Extension(
             "trikafka._wire._native",
             ["trikafka/_wire/_native.pyx"],
             depends=[header, *sorted(glob("trikafka/_wire/_native_*.pxi"))],
-            extra_compile_args=optimize,
+            extra_compile_args=options,
         ),
     ]
     built: list[Extension] = cythonize(parts, language_level=3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -20,6 +21,7 @@ import trikafka
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "kubernetes.md").read_text(encoding="utf-8")
 (PROGRAM,) = re.findall(r"<!-- run: service -->\n```python\n(.*?)```", PAGE, re.DOTALL)
+(IMAGE,) = re.findall(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)
 (MANIFEST,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -34,6 +36,7 @@ def probe(address: str) -> tuple[int, str]:
 def test_manifest_fits_the_program() -> None:
     pod = yaml.safe_load(MANIFEST)["spec"]["template"]["spec"]
     (container,) = pod["containers"]
+    assert IMAGE.splitlines()[-1] == f"CMD {json.dumps(container['command'])}"
     assert {each["name"] for each in container["env"]} == set(
         re.findall(r'os\.environ\["(\w+)"\]', PROGRAM)
     )

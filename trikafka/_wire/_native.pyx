@@ -1,9 +1,13 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, initializedcheck=False
+# cython: freethreading_compatible=True
 """The record path, compiled: the same interface, bytes, values and errors as ``_fallback.py``.
 
 Input is hostile. The rules of this file: a pointer moves only after a comparison with the end of
 its record, and buffers are sized from the bytes that are really there, never from a number in them.
 Decoding runs without the GIL.
+
+Several threads may be in this module at once, also without a GIL: what they share is the pool of
+memory, which has a lock. An object made here is for one thread at a time, as its client is.
 
 The files that are included below, in order of use:
 

@@ -3,8 +3,10 @@
 # Fresh memory costs the kernel more than the bytes that go into it, and the allocator returns large
 # blocks to the system at once. So freed blocks wait here for the next request, by size, at most
 # MOST_FREE bytes of them. Blocks that nothing has needed for a second are freed. That is checked
-# whenever a block is returned, and by trim_memory(). The GIL is the lock: nothing here is called
-# without it.
+# whenever a block is returned, and by trim_memory().
+#
+# Clients in several threads share the pool. The GIL is its lock: nothing here is called without it.
+# A Python without the GIL has a mutex instead. No Python code runs while that is held.
 
 cdef enum:
     SMALLEST = 16384  # a smaller block is the allocator's
@@ -35,8 +37,18 @@ cdef extern from *:
     #else
     #define POOLED 1
     #endif
+    #ifdef Py_GIL_DISABLED
+    static PyMutex pool_mutex;
+    #define lock_pool() PyMutex_Lock(&pool_mutex)
+    #define unlock_pool() PyMutex_Unlock(&pool_mutex)
+    #else
+    #define lock_pool() ((void)0)
+    #define unlock_pool() ((void)0)
+    #endif
     """
     bint POOLED
+    void lock_pool() noexcept
+    void unlock_pool() noexcept
 
 
 cdef inline Py_ssize_t room_of(int index) noexcept:
@@ -53,6 +65,7 @@ cdef char *take_block(Py_ssize_t size, Py_ssize_t *room) noexcept:
     if POOLED and SMALLEST <= size <= MOST_FREE:
         while room_of(index) < size:
             index += 1
+        lock_pool()
         for other in range(index, min(index + 3, CLASSES)):
             block = _classes[other].first
             if block != NULL:
@@ -61,7 +74,9 @@ cdef char *take_block(Py_ssize_t size, Py_ssize_t *room) noexcept:
                 _classes[other].least = min(_classes[other].least, _classes[other].count)
                 room[0] = room_of(other)
                 _free_bytes -= room[0]
+                unlock_pool()
                 return <char *>block
+        unlock_pool()
         room[0] = room_of(index)
     return <char *>PyMem_RawMalloc(room[0])
 
@@ -73,20 +88,25 @@ cdef void give_block(char *data, Py_ssize_t room) noexcept:
     if not POOLED or not SMALLEST <= room <= MOST_FREE:
         PyMem_RawFree(data)
         return
-    look(now_ms())
-    if _free_bytes + room > MOST_FREE:
-        PyMem_RawFree(data)
-        return
     while room_of(index) < room:
         index += 1
-    block.next = _classes[index].first
-    _classes[index].first = block
-    _classes[index].count += 1
-    _free_bytes += room
+    lock_pool()
+    look(now_ms())
+    if _free_bytes + room <= MOST_FREE:
+        block.next = _classes[index].first
+        _classes[index].first = block
+        _classes[index].count += 1
+        _free_bytes += room
+        block = NULL
+    unlock_pool()
+    PyMem_RawFree(block)
 
 
 cdef void look(int64_t now) noexcept:
-    """Free the blocks that were not needed since the last look, at least a second ago."""
+    """Free the blocks that were not needed since the last look, at least a second ago.
+
+    The caller holds the pool's lock.
+    """
     cdef int index
     cdef Free *block
     global _free_bytes, _last_look
@@ -180,4 +200,6 @@ def free_memory():
 
 def trim_memory(bint at_once=False):
     """See ``_fallback.trim_memory``."""
+    lock_pool()
     look(_last_look + A_SECOND if at_once else now_ms())
+    unlock_pool()

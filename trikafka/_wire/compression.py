@@ -33,8 +33,8 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 # decoder at work is borrowed and returned as a whole. What does not fit into it gets memory of its
 # own.
 #
-# At most two spare ones are kept. ``list.pop`` and ``append`` are atomic under the GIL, so threads
-# need no lock.
+# At most about two spare ones are kept. ``list.pop`` and ``append`` are atomic, with the GIL and
+# without, so threads need no lock.
 class Scratch:
     """Reusable memory for decompressed bytes that are read only once.
 

@@ -37,8 +37,21 @@ _AGAIN = (TransactionAbortableError, CommitFailedError, RebalanceInProgressError
 #: After these another attempt would fail, too.
 _FOR_GOOD = (AuthorizationError, InvalidTopicError, RecordTooLargeError)
 _FOR_GOOD_CODES = frozenset({ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP})
-#: Consumers whose last transaction was cut off in its commit: its outcome decides where they go on.
-_IN_DOUBT: WeakSet[Consumer[Any, Any]] = WeakSet()
+_in_doubt: trio.lowlevel.RunVar[WeakSet[Consumer[Any, Any]]] = trio.lowlevel.RunVar(
+    "trikafka_in_doubt"
+)
+
+
+def consumers_in_doubt() -> WeakSet[Consumer[Any, Any]]:
+    """Return this run's consumers whose last transaction was cut off in its commit.
+
+    The outcome of that transaction decides where such a consumer goes on.
+    """
+    try:
+        return _in_doubt.get()
+    except LookupError:
+        _in_doubt.set(WeakSet())
+        return _in_doubt.get()
 
 
 def may_be_done_again(error: BaseException) -> bool:
@@ -144,7 +157,7 @@ class TransactionRound:
         for tp in self._starts.keys() & self._consumer.assignment():
             self._consumer.seek(tp, self._starts[tp])
         if self._committing and not may_be_done_again(error):
-            _IN_DOUBT.add(self._consumer)
+            consumers_in_doubt().add(self._consumer)
 
 
 async def settle(consumer: Consumer[Any, Any], producer: Producer) -> None:
@@ -152,7 +165,7 @@ async def settle(consumer: Consumer[Any, Any], producer: Producer) -> None:
 
     The assigned partitions then go on from the committed offsets.
     """
-    if consumer not in _IN_DOUBT:
+    if consumer not in consumers_in_doubt():
         return
     try:
         async with producer.transaction():
@@ -163,4 +176,4 @@ async def settle(consumer: Consumer[Any, Any], producer: Producer) -> None:
         for tp, position in (await consumer.committed(assigned)).items():
             if position is not None and tp in consumer.assignment():
                 consumer.seek(tp, position)
-    _IN_DOUBT.discard(consumer)
+    consumers_in_doubt().discard(consumer)
