@@ -105,7 +105,7 @@ def settings_with(
     command: Command, topic: str, name: str, value: str | None
 ) -> dict[str, tuple[str, str]]:
     """Return the topic's settings once one has this value: the controller has it first."""
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while True:
         ended = command("configs", "get", "topic", topic, "--json")
         found = {each["name"]: (each["value"], each["source"]) for each in json.loads(ended.out)}

@@ -50,7 +50,7 @@ async def entries(
     admin: trikafka.Admin, resource: ConfigResource, **wanted: str | None
 ) -> dict[str, trikafka.ConfigEntry]:
     """Return the settings once the broker has these own values: the controller has them first."""
-    with trio.fail_after(30):
+    with trio.fail_after(120):
         while True:
             found = (await admin.describe_configs([resource], documentation=True))[resource]
             own = {name: entry for name, entry in found.items() if not entry.is_default}

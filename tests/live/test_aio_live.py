@@ -192,7 +192,7 @@ def held_port() -> Iterator[int]:
 
 def post(port: int, process: subprocess.Popen[str]) -> dict[str, Any]:
     """Post a greeting; wait until the program listens."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 120
     while True:
         try:
             socket.create_connection(("127.0.0.1", port)).close()
@@ -200,6 +200,7 @@ def post(port: int, process: subprocess.Popen[str]) -> dict[str, Any]:
         except ConnectionRefusedError:
             if process.poll() is not None or time.monotonic() > until:
                 raise
+            time.sleep(0.02)
     request = urllib.request.Request(f"http://127.0.0.1:{port}/greetings", data=b"hello")
     with urllib.request.urlopen(request) as response:
         found: dict[str, Any] = json.load(response)

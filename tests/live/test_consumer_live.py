@@ -19,12 +19,17 @@ if TYPE_CHECKING:
     from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
 
+#: A member must not lose its session while a broker restarts, also on a busy machine: records that
+#: were not committed would come again. Most tests have a shorter session (pyproject.toml).
+SESSION = {"group.consumer.session.timeout.ms": 120_000}
+
+
 def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
     """Fail a test that hangs."""
 
     @functools.wraps(test)
     async def limited(**fixtures: Any) -> None:
-        with trio.fail_after(90):
+        with trio.fail_after(400):
             await test(**fixtures)
 
     return limited
@@ -97,7 +102,7 @@ async def test_librdkafkas_compression_is_read(kafka_broker: KafkaBroker, compre
 
 @in_time
 async def test_consumer_survives_a_restart(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
+    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=SESSION)))
     bootstrap = cluster.bootstrap_servers
     topic = await make_topic(bootstrap, 2)
     await write(bootstrap, topic, 2, range(1_000))
@@ -127,7 +132,9 @@ async def test_consumer_survives_killed_brokers(
     make_kafka_cluster: MakeKafkaCluster,
 ) -> None:
     """The consumer survives the death of the coordinator and leader in a cluster of three."""
-    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3)))
+    cluster = Cluster(
+        await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=SESSION))
+    )
     bootstrap = cluster.bootstrap_servers
     topic = await make_topic(bootstrap, 6)
     await write(bootstrap, topic, 6, range(600))
@@ -142,12 +149,12 @@ async def test_consumer_survives_killed_brokers(
         await write(bootstrap, topic, 6, range(600, 1_200))
         seen += [int((await consumer.receive()).value or b"") for _ in range(600)]
         assert sorted(seen) == list(range(1_200))
-        await consumer.commit(timeout=30)
+        await consumer.commit(timeout=90)
         await victim.start()
         await write(bootstrap, topic, 6, range(1_200, 1_800))
         seen += [int((await consumer.receive()).value or b"") for _ in range(600)]
         assert sorted(seen) == list(range(1_800))
-        await consumer.commit(timeout=30)
+        await consumer.commit(timeout=90)
 
 
 @in_time

@@ -28,7 +28,7 @@ CLIENTS: list[Opener] = [trikafka.open_consumer, trikafka.open_producer, trikafk
 each_client = pytest.mark.parametrize("client", CLIENTS, ids=["consumer", "producer", "admin"])
 #: In seconds: shorter than a call's wait for an unreachable broker, and longer than a busy machine
 #: takes.
-SOON = 20.0
+SOON = 45.0
 
 
 async def refused(client: Opener, error: type[Exception], says: str, **settings: Any) -> Exception:

@@ -6,6 +6,7 @@ No metadata request is needed (KIP-951).
 from __future__ import annotations
 
 import struct
+import time
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
@@ -68,6 +69,12 @@ class Retried(ProducerObserver):
         self.codes[getattr(event.error, "code", None)] += 1
 
 
+def leader_of(admin: kafka.KafkaAdminClient, topic: str) -> int:
+    (described,) = admin.describe_topics([topic])
+    leader: int = described["partitions"][0]["leader_id"]
+    return leader
+
+
 def move(bootstrap: str, topic: str, replicas: list[int]) -> None:
     """Make the first of these the leader, by the tools of another client."""
     admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
@@ -75,7 +82,10 @@ def move(bootstrap: str, topic: str, replicas: list[int]) -> None:
         admin.alter_partition_reassignments(
             {kafka.TopicPartition(topic, 0): replicas}, timeout_ms=60_000
         )
-        admin.elect_leaders(0, {topic: [0]}, timeout_ms=60_000, raise_errors=False)
+        # A replica that is not in sync is not elected, nor before the new order is known.
+        while leader_of(admin, topic) != replicas[0]:
+            admin.elect_leaders(0, {topic: [0]}, timeout_ms=60_000, raise_errors=False)
+            time.sleep(0.05)
     finally:
         admin.close()
 
@@ -90,7 +100,7 @@ async def test_moved_leader_needs_no_metadata_request(make_kafka_cluster: MakeKa
 
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({"moves": NewTopic(1, 2)})
-    with trio.fail_after(90):
+    with trio.fail_after(300):
         async with trikafka.open_producer(
             bootstrap_servers=bootstrap, dial=dial, plugins=[retried], linger_ms=0
         ) as producer:
@@ -98,7 +108,7 @@ async def test_moved_leader_needs_no_metadata_request(make_kafka_cluster: MakeKa
             # an old leader that does not know the new one yet gives no hint: one of several moves
             # is enough
             told = False
-            for _ in range(10):
+            for _ in range(30):
                 await producer.send("moves", b"%d" % written)
                 written += 1
                 metadata = producer._metadata

@@ -24,7 +24,7 @@ async def test_quota_is_waited_for_and_reported(
     kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
     bootstrap = kafka_broker.bootstrap_servers
-    with trio.fail_after(90):
+    with trio.fail_after(300):
         async with open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics({CLIENT: NewTopic(1, 1)})
             await set_quota(admin, 1_000)

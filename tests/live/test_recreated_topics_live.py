@@ -41,7 +41,7 @@ async def test_recreated_topic_is_read_once(
         "auto_commit_interval_ms": 100,
         "enable_auto_commit": committing == "auto",
     }
-    with trio.fail_after(60):
+    with trio.fail_after(300):
         async with open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics({topic: NewTopic(1, 1)})
             await write(bootstrap, topic, [b"old"] * OLD)

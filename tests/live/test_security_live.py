@@ -20,7 +20,9 @@ import trikafka
 from trikafka import AuthenticationError, BootstrapError, ConfigurationError, HandshakeError
 
 MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
-SESSION = 2.0  #: seconds, of SCRAM-SHA-512 alone
+#: In seconds, of SCRAM-SHA-512 alone. Connections authenticate again when 85 % of it are over: a
+#: busy machine must manage that in the rest.
+SESSION = 6.0
 
 
 @pytest.fixture(scope="module")
@@ -285,9 +287,9 @@ async def test_sessions_that_expire_lose_nothing(
     name, password = settings.pop("sasl_plain_username"), settings.pop("sasl_plain_password")
     settings["sasl_credentials"] = credentials
     await create(secured, "sessions", 3)
-    until = trio.current_time() + 4.5 * SESSION
+    until = trio.current_time() + 2.5 * SESSION
     written, seen = 0, set()
-    with trio.fail_after(60):
+    with trio.fail_after(180):
         async with (
             trikafka.open_producer(linger_ms=0, **settings) as producer,
             trikafka.open_consumer(
@@ -302,8 +304,9 @@ async def test_sessions_that_expire_lose_nothing(
                     seen.add(record.value)
                     if len(seen) == written:
                         break
+                await trio.sleep(0.01)
     assert seen == {b"%d" % number for number in range(written)}
-    assert asked >= 20  # some connections, each of them five times
+    assert asked >= 9, "three connections at least, each of them three times"
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
@@ -324,7 +327,7 @@ async def test_java_and_librdkafka_share_the_settings(
     consumer = Consumer(config)
     try:
         consumer.subscribe(["others"])
-        message = await trio.to_thread.run_sync(consumer.poll, 20.0)
+        message = await trio.to_thread.run_sync(consumer.poll, 90.0)
     finally:
         consumer.close()
     assert message is not None

@@ -72,7 +72,7 @@ async def by_ourselves(bootstrap: str, topic: str) -> list[bytes | None]:
 
 @pytest.fixture
 async def place(kafka_broker: KafkaBroker) -> AsyncIterator[tuple[str, str]]:
-    with trio.fail_after(120):
+    with trio.fail_after(300):
         yield kafka_broker.bootstrap_servers, await make_topic(kafka_broker.bootstrap_servers)
 
 
@@ -157,7 +157,7 @@ async def test_long_transaction_is_aborted(place: tuple[str, str]) -> None:
     settings: dict[str, Any] = {
         "bootstrap_servers": bootstrap,
         "transactional_id": topic,
-        "transaction_timeout_ms": 4_000,
+        "transaction_timeout_ms": 8_000,
     }
     async with trikafka.open_producer(**settings) as producer:
         with pytest.raises(TransactionAbortableError):
@@ -219,7 +219,7 @@ async def test_killed_coordinator_breaks_no_promise(
     kafka = make_kafka_cluster(brokers=3, properties={"transaction.state.log.num.partitions": 1})
     cluster = Cluster(kafka)
     bootstrap = cluster.bootstrap_servers
-    with trio.fail_after(240):
+    with trio.fail_after(600):
         topic = await make_topic(bootstrap)
         wanted: list[bytes] = []
         killed = 0
@@ -258,7 +258,7 @@ async def test_killed_coordinator_breaks_no_promise(
                             try:
                                 await txn.commit(timeout=0.2 if number % 4 else 30)
                             except TransactionUndecidedError:
-                                await txn.commit(timeout=60)
+                                await txn.commit(timeout=180)
                         wanted += [value, value]
                     except (TransactionAbortableError, trikafka.KafkaTimeoutError):
                         pass  # certainly not committed
@@ -362,11 +362,11 @@ async def test_forgotten_id_aborts_the_transaction(
     The producer is fenced if another one has used the id since.
     """
     expiry = {
-        "transactional.id.expiration.ms": 4_000,
+        "transactional.id.expiration.ms": 8_000,
         "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
     }
     bootstrap = make_kafka_cluster(properties=expiry).bootstrap_servers
-    with trio.fail_after(120):
+    with trio.fail_after(300):
         topic = await make_topic(bootstrap)
         settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic}
         async with (

@@ -183,7 +183,7 @@ async def test_lost_brokers_leave_no_task(autojump_clock: Clock, kind: str) -> N
                 cluster.on("Metadata", another)
                 nursery.start_soon(consumer.receive)
                 for _ in range(3):
-                    await trio.sleep(100)
+                    await trio.sleep(20)
                     counts.append(trio.lowlevel.current_statistics().tasks_living)
                 nursery.cancel_scope.cancel()
         else:
@@ -192,7 +192,7 @@ async def test_lost_brokers_leave_no_task(autojump_clock: Clock, kind: str) -> N
             ) as producer:
                 cluster.on("Metadata", another)
                 for _ in range(3):
-                    for _ in range(50):
+                    for _ in range(10):
                         await producer.enqueue("t", b"x")
                         await trio.sleep(2)
                     counts.append(trio.lowlevel.current_statistics().tasks_living)

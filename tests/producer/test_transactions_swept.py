@@ -201,7 +201,7 @@ def senseless(first: str, second: str) -> bool:
 
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize(
-    ("events", "total"), [(EVENTS, 4_700), (CALLS, 1_000)], ids=["events", "calls"]
+    ("events", "total"), [(EVENTS, 2_400), (CALLS, 600)], ids=["events", "calls"]
 )
 async def test_two_events_at_every_step_agree(
     events: Sequence[str], total: int, version: int, autojump_clock: Clock
@@ -229,7 +229,7 @@ async def test_two_events_at_every_step_agree(
 @pytest.mark.parametrize("version", [1, 2])
 async def test_two_events_in_a_whole_producer_agree(version: int, autojump_clock: Clock) -> None:
     """Each moment uses the next transaction of a producer until the producer is fenced."""
-    todo = moments(EVENTS, steps=STEPS[version], total=STEPS[version] * 8, leave_out=senseless)
+    todo = moments(EVENTS, steps=STEPS[version], total=STEPS[version] * 5, leave_out=senseless)
     markers: list[bool] = []
     async with ScriptedCluster(nodes=1, topics={"t": 1}, transaction_version=version) as cluster:
         cluster.move_coordinator(0)

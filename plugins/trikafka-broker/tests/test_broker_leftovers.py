@@ -132,7 +132,7 @@ def test_guardian_reads_its_input_before_signals(numbers: list[signal.Signals]) 
             process.send_signal(number)
         process.send_signal(signal.SIGCONT)
         assert eventually(lambda: child.poll() is not None)
-        assert process.wait(20) == 0
+        assert process.wait(120) == 0
 
 
 def handled(pid: int) -> int:
@@ -149,7 +149,7 @@ def test_closed_guardian_starts_nothing() -> None:
     guardian = Guardian()
     guardian.start()
     with guardian.spawn(["sleep", "60"], subprocess.DEVNULL) as child, ThreadPoolExecutor() as pool:
-        code = pool.submit(child.wait, 10)  # a zombie would be waited for
+        code = pool.submit(child.wait, 120)  # a zombie would be waited for
         guardian.close()
         assert code.result() == -signal.SIGKILL
     with pytest.raises(BrokerError, match="was closed; start a new one"):

@@ -153,14 +153,14 @@ async def test_cancelled_scope_cancels_the_jobs(
             for job in tracker.getJobIdsForGroup("long")
         )
 
-    with trio.fail_after(110):
+    with trio.fail_after(400):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trikafka_spark.in_thread, spark, work)
             while not await trio.to_thread.run_sync(running):  # noqa: ASYNC110  (Spark has no event for it)
                 await trio.sleep(0.02)
             begun = time.monotonic()
             nursery.cancel_scope.cancel()
-        assert time.monotonic() - begun < 60
+        assert time.monotonic() - begun < 100
         while await trio.to_thread.run_sync(running):  # noqa: ASYNC110
             await trio.sleep(0.02)
     assert await trikafka_spark.in_thread(spark, spark.range(3).count) == 3
@@ -197,7 +197,7 @@ async def test_stream_cancelled_at_its_start_is_stopped(
 
     def start() -> Any:
         trio.from_thread.run_sync(starting.set)
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         writer = spark.readStream.format("rate").load().writeStream.format("noop")
         queries.append(writer.option("checkpointLocation", str(tmp_path)).start())
         return queries[0]

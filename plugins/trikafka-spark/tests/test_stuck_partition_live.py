@@ -28,7 +28,7 @@ from trikafka import (
 #: The numbers of records of a partition, and of one of its ranges.
 COUNT, RANGE = 240, 20
 #: The seconds that a client waits for a leader that does not respond.
-LIMIT = 4.0
+LIMIT = 8.0
 
 
 @pytest.fixture(scope="module")
