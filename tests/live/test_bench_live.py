@@ -17,7 +17,9 @@ from benchmarks import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: Series whose cases only differ in a number: the first and the last of ours are enough.
-LADDERS = {"assigned": ("1", "2000"), "many": ("1", "100")}
+LADDERS = {"assigned": ("1", "2000"), "many": ("100",)}
+#: Ways of ours that are another's with another number, or that another way does as well.
+ALIKE = {("produce", "crowd"), ("streams", "batch"), ("latency", "one")}
 #: Each port once in each of the two clients with TLS and SASL; the way in depends on nothing else.
 SECURED = {
     ("connect", "TLS+SCRAM"),
@@ -46,6 +48,8 @@ def like_another(case: plan.Case) -> bool:
         )
     if case.peer != "ours":
         return case is not FIRST[case.kind, case.peer]
+    if (case.kind, case.way) in ALIKE or (case.kind, case.way) == ("connect", plan.PLAIN):
+        return True
     return case.kind in LADDERS and case.way not in LADDERS[case.kind]
 
 

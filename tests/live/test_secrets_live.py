@@ -219,7 +219,7 @@ async def test_refused_client_shows_no_secret(
     failed = []
     with token_endpoint() as port, caplog.at_level(logging.DEBUG):
         for name, settings in wrongs(secured, port).items():
-            with trio.move_on_after(40):
+            with trio.move_on_after(120):
                 try:
                     async with OPENERS[client](**settings, plugins=[Watching(search)]) as opened:
                         search.client(opened)

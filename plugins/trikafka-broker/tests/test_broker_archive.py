@@ -167,12 +167,12 @@ def test_one_of_two_starts_writes_the_archive(place: Place) -> None:
 
     def slow(file: Path) -> None:
         began.set()
-        assert go_on.wait(20)
+        assert go_on.wait(120)
         place.write(file)
 
     thread = threading.Thread(target=lambda: found.append(place.prepare(slow)))
     thread.start()
-    assert began.wait(20)
+    assert began.wait(120)
     assert place.prepare() is None
     go_on.set()
     thread.join()

@@ -90,10 +90,18 @@ def two_free_ports() -> int:
 )
 def test_given_port_is_for_clients(options: Any, listener: str) -> None:
     """The given port is that of the listener for clients."""
-    port = two_free_ports()
-    cluster = KafkaCluster(brokers=2, port=port, **options)
+    for attempt in range(10):
+        port = two_free_ports()
+        cluster = KafkaCluster(brokers=2, port=port, **options)
+        try:
+            first = cluster._choose_ports(0, {})
+            second = cluster._choose_ports(1, {"CONTROLLER": 1})
+            break
+        except BrokerError:  # another program has taken one of them meanwhile
+            cluster._ports.release()
+            if attempt == 9:
+                raise
     try:
-        first, second = cluster._choose_ports(0, {}), cluster._choose_ports(1, {"CONTROLLER": 1})
         assert (first[listener], second[listener]) == (port, port + 1)
         assert len({*first.values(), *second.values()}) == len(first) + len(second)
         assert set(first) == {"PLAINTEXT", "CONTROLLER", *cluster.settings.client_listeners}
@@ -291,7 +299,7 @@ def test_parallel_starts_download_once(machine: Machine) -> None:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(120)
     stdout, _ = other.communicate(timeout=180)
     assert stdout.strip() == str(machine.cache / "kafka-9.9.9" / "libs")
     assert machine.downloads() == 1

@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 from broker_waiting import eventually, processes_naming
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
 from trikafka_broker import (
     Broker,
     BrokerError,
@@ -22,21 +24,20 @@ from trikafka_broker.probe import answers, registered_brokers
 from trikafka_broker.pytest_plugin import MakeKafkaCluster
 from trikafka_broker.settings import TOOLS_VERSION
 
-PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 TOPICS = "org.apache.kafka.tools.TopicCommand"
 
 
 def create_topic(cluster: KafkaCluster, topic: str) -> None:
-    cluster.run_tool(
-        TOPICS, "--bootstrap-server", cluster.bootstrap_servers, "--create", "--topic", topic
-    )
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, 1)])[topic].result()
 
 
-def produce(cluster: KafkaCluster, topic: str, text: str) -> None:
-    cluster.run_tool(
-        PRODUCER, "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic, input=text
-    )
+def produce(cluster: KafkaCluster, topic: str, *values: str) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(60) == 0
 
 
 def consume(cluster: KafkaCluster, topic: str, count: int) -> str:
@@ -71,7 +72,7 @@ async def test_restart_after_a_kill_keeps_port_and_data(
     synchronous = make_kafka_cluster()
     broker = Broker(synchronous.brokers[0])
     create_topic(synchronous, "kept")
-    produce(synchronous, "kept", "one\ntwo\n")
+    produce(synchronous, "kept", "one", "two")
     port, pid = broker.port, broker.pid
     await broker.kill()
     assert not broker.alive
@@ -122,16 +123,17 @@ def test_killed_brokers_restart_together(kafka_cluster: KafkaCluster) -> None:
         )
 
 
-def test_brokers_stop_together(
-    kafka_cluster: KafkaCluster,
-) -> None:
-    """The brokers of a cluster stop together, and do not wait for each other."""
-    before, began = kafka_cluster.bootstrap_servers, time.monotonic()
-    kafka_cluster.stop()
-    assert time.monotonic() - began < kafka_cluster.stop_timeout * 0.8
-    assert not any(broker.alive for broker in kafka_cluster.brokers)
-    kafka_cluster.start()
-    assert kafka_cluster.bootstrap_servers == before
+def test_brokers_stop_together(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """The brokers of a cluster stop together, and do not wait for each other.
+
+    The last ones have no majority that would let them go. The limit is out of reach, so that a busy
+    machine does not look like a broker that waits for it.
+    """
+    cluster = make_kafka_cluster(brokers=3, stop_timeout=300)
+    began = time.monotonic()
+    cluster.stop()
+    assert time.monotonic() - began < 200
+    assert not any(broker.alive for broker in cluster.brokers)
 
 
 def test_fixture_works_in_a_synchronous_test(kafka_broker: KafkaBroker) -> None:
@@ -209,7 +211,7 @@ async def test_cancelled_start_leaves_nothing(temporary: Path) -> None:
         async with Cluster.open(properties={"controller.quorum.voters": "0@127.0.0.1:1"}):
             pytest.fail("a broker without a quorum came up")
     assert scope.cancelled_caught
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 60
     assert list(temporary.iterdir()) == []
     assert processes_naming(str(temporary)) == []
 

@@ -16,16 +16,16 @@ async def test_dead_address_is_logged_once(
 ) -> None:
     """Four threads with a client each log a dead bootstrap address once."""
     topic = await new_topic(400, partitions=4)
-    with socket.create_server(("127.0.0.1", 0)) as unused:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
         dead = f"127.0.0.1:{unused.getsockname()[1]}"
-    options = {"threads": 4}
-    found = await trikafka.export(
-        topic,
-        tmp_path,
-        bootstrap_servers=f"{dead},{kafka_broker.bootstrap_servers}",
-        max_records_per_file=20,
-        sink_options=options,
-    )
+        found = await trikafka.export(
+            topic,
+            tmp_path,
+            bootstrap_servers=f"{dead},{kafka_broker.bootstrap_servers}",
+            max_records_per_file=20,
+            sink_options={"threads": 4},
+        )
     assert found.rows == 400
     told = [
         record

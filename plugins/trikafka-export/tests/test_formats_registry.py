@@ -119,13 +119,15 @@ def test_busy_registry_is_retried(registry: ScriptedRegistry) -> None:
 
 def test_unreachable_registry_is_a_time_out() -> None:
     """An unreachable registry is a time-out that names its URL without the password."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
+    unused = socket.socket()
+    unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
+    url = f"http://127.0.0.1:{unused.getsockname()[1]}"
     client = RegistryClient(settings_of(f"http://me:{MARK}@{url[7:]}", timeout_ms=300))
     began = time.monotonic()
     what = f"asking the schema registry {url} for the schema 9 did not finish"
     with pytest.raises(SchemaRegistryTimeoutError, match=what) as caught:
         client.schema(9)
+    unused.close()
     assert time.monotonic() - began < 60
     assert isinstance(caught.value, KafkaTimeoutError)
     assert (caught.value.url, caught.value.id) == (url, 9)

@@ -21,12 +21,6 @@ SECRET = "the-secret-word"
 QUICK = {"store.dfs.client.failover.max.attempts": "1"}
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port: int = free.getsockname()[1]
-        return port
-
-
 @pytest.mark.parametrize(
     ("destination", "options", "said"),
     [
@@ -98,9 +92,11 @@ def test_large_files_are_accepted() -> None:
 
 
 def test_unreachable_name_node_is_an_error() -> None:
-    address = f"hdfs://127.0.0.1:{free_port()}/x"
-    with pytest.raises(ExportError, match=f"cannot write to {address}: .*Connection refused"):
-        store_of(address, QUICK)[0].open()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        address = f"hdfs://127.0.0.1:{unused.getsockname()[1]}/x"
+        with pytest.raises(ExportError, match=f"cannot write to {address}: .*Connection refused"):
+            store_of(address, QUICK)[0].open()
 
 
 def test_silent_name_node_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +116,7 @@ async def test_cancelled_export_skips_silent_name_node() -> None:
             async with open_exporter("t", address, bootstrap_servers="localhost:1"):
                 pass
         assert scope.cancelled_caught
-        assert trio.current_time() - began < 10
+        assert trio.current_time() - began < 45
 
 
 def test_user_in_the_environment_is_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,12 +66,13 @@ def test_missing_catalog_has_one_message() -> None:
     The command compares the texts, so that it logs an outage once.
     """
     said = set()
-    with closing(socket.create_server(("127.0.0.1", 0))) as taken:
-        port = taken.getsockname()[1]
-    for _ in range(2):
-        with pytest.raises(ExportError) as error:
-            IcebergLog(lake_options(options(f"http://127.0.0.1:{port}")))
-        said.add(str(error.value))
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        port = unused.getsockname()[1]
+        for _ in range(2):
+            with pytest.raises(ExportError) as error:
+                IcebergLog(lake_options(options(f"http://127.0.0.1:{port}")))
+            said.add(str(error.value))
     assert said == {
         f"cannot open the catalog 'lake': http://127.0.0.1:{port} cannot be reached: Connection "
         "refused"

@@ -148,11 +148,14 @@ def test_missing_bucket_and_dead_store_are_errors(
         ExportError, match="cannot write to s3://nowhere/x: there is no such bucket: s3://nowhere/x"
     ):
         store_of("s3://nowhere/x", s3.options)[0].open()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    options = {**s3.options, "store.endpoint": f"http://127.0.0.1:{port}"}
-    with pytest.raises(ExportError, match="Connection refused"):
-        store_of("s3://bucket/x", options)[0].open()
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
+        options = {
+            **s3.options,
+            "store.endpoint": f"http://127.0.0.1:{unused.getsockname()[1]}",
+        }
+        with pytest.raises(ExportError, match="Connection refused"):
+            store_of("s3://bucket/x", options)[0].open()
 
 
 # --- the environment, and what is secret ---
@@ -503,7 +506,7 @@ async def test_cancelled_export_skips_a_silent_store() -> None:
             ):
                 pass
         assert scope.cancelled_caught
-        assert trio.current_time() - began < 10
+        assert trio.current_time() - began < 45
 
 
 async def test_cancelled_exporter_leaves_its_lock(
@@ -520,7 +523,7 @@ async def test_cancelled_exporter_leaves_its_lock(
                 began = trio.current_time()
                 scope.cancel()
                 await trio.sleep_forever()
-        assert trio.current_time() - began < 10
+        assert trio.current_time() - began < 45
     finally:
         place.server.allow(place.bucket, -1)
 
@@ -564,7 +567,7 @@ def test_failures_of_all_threads_are_kept() -> None:
     both = threading.Barrier(2)
 
     def fail(number: int) -> None:
-        both.wait(30)
+        both.wait(120)
         raise OSError(f"object {number}")
 
     with pytest.raises(OSError, match="object") as caught:

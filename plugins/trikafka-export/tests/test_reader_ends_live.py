@@ -107,7 +107,7 @@ class _Disk:
         work = RangeWork(self.root, 1, planned)
         if planned.partition == self.slow:
             self.reached.set()
-            assert self.let_go.wait(30)
+            assert self.let_go.wait(120)
         return work
 
 

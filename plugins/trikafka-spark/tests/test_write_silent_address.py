@@ -31,17 +31,18 @@ def test_task_waits_for_a_silent_address(
         begun = time.monotonic()
         with pytest.raises(trikafka.BootstrapError, match="no response within"):
             write_task(WriteOptions(settings, {"value": "value"}, "t", exactly_once), rows, part)
-        assert 1 <= time.monotonic() - begun < 20
+        assert 1 <= time.monotonic() - begun < 45
     assert caplog.text.count("the opening is retried for up to 1 s (kafka.max.block.ms)") == 1
 
 
 def test_refused_connection_is_an_error_at_once() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # bound and not listening: refused
         address = f"127.0.0.1:{unused.getsockname()[1]}"
-    rows = iter([pa.record_batch({"value": pa.array([b"x"], pa.binary())})])
-    begun = time.monotonic()
-    with pytest.raises(trikafka.BootstrapError, match="no bootstrap address could be reached"):
-        write_task(
-            WriteOptions({"bootstrap_servers": address}, {"value": "value"}, "t"), rows, None
-        )
-    assert time.monotonic() - begun < 20
+        rows = iter([pa.record_batch({"value": pa.array([b"x"], pa.binary())})])
+        begun = time.monotonic()
+        with pytest.raises(trikafka.BootstrapError, match="no bootstrap address could be reached"):
+            write_task(
+                WriteOptions({"bootstrap_servers": address}, {"value": "value"}, "t"), rows, None
+            )
+    assert time.monotonic() - begun < 45
