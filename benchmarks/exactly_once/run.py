@@ -120,7 +120,7 @@ class Worker:
             if process.poll() is None:
                 process.send_signal(number)
             try:
-                process.wait(40)
+                process.wait(150)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()

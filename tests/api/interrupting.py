@@ -3,7 +3,7 @@
 ``python interrupting.py KIND HOW FIRST LAST STRIDE``: with HOW ``steps`` the signal comes after the
 n-th step of a task, so blocked code is interrupted. With ``lines`` it comes at the n-th line that
 is executed in trikafka, so running code is interrupted. The process prints each wrong ending. A
-client that hangs is reported after 5 s.
+client that hangs is reported after 60 s.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def main(kind: str, how: str, first: int, last: int, stride: int) -> None:
     for number in range(first, last, stride):
         press: Any = AtStep(number) if how == "steps" else AtLine(number)
         print(f"at {number}", flush=True)
-        faulthandler.dump_traceback_later(5, exit=True)
+        faulthandler.dump_traceback_later(60, exit=True)
         open_streams.clear()
         wrong = ending(kind, press, [])
         faulthandler.cancel_dump_traceback_later()

@@ -38,7 +38,7 @@ def ran(*arguments: str, environment: dict[str, str] | None = None) -> tuple[str
         [sys.executable, *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         env={**os.environ, **(environment or {})},
     )
     assert done.returncode == 0, done.stderr

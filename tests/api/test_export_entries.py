@@ -48,7 +48,7 @@ MOVED = (
 
 def test_entries_say_what_to_install() -> None:
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=240
     )
     assert (done.stdout, done.stderr) == (3 * INSTALL + MOVED, "")
 

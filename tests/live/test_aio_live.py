@@ -74,7 +74,7 @@ def finished(file: Path, *command: str) -> str:
         [sys.executable, *command, str(file)],
         capture_output=True,
         text=True,
-        timeout=90,
+        timeout=240,
         cwd=file.parent,
         env=environment(),
     )
@@ -138,7 +138,7 @@ def test_worker_stops_in_order(number: int, servers: str, tmp_path: Path) -> Non
         seen = {process.stdout.readline() for _ in range(20)}
         assert seen == {f"handled b'{n}'\n" for n in range(20)}
         process.send_signal(number)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=240)
     if number == signal.SIGTERM:
         assert rest == "stopped in order\n"
         assert process.returncode == 0
@@ -154,7 +154,7 @@ def test_program_of_streams_ends_by_ctrl_c(servers: str, tmp_path: Path) -> None
         lines = [process.stdout.readline().rstrip() for _ in range(20)]
         assert {line.split(": ")[1] for line in lines} == {f"b'{n}'" for n in range(20)}
         process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=60)
+        rest, _ = process.communicate(timeout=240)
     assert rest.rstrip().endswith("KeyboardInterrupt")
     # A handler that was cut before it asked for more has not finished its last record.
     assert 17 <= asyncio.run(committed(servers, "streams")) <= 20
@@ -175,7 +175,7 @@ def test_web_program_serves_and_ends(name: str, servers: str, tmp_path: Path) ->
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as response:
                 assert json.load(response) == {"ok": True}
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=240)
     assert process.returncode in (0, -signal.SIGINT, 130), out
     assert "Error" not in out, out
 
@@ -302,5 +302,5 @@ def test_exit_inside_a_block_ends_the_program(servers: str, tmp_path: Path) -> N
     file = tmp_path / "exit.py"
     file.write_text(textwrap.dedent(EXITING.format(servers=servers)))
     with running(file) as process:
-        out, _ = process.communicate(timeout=60)
+        out, _ = process.communicate(timeout=240)
     assert (process.returncode, out) == (3, "")

@@ -217,7 +217,7 @@ async def test_missing_topic_is_an_error(kafka_broker: KafkaBroker) -> None:
             with pytest.raises(UnknownTopicOrPartitionError, match="no-such-topic"):
                 await admin.delete_topics(["no-such-topic"])
 
-    with trio.fail_after(90):
+    with trio.fail_after(400):
         async with trio.open_nursery() as nursery:
             for work in (look_up, produce, delete):
                 nursery.start_soon(work)

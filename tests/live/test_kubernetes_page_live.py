@@ -63,7 +63,7 @@ async def test_service_answers_probes_and_stops(kafka_broker: Any, tmp_path: Pat
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), **names},
     )
     try:
-        with trio.fail_after(120):
+        with trio.fail_after(400):
             said = b""
             assert process.stdout is not None
             while b"\n" not in said:

@@ -45,7 +45,7 @@ async def test_programs_before_and_after_run(client: str, servers: str, tmp_path
     for name, text in found.items():
         file = tmp_path / f"{name}.py"
         file.write_text(text.replace("localhost:9092", servers), encoding="utf-8")
-        with trio.fail_after(90):
+        with trio.fail_after(400):
             done = await trio.run_process(
                 [sys.executable, str(file)],
                 capture_stdout=True,

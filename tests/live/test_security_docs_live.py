@@ -55,7 +55,7 @@ def example(document: str, name: str, *changes: tuple[str, str]) -> str:
 
 
 async def connects(**settings: Any) -> None:
-    with trio.fail_after(90):
+    with trio.fail_after(400):
         async with trikafka.open_admin(**settings) as admin:
             assert await admin.describe_cluster()
 
@@ -224,7 +224,7 @@ async def test_plugin_mechanism_connects(secured: KafkaCluster) -> None:
 async def test_states_and_health_are_printed(
     secured: KafkaCluster, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with trio.fail_after(90):
+    with trio.fail_after(400):
         async with trikafka.open_consumer(
             group_id="docs", **secured.client_settings("SCRAM-SHA-256")
         ) as consumer:

@@ -65,14 +65,14 @@ async def round_trip(topic: str, settings: dict[str, Any], count: int = 200) -> 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_each_mechanism_works_over_tls(secured: KafkaCluster, mechanism: str) -> None:
-    with trio.fail_after(90):
+    with trio.fail_after(400):
         await create(secured, f"by-{mechanism}")
         await round_trip(f"by-{mechanism}", secured.client_settings(mechanism))
 
 
 async def test_large_records_pass_over_tls(secured: KafkaCluster) -> None:
     settings = secured.client_settings("PLAIN")
-    with trio.fail_after(90):
+    with trio.fail_after(400):
         await create(secured, "large")
         async with trikafka.open_producer(linger_ms=50, **settings) as producer:
             values = [bytes([number]) * 900_000 for number in range(40)]
@@ -98,7 +98,7 @@ def mutual(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
 
 async def test_mutual_tls_takes_files_and_text(secured: KafkaCluster) -> None:
     client = secured.security_directory / "client.pem"
-    with trio.fail_after(90):
+    with trio.fail_after(400):
         await create(secured, "mutual")
         await round_trip("mutual", mutual(secured, ssl_certfile=str(client)))
         texts = {
@@ -144,7 +144,7 @@ async def test_stores_are_read_as_by_java(secured: KafkaCluster, tmp_path: Path)
         file, {"ssl.truststore.type": "PKCS12", "ssl.keystore.type": "PKCS12", **properties}
     )
     servers = secured.bootstrap_servers_of("MTLS")
-    with trio.fail_after(90):
+    with trio.fail_after(400):
         await create(secured, "stored")
         settings = trikafka.from_properties(file)
         assert settings["ssl_password"] == password
@@ -266,7 +266,7 @@ async def test_plugin_mechanism_connects(secured: KafkaCluster) -> None:
             return make if mechanism == "OAUTHBEARER" else None
 
     settings = {**secured.client_settings("OAUTHBEARER"), "plugins": [Own()]}
-    with trio.fail_after(90):
+    with trio.fail_after(400):
         async with trikafka.open_admin(**settings) as admin:
             await admin.list_topics()
     assert set(asked) == {"127.0.0.1"}

@@ -63,7 +63,7 @@ async def test_a_program_of_the_page_runs(
     kafka_broker: Any, tmp_path: Path, name: str, says: str
 ) -> None:
     servers: str = kafka_broker.bootstrap_servers
-    with trio.fail_after(120):
+    with trio.fail_after(400):
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
             await admin.create_topics({"jobs": trikafka.NewTopic(1, 1)})
             try:

@@ -323,7 +323,7 @@ async def test_prepared_transaction_is_committed_later(
         "unstable.api.versions.enable": "true",
     }
     bootstrap = make_kafka_cluster(properties=unstable).bootstrap_servers
-    with trio.fail_after(120):
+    with trio.fail_after(400):
         topic = await make_topic(bootstrap)
         settings: dict[str, Any] = {
             "bootstrap_servers": bootstrap,
@@ -405,7 +405,7 @@ async def test_producer_survives_a_version_upgrade(make_kafka_cluster: MakeKafka
     kafka = make_kafka_cluster()
     bootstrap = kafka.bootstrap_servers
     features = ("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", bootstrap)
-    with trio.fail_after(180):
+    with trio.fail_after(400):
         await trio.to_thread.run_sync(
             kafka.run_tool, *features, "downgrade", "--feature", "transaction.version=1"
         )

@@ -62,7 +62,7 @@ async def test_killed_export_of_a_plugin_format_goes_on(
 ) -> None:
     """Files of a third-party format are exported, resumed and checked as Parquet files are."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
-    with child(servers, topic, str(tmp_path), stage) as process, trio.fail_after(180):
+    with child(servers, topic, str(tmp_path), stage) as process, trio.fail_after(900):
         await trio.to_thread.run_sync(wait_for_line, process, "standing")
     files = len(names_in(tmp_path))
     assert {"planned": files == 0, "partly": 0 < files < 8}.get(stage, files == 8)

@@ -50,7 +50,7 @@ def abandoning(lake: Lake, topic: str, moment: str) -> Iterator[subprocess.Popen
 
 
 async def reached(process: subprocess.Popen[str], line: str = "standing") -> None:
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         await trio.to_thread.run_sync(wait_for_line, process, line)
 
 

@@ -52,7 +52,7 @@ async def test_killed_export_is_finished_by_the_next(
 ) -> None:
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     with child(lake, servers, topic, moment) as process:
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             await trio.to_thread.run_sync(wait_for_line, process, "standing")
         if moment in ("after", "published"):  # a reader sees a plan whole or not at all
             lake.check(RECORDS)
@@ -91,7 +91,7 @@ async def test_committed_plan_is_known_without_files(
     """
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     with child(lake, servers, topic, "after") as process:
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             await trio.to_thread.run_sync(wait_for_line, process, "standing")
     await trio.to_thread.run_sync(lake.compact)
     assert len(list(lake.root.rglob("*.parquet"))) == 1
@@ -110,14 +110,14 @@ async def test_one_of_two_exporters_commits(kafka_broker: Any, new_topic: Any, l
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}
     with child(lake, servers, topic, "before") as late:
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             await trio.to_thread.run_sync(wait_for_line, late, "standing")
         (lake.root / "_trikafka" / "lock").unlink()
         result = await trikafka.export(topic, lake.destination, **where)
         assert (result.resumed, result.rows) == (True, RECORDS)
         lake.check(RECORDS)
         os.kill(late.pid, signal.SIGUSR1)  # the process continues: it looks again, or is refused
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             await trio.to_thread.run_sync(wait_for_line, late, "ended")
     lake.check(RECORDS)
     assert (await trikafka.export(topic, lake.destination, **where)).already_done

@@ -213,7 +213,7 @@ async def test_busy_table_gets_each_plan_once(
             await add_records(servers, topic, number, 20, 4)
             result = await trikafka.export(topic, lake.destination, **where)
             assert (result.rows, len(result.versions)) == (20, 1)
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             await wrote.wait()
         nursery.cancel_scope.cancel()
     rows = lake.read()

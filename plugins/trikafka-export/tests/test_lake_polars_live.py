@@ -49,7 +49,7 @@ async def test_polars_reads_what_was_exported(
     )  # the planner alone; Polars' own reader needs one more package
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     for moment in ("before", "after"):
-        with child(lake, servers, topic, moment) as process, trio.fail_after(180):
+        with child(lake, servers, topic, moment) as process, trio.fail_after(900):
             await trio.to_thread.run_sync(wait_for_line, process, "standing")
     await add_records(servers, topic, RECORDS, 40, 4)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}

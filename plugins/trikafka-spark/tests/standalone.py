@@ -56,7 +56,7 @@ class Standalone:
                 *work,
                 self.master,
             )
-        until = time.monotonic() + 90
+        until = time.monotonic() + 600
         while log.read_text(errors="replace").count("Registering worker") < 2:
             assert time.monotonic() < until, log.read_text(errors="replace")
             time.sleep(0.05)

@@ -57,7 +57,7 @@ async def letters_of(servers: str, topic: str, count: int) -> list[trikafka.Reco
         bootstrap_servers=servers, auto_offset_reset="earliest"
     ) as consumer:
         consumer.assign([trikafka.TopicPartition(topic, 0)])
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             while len(found) < count:
                 found += await consumer.receive_batch()
     return found

@@ -106,7 +106,7 @@ async def test_killed_export_is_finished_by_the_next(
 ) -> None:
     """The next export finishes one that was killed before or after its commit."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
-    with child(lake, servers, topic, moment) as process, trio.fail_after(180):
+    with child(lake, servers, topic, moment) as process, trio.fail_after(900):
         await trio.to_thread.run_sync(wait_for_line, process, "standing")
     assert lake.read().num_rows == (0 if moment == "before" else RECORDS)
     result = await trikafka.export(
@@ -212,7 +212,7 @@ async def test_catalog_outage_is_logged_once(
                     return int(count)
             return -1
 
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             assert await trio.to_thread.run_sync(rows) == RECORDS
             front.mode = "away"
             await add_records(servers, topic, RECORDS, 40, 4)
@@ -298,7 +298,7 @@ async def test_java_reads_what_was_exported(
     await add_records(servers, topic, RECORDS, 40, 4)
     await trikafka.export(topic, lake.destination, **where)
     rows = lake.check(RECORDS + 40)
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         read = await trio.to_thread.run_sync(
             server.read, lake.destination, 2, 50, abandon_on_cancel=True
         )

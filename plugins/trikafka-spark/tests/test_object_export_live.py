@@ -55,7 +55,7 @@ async def held(
     exporter: trio.Process = await nursery.start(
         partial(trio.run_process, arguments, env=environment(s3), capture_stderr=True, check=False)
     )
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         while not s3.held():
             assert exporter.returncode is None
             await trio.sleep(0.02)

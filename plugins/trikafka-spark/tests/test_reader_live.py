@@ -175,7 +175,7 @@ async def test_deleted_topic_is_reported_as_lost(
     )
     async with trikafka.open_admin(**settings) as admin:
         await admin.delete_topics([topic])
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             while topic in await admin.list_topics():  # noqa: ASYNC110  (a broker hears of it later)
                 await trio.sleep(0.02)
     lost: list[tuple[int, int]] = []

@@ -103,7 +103,7 @@ async def test_job_uses_a_shipped_environment(
     environment["SPARK_HOME"] = str(
         Path(pyspark.__file__).parent
     )  # executors would search the path for it
-    with trio.fail_after(400), no_logs_left():
+    with trio.fail_after(900), no_logs_left():
         done = await trio.run_process(
             command,
             capture_stdout=True,

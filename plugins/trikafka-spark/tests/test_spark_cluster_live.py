@@ -46,7 +46,7 @@ async def test_two_executors_export_a_topic(
     ]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
     try:
-        with trio.fail_after(400):
+        with trio.fail_after(900):
             done = await trio.run_process(
                 [*command, "--max-records-per-file", "100", "--json", *arguments],
                 capture_stdout=True,

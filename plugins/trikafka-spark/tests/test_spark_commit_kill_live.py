@@ -47,7 +47,7 @@ async def test_killed_commit_is_finished_by_the_next(
         str(timeout_ms),
     ]
     log = tmp_path / "log"
-    with trio.fail_after(300), killed_at_the_end(command, log, environment) as process:
+    with trio.fail_after(900), killed_at_the_end(command, log, environment) as process:
         while (
             not (standing := tmp_path / "checkpoint.standing").exists() or not standing.read_text()
         ):
@@ -60,7 +60,7 @@ async def test_killed_commit_is_finished_by_the_next(
         )
     if timeout_ms < 60_000:  # dead for longer than the transactions live
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-            with trio.fail_after(180):
+            with trio.fail_after(900):
                 while await admin.list_transactions(states=["Ongoing"]):  # noqa: ASYNC110
                     await trio.sleep(0.1)
 
@@ -79,7 +79,7 @@ async def test_killed_commit_is_finished_by_the_next(
         )
         return writer.trigger(availableNow=True).start()
 
-    with trio.fail_after(120):
+    with trio.fail_after(900):
         await run_query(spark, start)
     assert await committed(servers, target) == {
         b"%d-%d" % (n % 3, n // 3): 1 for n in range(RECORDS)

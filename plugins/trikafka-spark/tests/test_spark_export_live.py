@@ -163,7 +163,7 @@ async def test_recreated_topic_is_refused(
         old = (await consumer.topic_ids([topic]))[topic]
         await admin.delete_topics([topic])
         await admin.create_topics({topic: trikafka.NewTopic(1, 1, {})})
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             while (await consumer.topic_ids([topic])).get(topic, old) == old:  # noqa: ASYNC110  (Kafka does not report when it knows)
                 await trio.sleep(0.05)
     with pytest.raises(ExportError, match="was deleted and created again"):

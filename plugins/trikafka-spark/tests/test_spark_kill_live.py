@@ -139,7 +139,7 @@ async def test_interrupted_start_leaves_no_files(
         await trio.to_thread.run_sync(wait_for_java, process)
         await trio.sleep(delay)  # not a wait for a condition: one moment of many
         os.killpg(process.pid, signal.SIGINT)
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             await trio.to_thread.run_sync(process.communicate)
     assert list(temporary.iterdir()) == []
 

@@ -110,7 +110,7 @@ async def test_export_without_broker_shows_no_secret(
 
     with (
         caplog.at_level(logging.DEBUG),
-        trio.fail_after(120),
+        trio.fail_after(900),
         pytest.raises(trikafka.ExportError) as caught,
     ):
         await trikafka.export(

@@ -79,7 +79,7 @@ async def test_signal_while_the_jvm_starts_is_silent(
         os.killpg(
             process.pid, number
         )  # as Ctrl-C does; SIGTERM also goes to all processes of a service
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             said, wrong = await trio.to_thread.run_sync(process.communicate)
         assert (process.returncode, said, wrong) == (code, "", "")
         with trio.fail_after(
@@ -108,14 +108,14 @@ async def test_frozen_jvm_does_not_delay_the_end(
         *SPARK,
         temporary=tmp_path / "tmp",
     ) as process:
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             while not list(root.glob("*.parquet")):  # noqa: ASYNC110  (files have no events)
                 await trio.sleep(0.02)
         (jvm,) = java_of(process.pid)
         os.kill(jvm, signal.SIGSTOP)
         asked = time.monotonic()
         process.send_signal(signal.SIGINT)
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             _, wrong = await trio.to_thread.run_sync(process.communicate)
         took = time.monotonic() - asked
         assert (process.returncode, wrong) == (130, "")
@@ -140,14 +140,14 @@ async def test_repeated_export_ends_on_a_signal(
         assert (first["records"], first["files"][0]["from"], first["seconds"] > 0) == (100, 0, True)
         await add_records(servers, topic, 100, 20, 4)
         records = 100
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             while records < 120:
                 records += json.loads(await trio.to_thread.run_sync(process.stdout.readline))[
                     "records"
                 ]
         process.send_signal(number)
         asked = time.monotonic()
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             _, wrong = await trio.to_thread.run_sync(process.communicate)
         assert (process.returncode, wrong) == (code, "")
         assert time.monotonic() - asked < 90, "at once, as far as a shared machine goes"

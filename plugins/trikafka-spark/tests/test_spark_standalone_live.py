@@ -38,7 +38,7 @@ async def test_job_survives_an_executor_and_a_broker(
     )
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     killed: list[int] = []
-    with standalone(tmp_path) as cluster, trio.fail_after(300):
+    with standalone(tmp_path) as cluster, trio.fail_after(900):
         command = [
             sys.executable,
             str(CHILD),
@@ -71,7 +71,7 @@ async def test_job_survives_an_executor_and_a_broker(
         tps = [trikafka.TopicPartition(target, number) for number in range(4)]
         consumer.assign(tps)
         consumer.seek_to_beginning()
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             assert (
                 sum(
                     [

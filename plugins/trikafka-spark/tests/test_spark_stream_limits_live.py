@@ -37,7 +37,7 @@ def running(
 
 
 async def until(query: Any, batches: Batches, rows: int) -> None:
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         while sum(batches.sizes) < rows:
             assert await blocking(lambda: query.isActive), await blocking(query.exception)
             await trio.sleep(0.05)

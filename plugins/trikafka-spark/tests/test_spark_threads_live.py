@@ -42,7 +42,7 @@ async def in_a_new_thread(function: Callable[[], T]) -> T:
 
     thread = threading.Thread(target=run)
     thread.start()
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         await ended.wait()
     thread.join()
     (result,) = results
@@ -153,7 +153,7 @@ async def test_cancelled_scope_cancels_the_jobs(
             for job in tracker.getJobIdsForGroup("long")
         )
 
-    with trio.fail_after(400):
+    with trio.fail_after(900):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trikafka_spark.in_thread, spark, work)
             while not await trio.to_thread.run_sync(running):  # noqa: ASYNC110  (Spark has no event for it)
@@ -175,7 +175,7 @@ async def test_cancelled_scope_stops_the_stream(spark: SparkSession, tmp_path: P
         queries.append(writer.option("checkpointLocation", str(tmp_path)).start())
         return queries[0]
 
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trikafka_spark.run_query, spark, start)
             while not queries:  # noqa: ASYNC110  (a thread appends)
@@ -202,7 +202,7 @@ async def test_stream_cancelled_at_its_start_is_stopped(
         queries.append(writer.option("checkpointLocation", str(tmp_path)).start())
         return queries[0]
 
-    with trio.fail_after(180), caplog.at_level(logging.WARNING):
+    with trio.fail_after(900), caplog.at_level(logging.WARNING):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(trikafka_spark.run_query, spark, start)
             await starting.wait()

@@ -104,7 +104,7 @@ class Job:
 
     async def until(self, state: str, *parts: int) -> None:
         """Wait until all transactions have the state."""
-        with trio.fail_after(180):
+        with trio.fail_after(900):
             while True:
                 with suppress(trikafka.BrokerResponseError):  # an id that was never used
                     if set(await self.states(*parts)) == {state}:
@@ -276,7 +276,7 @@ async def test_zombie_is_fenced_by_the_next_attempt(
         fenced.set()
 
     fenced = trio.Event()
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(zombie)
             await job.until("Ongoing", 0)  # its first rows are written
@@ -315,7 +315,7 @@ async def test_slow_task_gets_the_time_out_as_reason(
         assert "the coordinator aborts it after kafka.transaction.timeout.ms (1000 ms)" in note
         assert "spark.speculation" not in note
 
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(task)
             await job.until("CompleteAbort", 0)
@@ -381,7 +381,7 @@ async def test_copy_that_fences_the_attempt_is_harmless(
 
 async def test_producer_settings_do_not_fail_the_tasks(job: Job) -> None:
     patient = Job(job.options.settings["bootstrap_servers"], job.topic, retries=5, linger_ms=5)
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         await patient.commit([await patient.task(0)])
     assert sum((await job.seen()).values()) == ROWS
 
@@ -474,7 +474,7 @@ async def test_late_copy_is_committed_with_the_others(
         return found
 
     monkeypatch.setattr(commit_protocol, "_not_open", look)
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         await job.commit(messages)
     assert sum((await job.seen()).values()) == 2 * ROWS
 
@@ -503,7 +503,7 @@ async def test_commit_survives_a_frozen_coordinator(job: Job, kafka_broker: Any)
     messages = await job.tasks()
     transaction = messages[0].transaction
     assert transaction is not None
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         async with (
             trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin,
             trio.open_nursery() as nursery,

@@ -65,7 +65,7 @@ def job(cluster: KafkaCluster, topic: str) -> Job:
 
 async def test_documented_permissions_suffice(guarded: KafkaCluster) -> None:
     write = job(guarded, "copies")
-    with trio.fail_after(180):
+    with trio.fail_after(900):
         first = await write.task(0, write="w")
         assert await write.task(0, write="w") == first
         await write.commit([first])
@@ -78,7 +78,7 @@ async def test_documented_permissions_suffice(guarded: KafkaCluster) -> None:
 
 async def test_missing_permission_is_named(guarded: KafkaCluster) -> None:
     with (
-        trio.fail_after(180),
+        trio.fail_after(900),
         pytest.raises(AuthorizationError, match=r"others-0-written.*the operation (Describe|Read)"),
     ):
         await job(guarded, "others").task(0)
