@@ -22,7 +22,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-hypothesis.settings.register_profile("others", deadline=None, database=None, print_blob=True)
+# Hypothesis has no time limit: neither per example, nor for the making of the first ones.
+hypothesis.settings.register_profile(
+    "others",
+    deadline=None,
+    database=None,
+    print_blob=True,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow],
+)
 hypothesis.settings.register_profile(
     "the same each time", hypothesis.settings.get_profile("others"), derandomize=True
 )
@@ -175,7 +182,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> None:
 # Trio shuffles its runnable tasks, retries have jitter, and Hypothesis chooses examples. All three
 # are seeded by the test's name, so a test that passes in one process passes in every other.
 # ``--chance 7`` (any text) yields other orders and examples, to search for tests that depend on
-# them. Hypothesis has no time limit per example: that a machine stood still is no failure.
+# them. Hypothesis has no time limit: that a machine stood still is no failure.
 
 
 def _by_chance(item: pytest.Item) -> None:

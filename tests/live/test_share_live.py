@@ -50,11 +50,10 @@ async def a_queue(servers: str, count: int, partitions: int = 2) -> tuple[str, s
             }
         )
         # The controller has the settings first. The group's first member must find them.
-        while not (
-            (found := (await admin.describe_configs([resource]))[resource])
-            and found["share.auto.offset.reset"].value == "earliest"
-        ):
-            await trio.sleep(0.05)
+        known: str | None = None
+        while known != "earliest":
+            found = (await admin.describe_configs([resource]))[resource]
+            known = found["share.auto.offset.reset"].value
     async with trikafka.open_producer(bootstrap_servers=servers) as producer:
         for number in range(count):
             await producer.enqueue(topic, b"%d" % number, partition=number % partitions)

@@ -27,7 +27,9 @@ fields = st.tuples(
 )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 @given(st.lists(fields, max_size=40), st.sampled_from([700, 10_000]))
 def test_fast_path_equals_the_careful_path(rows: list[Any], memory: int) -> None:
     found = []

@@ -19,7 +19,9 @@ from trikafka._wire.partitioning import partition_for_key
 from trikafka.errors import MessageTooLargeError, PluginError, TrikafkaError, from_code
 
 pytestmark = pytest.mark.usefixtures("record_path")
-each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+each_example = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 TOO_LARGE = from_code(10)
 assert isinstance(TOO_LARGE, MessageTooLargeError)
 

@@ -16,7 +16,9 @@ from trikafka._wire.records import BatchEncoder
 from trikafka.errors import ConfigurationError
 
 pytestmark = pytest.mark.usefixtures("implementation")
-each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+each_example = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 MIXED = [
     Rec(b"key", b"value", (("h", b"1"), ("h", None))),

@@ -38,7 +38,9 @@ from trikafka.errors import CorruptRecordError
 from trikafka.types import Record, TimestampType
 
 pytestmark = pytest.mark.usefixtures("implementation")
-each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+each_example = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 MIXED = [
     Rec(b"k", b"v"),

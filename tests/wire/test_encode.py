@@ -19,7 +19,9 @@ from trikafka._wire.columns import Columns
 from trikafka._wire.compression import BY_NAME
 from trikafka.errors import UnsupportedCompressionError
 
-each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+each_example = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 Encoder = _fallback.BatchEncoder
 

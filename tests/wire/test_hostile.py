@@ -28,7 +28,9 @@ from trikafka._wire import _fallback, _format, _implementation
 from trikafka.errors import CorruptRecordError
 
 pytestmark = pytest.mark.usefixtures("implementation")
-each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+each_example = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 TWO = [Rec(b"key", b"value", (("h", b"x"),)), Rec(None, b"second")]
 

@@ -22,7 +22,9 @@ from trikafka._wire.partitioning import (
 )
 
 pytestmark = pytest.mark.usefixtures("implementation")
-each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+each_example = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None
+)
 
 
 @pytest.mark.parametrize(
