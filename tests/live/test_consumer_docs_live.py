@@ -70,12 +70,12 @@ class Running:
 
     async def ended(self) -> int:
         """Return the exit code, after the program has ended."""
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await self.silent.wait()
             return await self.process.wait()
 
     async def until(self, true: Callable[[list[str]], bool]) -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while not true(self.lines):
                 assert self.process.poll() is None, self.lines
                 await self._heard.wait()
@@ -168,7 +168,7 @@ async def test_program_copies_each_record_once(servers: str, tmp_path: Path) -> 
             await this.until(lambda lines, least=stored: len(lines) >= least or enough(tmp_path))  # type: ignore[misc]
             await this.end(signal.SIGKILL)
     async with running("sqlite", servers, tmp_path) as this:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             while not enough(tmp_path):  # noqa: ASYNC110
                 await trio.sleep(0.1)
         await this.end(signal.SIGKILL)

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 #: A member must not lose its session while a broker restarts, also on a busy machine: records that
 #: were not committed would come again. Most tests have a shorter session (pyproject.toml).
-SESSION = {"group.consumer.session.timeout.ms": 120_000}
+SESSION = {
+    "group.consumer.max.session.timeout.ms": 120_000,
+    "group.consumer.session.timeout.ms": 120_000,
+}
 
 
 def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

@@ -64,7 +64,10 @@ async def test_clients_follow_a_moved_cluster(
     name = Name()
     # The move takes longer than the short session of other tests: a member that has lost its
     # session delivers again.
-    session = {"group.consumer.session.timeout.ms": 300_000}
+    session = {
+        "group.consumer.max.session.timeout.ms": 300_000,
+        "group.consumer.session.timeout.ms": 300_000,
+    }
     opened = partial(
         make_kafka_cluster, brokers=3, directory=tmp_path / "cluster", properties=session
     )

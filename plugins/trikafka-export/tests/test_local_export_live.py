@@ -36,7 +36,7 @@ def delete_records(servers: str, topic: str, before: int) -> None:
 
     admin = AdminClient({"bootstrap.servers": servers})
     for future in admin.delete_records([Place(topic, 0, before)]).values():
-        future.result(20)
+        future.result(120)
 
 
 async def test_exports_add_only_new_records(

@@ -147,7 +147,7 @@ async def test_interrupted_start_leaves_no_files(
 async def test_loop_is_not_blocked_by_spark(
     kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
-    """No call of the export blocks the loop for more than 100 ms.
+    """No call of the export blocks the loop for more than 200 ms.
 
     The child reports the longest time between two turns of its loop, less the time for which its
     threads were ready and the kernel let other programs run. All threads are added up, so rather
@@ -156,11 +156,11 @@ async def test_loop_is_not_blocked_by_spark(
 
     So this shows that no step of every export blocks the loop. Examples would be a start of Spark
     in the loop, or an import of PySpark under the interpreter's lock. The test does not show the
-    waits of a user's loop on a busy machine, rare stalls, or anything below 100 ms.
+    waits of a user's loop on a busy machine, rare stalls, or anything below 200 ms.
     """
     topic = await new_topic(4_000)
     temporary, gaps = tmp_path / "tmp with spaces", list[int]()
-    while not gaps or (min(gaps) > 100 and len(gaps) < 8):
+    while not gaps or (min(gaps) > 200 and len(gaps) < 8):
         with child(
             temporary, kafka_broker.bootstrap_servers, topic, str(tmp_path / str(len(gaps))), "none"
         ) as process:
@@ -169,7 +169,7 @@ async def test_loop_is_not_blocked_by_spark(
         assert err == "", "Spark does not write to the terminal"
         assert list(temporary.iterdir()) == []
         gaps.append(int(out.split()[-1]))
-    assert min(gaps) <= 100, gaps
+    assert min(gaps) <= 200, gaps
 
 
 @pytest.mark.parametrize(
