@@ -55,7 +55,7 @@ _SMALL_NUMBERS = (-1, 0, 1, 7, 127, -128)
 _TEXTS = ("", "u", "t", "g", "x", "m\n\x1b[31m", "\N{SNOWMAN}" * 50, "a" * 3_000)
 _BYTES = (0x00, 0xFF, 0x7F, 0x80, 0x01)
 #: The longest step of a client (seconds of its thread's processor time) that is no fault.
-LONGEST = 0.1
+LONGEST = 0.5
 
 
 class Steps(trio.abc.Instrument):
