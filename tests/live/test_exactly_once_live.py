@@ -30,12 +30,12 @@ async def test_each_record_is_written_once(
     )
     with trio.fail_after(600):
         figures = await run(
-            Options(seed=5, kills=8, broker_kills=1, groups=groups, rate=150, pause=2.0),
+            Options(seed=5, kills=6, broker_kills=1, groups=groups, rate=150, pause=2.0),
             cluster,
             tmp_path,
         )
     logs = _logs(tmp_path)
     assert figures.exact, (figures, logs)
-    assert (figures.kills, figures.broker_kills) == (8, 1)
-    assert figures.fed > 1_000
+    assert (figures.kills, figures.broker_kills) == (6, 1)
+    assert figures.fed > 400
     assert not figures.ends, (figures, logs)
