@@ -29,8 +29,8 @@ PUBLIC = [*(room for room in BASE if not room.startswith("_")), "toolkit"]
 LOW = [*BASE, "_wire", "_net"]
 #: What every wing of a floor may import, beside the wings that are listed for it.
 STATE = [*BASE, "_wire", "_state"]
-MANAGERS = [*LOW, "_state"]
-API = [*LOW, "_state", "_api.client"]
+MANAGERS = [*LOW, "_state", "_state.telemetry"]
+API = [*LOW, "_state", "_state.telemetry", "_api.client"]
 TASKS = [*API, "_api.consumer", "_api.producer", "_api.admin", "_api.share"]
 ROOMS: dict[str, list[str]] = {
     **dict.fromkeys(BASE, BASE),
@@ -43,6 +43,7 @@ ROOMS: dict[str, list[str]] = {
     "_state.group": STATE,
     "_state.producer": STATE,
     "_state.share": STATE,
+    "_state.telemetry": STATE,
     # The conversations. A producer's know nothing of a consumer's.
     "_managers": ["_kafka_python"],
     "_managers.cluster": MANAGERS,

@@ -195,6 +195,7 @@ _HOMES = {
         "IsolationLevel",
         "MemberDescription",
         "MembershipEvent",
+        "MetricsPush",
         "Node",
         "OAuthToken",
         "OffsetAndMetadata",

@@ -322,6 +322,35 @@ class BrokerThrottle:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsPush:
+    """What a client pushes to its brokers for the cluster's operators, and when (KIP-714).
+
+    Attributes:
+        state: ``subscription needed`` (the broker is asked next, or wants nothing now), ``push
+            needed`` or ``off`` (the brokers refused for good). A client whose brokers take no
+            metrics stays in the first.
+        client_instance_id: The client's name in the metrics; ``None`` until a broker gave it.
+        broker: The broker that the client pushes to; ``None`` until one was asked.
+        metrics: The prefixes of the names that the broker wants; ``*``: all.
+        interval: Seconds between two pushes; ``None`` before a subscription.
+        next: Seconds until the next request; ``None`` if there will be none.
+        last: Seconds since the last push that the broker took; ``None`` before the first.
+        pushes: Pushes that the brokers took.
+        last_error: Why the last request failed; ``None`` after a success.
+    """
+
+    state: str
+    client_instance_id: UUID | None
+    broker: Node | None
+    metrics: tuple[str, ...]
+    interval: float | None
+    next: float | None
+    last: float | None
+    pushes: int
+    last_error: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
     """The current or last connection of one purpose to a broker.
 

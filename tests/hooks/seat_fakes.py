@@ -8,6 +8,7 @@ to trikafka's own manager.
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from trikafka import (
     BrokerLatency,
     GroupMetadata,
+    MetricsPush,
     Node,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -1034,6 +1036,32 @@ class NothingAcquired:
     async def close(self) -> None: ...
 
 
+class OwnId:
+    """Gives the client an id of its own, and pushes nothing but the number of metrics."""
+
+    def __init__(self, context: ClientContext) -> None:
+        self._metrics = context.metrics
+        self._id = uuid.uuid4()
+        self._pushes = 0
+
+    async def run(self) -> None:
+        self._metrics.select([""])
+        await trio.sleep_forever()
+
+    async def client_instance_id(self, timeout: float | None) -> uuid.UUID:
+        await trio.lowlevel.checkpoint()
+        return self._id
+
+    async def push_last(self) -> None:
+        self._metrics.collect(True)
+        self._metrics.confirm()
+        self._pushes += 1
+
+    def statistics(self) -> MetricsPush | None:
+        metrics, pushes = ("*",), self._pushes
+        return MetricsPush("push needed", self._id, None, metrics, 1.0, 1.0, None, pushes, None)
+
+
 #: How the fake for each seat is made.
 FAKES: dict[ManagerKind, Callable[[Any], object]] = {
     "metadata": StaticMetadata,
@@ -1048,6 +1076,7 @@ FAKES: dict[ManagerKind, Callable[[Any], object]] = {
     "transactions": FirstVersion,
     "share_membership": OneBeat,
     "share_fetch": NothingAcquired,
+    "telemetry": OwnId,
 }
 
 
@@ -1071,6 +1100,7 @@ if TYPE_CHECKING:
         TransactionManager,
         interfaces.ShareMembershipManager,
         interfaces.ShareFetchManager,
+        interfaces.TelemetryManager,
         interfaces.RowsBatch,
         interfaces.TableRows,
         interfaces.TakenRows,
@@ -1089,6 +1119,7 @@ if TYPE_CHECKING:
             FirstVersion(producer),
             OneBeat(share),
             NothingAcquired(share),
+            OwnId(client),
             batch,
             rows,
             OwnTaken(batch, 0, 1),

@@ -150,7 +150,7 @@ async def test_consumer_works_with_fakes(
 async def test_producer_works_with_a_fake(autojump_clock: MockClock) -> None:
     import pyarrow as pa
 
-    plugin = Takes(produce=FAKES["produce"], metadata=FAKES["metadata"])
+    plugin = Takes(**{kind: FAKES[kind] for kind in ("produce", "metadata", "telemetry")})
     with trio.fail_after(60):
         async with ScriptedCluster(topics={"t": 2}) as cluster:
             async with trikafka.open_producer(
@@ -214,7 +214,9 @@ async def test_transactions_work_with_fakes(autojump_clock: MockClock) -> None:
                 assert [(await consumer.receive()).value for _ in range(2)] == [b"1", b"3"]
 
 
-@pytest.mark.parametrize("kinds", [["share_membership"], ["share_fetch"], list(SHARES)])
+@pytest.mark.parametrize(
+    "kinds", [["share_membership"], ["share_fetch"], ["telemetry"], list(SHARES)]
+)
 async def test_share_consumer_works_with_fakes(
     kinds: list[ManagerKind], autojump_clock: MockClock
 ) -> None:
@@ -238,7 +240,7 @@ async def test_share_consumer_works_with_fakes(
             assert not cluster.shares.by_id["g"].members
 
 
-@pytest.mark.parametrize("kind", ["metadata", "coordinator", "offsets"])
+@pytest.mark.parametrize("kind", ["metadata", "coordinator", "offsets", "telemetry"])
 async def test_admin_client_works_with_fakes(kind: ManagerKind, autojump_clock: MockClock) -> None:
     with trio.fail_after(60):
         async with ScriptedCluster(topics={"t": 2}) as cluster:

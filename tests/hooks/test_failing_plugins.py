@@ -41,6 +41,7 @@ SILENT = {(kind, "run", "hangs") for kind in ("metadata", "fetch", "heartbeat", 
     ("transactions", "run", "hangs"),
     ("share_membership", "run", "hangs"),
     ("share_fetch", "run", "hangs"),
+    ("telemetry", "run", "hangs"),
 }
 #: The members of the produce manager that a transactions manager calls.
 IN_TRANSACTIONS = ("identify", "partitions_added", "delayed", "wait_none_in_flight")
@@ -143,6 +144,8 @@ async def walk(
     await attempt(lambda: consumer.end_offsets([T0, TopicPartition("u", 0)], timeout=LIMIT))
     await attempt(lambda: consumer.partitions_for("v", timeout=LIMIT))
     await attempt(lambda: consumer.list_topics(timeout=LIMIT))
+    await attempt(lambda: consumer.client_instance_id(timeout=LIMIT))
+    await attempt(consumer.statistics)
     await attempt(lambda: consumer.position(T0, timeout=LIMIT))
     cluster.fail("OffsetFetch", 16, times=1)  # not the coordinator
     cluster.fail("OffsetCommit", 16, times=1)

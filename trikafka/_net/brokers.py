@@ -27,7 +27,7 @@ from ..errors.groups import every, members, outlined
 from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .connection import Connection
 from .connection_state import ConnectionState, ConnectionStateMachine
-from .in_flight import SILENCE, ConnectionListener
+from .in_flight import NO_METER, SILENCE, ConnectionListener, RequestMeter
 from .misrouting import MisroutingCheck
 from .outages import Outages
 from .reasons import waiting_for
@@ -154,6 +154,7 @@ class ConnectionSlot:
                 self._outages.unreached(self._node, known)
             raise
         self._reconnect.succeeded()
+        self._listener.meter.connected()
         self._connection = connection
         self._made_at = trio.current_time()
         self._outages.reached(self._node)
@@ -238,9 +239,14 @@ class Brokers:
     """
 
     def __init__(
-        self, config: ClientConfig, start_soon: StartSoon, security: Security | None = None
+        self,
+        config: ClientConfig,
+        start_soon: StartSoon,
+        security: Security | None = None,
+        meter: RequestMeter = NO_METER,
     ) -> None:
         self._config = config
+        self._meter = meter
         self._start_soon = start_soon
         self._security = security or Security(config)
         self._slots: dict[_Key, ConnectionSlot] = {}
@@ -341,8 +347,12 @@ class Brokers:
                 node, max((connection.throttled_until for connection in connections()), default=0.0)
             )
 
-        throttled = lambda api, seconds: self.throttles.throttled(node, api, seconds)  # noqa: E731
-        return ConnectionListener(silent, lambda: self.outages.heard(node), throttled, ended)
+        def throttled(api: str, seconds: float) -> None:
+            self.throttles.throttled(node, api, seconds)
+            self._meter.throttled(api, seconds)
+
+        heard = lambda: self.outages.heard(node)  # noqa: E731
+        return ConnectionListener(silent, heard, throttled, ended, self._meter)
 
     def when_changed(self, callback: Callable[[ConnectionEvent], object]) -> None:
         """Call ``callback`` at each change of a connection's state."""

@@ -82,6 +82,7 @@ class Connection:
         self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT
         self._wake = trio.Event()  # wakes the writer
         self._listener = listener or NO_LISTENER
+        self._meter = self._listener.meter
         self._expiry = ExpiryWatch(config, self._listener)
         self._scope = trio.CancelScope()
         self._state = machine or ConnectionStateMachine(trio.current_time)
@@ -514,6 +515,12 @@ class Connection:
                 "one out"
             )
         self._expiry.heard()
+        if self._meter.recording:
+            self._meter.responded(
+                self.node.node_id,
+                request.outgoing.api.removesuffix("Request"),
+                self._expiry.heard_at - request.begins,
+            )
         if throttle := request.throttle(frame):
             self.throttle(throttle, request.outgoing.api.removesuffix("Request"))
         request.answered(frame)

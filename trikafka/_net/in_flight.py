@@ -12,7 +12,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
@@ -222,6 +222,38 @@ class RequestQueue:
         return waiting
 
 
+class RequestMeter(Protocol):
+    """The metrics of a client, as far as its connections report to them."""
+
+    @property
+    def recording(self) -> bool:
+        """True while responses are measured."""
+
+    def connected(self) -> None:
+        """Record that a connection was made."""
+
+    def responded(self, node_id: int, api: str, seconds: float) -> None:
+        """Record the response of a broker to a request made ``seconds`` ago."""
+
+    def throttled(self, api: str, seconds: float) -> None:
+        """Record the delay that a response demands."""
+
+
+class _NoMeter:
+    """The meter of connections that nobody measures."""
+
+    recording = False
+
+    def connected(self) -> None: ...
+
+    def responded(self, node_id: int, api: str, seconds: float) -> None: ...
+
+    def throttled(self, api: str, seconds: float) -> None: ...
+
+
+NO_METER = _NoMeter()
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectionListener:
     """The functions that are called when the broker of a connection is silent, and responds again.
@@ -229,13 +261,14 @@ class ConnectionListener:
     ``silent`` gets the request and its start. It returns when to look again, if the broker has
     responded on another connection, or ``None`` if the silence is known now. ``throttled`` gets the
     API whose response throttles the client, and the seconds. ``ended`` is called when the
-    connection has ended.
+    connection has ended. ``meter`` measures the responses.
     """
 
     silent: Callable[[str, float], float | None]
     heard: Callable[[], object]
     throttled: Callable[[str, float], object] = lambda api, seconds: None
     ended: Callable[[], object] = lambda: None
+    meter: RequestMeter = NO_METER
 
 
 NO_LISTENER = ConnectionListener(lambda api, since: None, lambda: None)

@@ -115,6 +115,11 @@ class ClientConfig(SecurityConfig):
         most=INT32,
         java=None,
     )
+    enable_metrics_push: bool = setting(
+        True,
+        "push metrics of this client to the brokers, where an operator has set up a receiver and "
+        "subscribed to them (KIP-714); other brokers are asked nothing",
+    )
     plugins: Sequence[object] = setting(
         (), "plugin objects to use in addition to those found by entry point", java=None
     )
@@ -223,6 +228,11 @@ class AdminConfig(ClientConfig):
         "the number of retries before a call fails with its last error; None: only the limit "
         "of the call counts",
         least=0,
+    )
+    enable_metrics_push: bool = setting(
+        False,
+        "push metrics of this client to the brokers, where an operator has set up a receiver and "
+        "subscribed to them (KIP-714); other brokers are asked nothing",
     )
 
     @property

@@ -76,7 +76,6 @@ _OPENSSL = _ignored("TLS is OpenSSL's")
 _SHARE = _ignored("trikafka has no share groups")
 _SOCKETS = _ignored("sockets have the system's buffers, and send without delay")
 _SSL_CONTEXT = _refused("give ssl_context")
-_TELEMETRY = _ignored("trikafka sends no metrics to brokers")
 _TICKETS = _ignored("tickets and tokens are renewed when they are needed")
 _VERSIONS = _ignored("the versions of a broker are asked for on each connection")
 
@@ -233,7 +232,6 @@ JAVA: Mapping[str, PropertyRule] = {
     ),
     "connections.max.idle.ms": _to("connections_max_idle_ms", _NO_LIMIT),
     "delivery.timeout.ms": _to("delivery_timeout_ms", {"0": math.inf}),
-    "enable.metrics.push": _TELEMETRY,
     "interceptor.classes": _ignored("observers replace interceptors"),
     "internal.throw.on.fetch.stable.offset.unsupported": _ignored("it is internal to Java"),
     "metadata.max.idle.ms": _METADATA,

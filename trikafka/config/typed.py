@@ -231,6 +231,10 @@ class ClientSettings(TypedDict, total=False):
     """The largest response; a longer one is treated as damaged. In bytes, at least 1024, at most
     2**31 - 1. Default: 100_000_000."""
 
+    enable_metrics_push: bool
+    """Push metrics of this client to the brokers, where an operator has set up a receiver and
+    subscribed to them (KIP-714); other brokers are asked nothing. Default: True."""
+
     plugins: Sequence[object]
     """Plugin objects to use in addition to those found by entry point. Default: ()."""
 

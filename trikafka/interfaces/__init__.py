@@ -6,6 +6,7 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
   manager (hook ``trikafka_request_manager``).
 * :mod:`.context`: the client as a plugin's factory sees it. :mod:`.state`, :mod:`.network` and
   :mod:`.cluster` hold the parts of the context.
+* :mod:`.metrics`: what a client measures for its brokers.
 * :mod:`.listeners`: rebalance listeners and observers (``trikafka_rebalance_listener``,
   ``trikafka_observer``).
 * :mod:`.sink`: the destination of an export (``trikafka_sink``). :mod:`.export`: the format of an
@@ -63,8 +64,10 @@ from .managers import (
     ShareMembershipManager,
     TableRows,
     TakenRows,
+    TelemetryManager,
     TransactionManager,
 )
+from .metrics import AttributeValue, ClientMetrics, Metric, MetricPoint
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
 from .sink import (
     AbandoningSink,
@@ -87,12 +90,14 @@ from .state import ConsumerState
 
 __all__ = [
     "AbandoningSink",
+    "AttributeValue",
     "BrokerAccess",
     "BrokerConnection",
     "Call",
     "CheckableSink",
     "DeepCheckableSink",
     "ClientContext",
+    "ClientMetrics",
     "ClusterSnapshot",
     "CommitManager",
     "Committed",
@@ -124,6 +129,8 @@ __all__ = [
     "MembershipNews",
     "MembershipObserver",
     "MetadataManager",
+    "Metric",
+    "MetricPoint",
     "Observer",
     "OffsetsManager",
     "OfferedAssignor",
@@ -147,6 +154,7 @@ __all__ = [
     "TableLog",
     "TableRows",
     "TakenRows",
+    "TelemetryManager",
     "TopicInfo",
     "ShareConsumerContext",
     "ShareFetchManager",

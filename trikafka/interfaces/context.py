@@ -23,8 +23,10 @@ from .managers import (
     ProduceManager,
     ShareFetchManager,
     ShareMembershipManager,
+    TelemetryManager,
     TransactionManager,
 )
+from .metrics import ClientMetrics
 from .network import BrokerAccess
 from .state import ConsumerState, ReconcilerView, ShareState
 from .transaction import ProducerTransactionState, TransactionSignals
@@ -103,6 +105,10 @@ class ClientContext(Protocol):
     def brokers(self) -> BrokerAccess:
         """The client's connections, for sending requests."""
 
+    @property
+    def metrics(self) -> ClientMetrics:
+        """The metrics that the client measures for brokers."""
+
     @overload
     def manager(self, kind: Literal["metadata"]) -> MetadataManager: ...
     @overload
@@ -127,6 +133,8 @@ class ClientContext(Protocol):
     def manager(self, kind: Literal["share_membership"]) -> ShareMembershipManager: ...
     @overload
     def manager(self, kind: Literal["share_fetch"]) -> ShareFetchManager: ...
+    @overload
+    def manager(self, kind: Literal["telemetry"]) -> TelemetryManager: ...
 
     def builtin(self, kind: ManagerKind) -> Any:
         """Return trikafka's own manager for ``kind``.

@@ -12,6 +12,7 @@ it is cancelled. If it returns, the client fails with such an error.
 from __future__ import annotations
 
 import math
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -19,6 +20,7 @@ from ..errors import TrikafkaError
 from ..types import (
     BrokerLatency,
     GroupMetadata,
+    MetricsPush,
     Node,
     OffsetAndMetadata,
     OffsetAndTimestamp,
@@ -47,6 +49,7 @@ ManagerKind = Literal[
     "transactions",
     "share_membership",
     "share_fetch",
+    "telemetry",
 ]
 #: The offset found for each partition; ``None`` where every record is older than the wanted time.
 Found = dict[TopicPartition, OffsetAndTimestamp | None]
@@ -758,3 +761,35 @@ class ShareFetchManager(Protocol):
 
         :meth:`run` may still be running.
         """
+
+
+@runtime_checkable
+class TelemetryManager(Protocol):
+    """The manager of the client's identity in the cluster's metrics, and of its pushes (KIP-714).
+
+    The metrics are those of :attr:`ClientContext.metrics`.
+    """
+
+    async def run(self) -> None:
+        """Push what brokers subscribe to, until cancelled."""
+
+    async def client_instance_id(self, timeout: float | None) -> uuid.UUID:
+        """Return the id that a broker gave this client, the same for the client's life.
+
+        Args:
+            timeout: Seconds for the whole call.
+
+        Raises:
+            TelemetryNotSupportedError: The brokers take no metrics from clients.
+            KafkaTimeoutError: No broker answered in time.
+        """
+
+    async def push_last(self) -> None:
+        """Push once more, because the client closes, if a broker wants metrics.
+
+        Called with a deadline, and once :meth:`run` has nothing more to do. Must not raise errors
+        of the brokers.
+        """
+
+    def statistics(self) -> MetricsPush | None:
+        """Return what is pushed and when; ``None`` for a client that pushes nothing."""

@@ -36,6 +36,7 @@ _ONCE = frozenset(
         "BatchProducing._expire",
         "ProducerIds.obtain_ids",
         "FailureLog.write_lines",
+        "Telemetry.run",
     }
 )
 #: Tasks that exist once per broker.

@@ -17,7 +17,6 @@ import trio
 from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.cluster.builtin import Builtin
-from ..._managers.cluster.client_instance_id import ClientInstanceId
 from ..._managers.cluster.metadata import read_metadata
 from ..._managers.commits.commit import Commits
 from ..._net.deadlines import RunningCall, check_timeout, run_call
@@ -173,7 +172,7 @@ class Admin:
         self._closed = False  # first: a traceback with locals shows half-made objects
         self._context = Context(config, service, Builtin())
         self._brokers = self._context.brokers
-        for kind in ("metadata", "coordinator", "offsets"):
+        for kind in ("metadata", "coordinator", "offsets", "telemetry"):
             self._context.fill(kind)
         self._metadata = self._context.manager("metadata")
         self._coordinators = self._context.manager("coordinator")
@@ -182,7 +181,7 @@ class Admin:
         self._routing = Routing(self._brokers, self._metadata, self._coordinators)
         self._configs = ConfigCalls(self._routing)
         self._groups = GroupLookups(self._routing)
-        self._telemetry = ClientInstanceId(config, self._metadata)
+        self._telemetry = self._context.manager("telemetry")
 
     def __repr__(self) -> str:
         return (
@@ -206,6 +205,8 @@ class Admin:
     async def _start(self) -> None:
         await self._metadata.bootstrap()
         self._context.start_soon(self._metadata.run)
+        if self._config.enable_metrics_push:
+            self._context.start_soon(self._telemetry.run)
         self._context.notify_opened()
 
     async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
@@ -2091,8 +2092,11 @@ class Admin:
         await trio.lowlevel.cancel_shielded_checkpoint()
         if not self._closed:
             self._closed = True
-            self._brokers.close()
-            self._context.notify_closed()
+            try:
+                await self._telemetry.push_last()
+            finally:
+                self._brokers.close()
+                self._context.notify_closed()
 
     # --- inside -----------------------------------------------------------------------------------
 

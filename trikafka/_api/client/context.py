@@ -17,6 +17,7 @@ from ...errors import ConfigurationError, IllegalStateError, PluginError
 from ...hooks import BUILTIN, SharedContext, answers, first_answer, load_plugins, members_of
 from ...interfaces import ClientContext, ManagerKind, Observer
 from ...types import Node
+from .metering import meter_of
 from .plugin_proxy import PluginSlot, guarded
 from .service import Service
 
@@ -36,6 +37,7 @@ _SHAPES: dict[ManagerKind, type] = {
     "transactions": interfaces.TransactionManager,
     "share_membership": interfaces.ShareMembershipManager,
     "share_fetch": interfaces.ShareFetchManager,
+    "telemetry": interfaces.TelemetryManager,
 }
 
 
@@ -154,7 +156,8 @@ class Context(SharedContext, Generic[Config]):
         self._service = service
         security = Security(config, self._sasl_mechanism())
         security.check()
-        self.brokers = Brokers(config, service.start_soon, security)
+        self.metrics = meter_of(config)
+        self.brokers = Brokers(config, service.start_soon, security, self.metrics)
         self._given: dict[str, _PluginContext] = {}
         self._managers_by_kind: dict[ManagerKind, Any] = {}
         self.plugins_in: dict[ManagerKind, str] = {}  # the slots that a plugin fills, and its name
@@ -249,6 +252,8 @@ class Context(SharedContext, Generic[Config]):
     def manager(self, kind: Literal["share_membership"]) -> interfaces.ShareMembershipManager: ...
     @overload
     def manager(self, kind: Literal["share_fetch"]) -> interfaces.ShareFetchManager: ...
+    @overload
+    def manager(self, kind: Literal["telemetry"]) -> interfaces.TelemetryManager: ...
 
     def manager(self, kind: ManagerKind) -> object:
         """Return the manager in a slot.

@@ -51,6 +51,7 @@ _CALLS: dict[tuple[str, str], str] = {
     ("transactions", "commit"): "",
     ("transactions", "abort"): "",
     ("share_fetch", "flush"): "",
+    ("telemetry", "client_instance_id"): "",
     ("share_fetch", "settled"): "acknowledged",
 }
 #: What is unknown after one of the last calls of a client's life was cut off.
@@ -58,6 +59,7 @@ _LAST = {
     "leave": "the group may not have been notified",
     "finish": "a transaction may be open until it times out",
     "close": "acknowledgements may be missing, and the records are delivered again",
+    "push_last": "the last metrics may be missing",
 }
 #: What tasks inside a plugin may raise at the client's end.
 _ENDS = (trio.ClosedResourceError, trio.WouldBlock)

@@ -115,6 +115,9 @@ class Leaving:
             with self._step():
                 await parts.group.leave(closing=closing)
             self.complete = True
+            if closing:
+                with self._step():
+                    await parts.telemetry.push_last()
         finally:
             self._ended = None
             ended.set()

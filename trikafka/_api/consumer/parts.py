@@ -9,10 +9,10 @@ from uuid import UUID
 import trio
 from kafka.protocol.metadata import MetadataRequest
 
-from ..._managers.cluster.client_instance_id import ClientInstanceId
 from ..._managers.cluster.metadata import read_metadata
 from ..._managers.group.listener_invoker import RebalanceListenerInvoker
 from ..._managers.group.membership_events import MembershipEvents
+from ..._managers.group.rebalance_times import RebalanceTimes
 from ..._managers.group.reconciler import Reconciler
 from ..._net.deadlines import RunningCall
 from ..._state.assignors import Assignor
@@ -43,6 +43,7 @@ class ConsumerParts(Context[ConsumerConfig]):
     def __init__(self, config: ConsumerConfig, service: Service) -> None:
         super().__init__(config, service, ConsumerBuiltin())
         self.core = ConsumerCore(config)
+        self._measure()
         limit = lambda: self.core.poll_timer.limit  # noqa: E731
         self.invoker = RebalanceListenerInvoker(
             self.before_revoke, self.core.news, limit, self.start_soon
@@ -51,12 +52,12 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.readers = Readers(config, self.core.buffer, codecs_of(self.plugins))
         self.streams = Streams(config, self.core, self.readers, self.invoker)
         self.group = ConsumerGroup(config, self, self.core)
-        for kind in ("metadata", "coordinator", "offsets"):
+        for kind in ("metadata", "coordinator", "offsets", "telemetry"):
             self.fill(kind)
         self.metadata = self.manager("metadata")
         self.coordinators = self.manager("coordinator")
         self.offsets = self.manager("offsets")
-        self.telemetry = ClientInstanceId(config, self.metadata)
+        self.telemetry = self.manager("telemetry")
         self.group.fill_commits()
         self.fill("positions")
         self.positions = self.manager("positions")
@@ -84,6 +85,16 @@ class ConsumerParts(Context[ConsumerConfig]):
         ]
         self.use_listener(None)
 
+    def _measure(self) -> None:
+        """Let the managers' events reach the client's metrics."""
+        core, metrics = self.core, self.metrics
+        RebalanceTimes(core.member, metrics.rebalanced)
+        metrics.time_share("consumer.poll.idle.ratio.avg", core.poll_timer.waited)
+        metrics.present(
+            "consumer.coordinator.assigned.partitions", lambda: len(core.assignment.partitions)
+        )
+        metrics.identify(core.member.attributes)
+
     def _holds(self, partition: AssignedPartition) -> str | None:
         """Return why the user's code delays a partition's records, if it does."""
         return self.readers.holds(partition) or self.streams.holds(partition)
@@ -106,6 +117,8 @@ class ConsumerParts(Context[ConsumerConfig]):
         start_soon(self.positions.run)
         start_soon(self.manager("fetch").run)
         start_soon(self.watchdog.run)
+        if self.config.enable_metrics_push:
+            start_soon(self.telemetry.run)
         self.group.start()
         if self.config.memory_budget is not None:
             self.config.memory_budget._join()

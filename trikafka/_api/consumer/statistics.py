@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from ..._managers.cluster.coordinator import Coordinators, CoordinatorState
-from ...types import BrokerThrottle, ConnectionStatistics, TopicPartition
+from ...types import BrokerThrottle, ConnectionStatistics, MetricsPush, TopicPartition
 from .parts import ConsumerParts
 
 
@@ -29,6 +29,7 @@ class ConsumerStatistics:
             for coordinators.
         connections: The state of each connection, and since when.
         throttled: The waits that brokers' quotas ask for (KIP-219), by broker id.
+        metrics_push: What is pushed to brokers, and when (KIP-714); ``None`` without pushes.
     """
 
     state: str
@@ -41,6 +42,7 @@ class ConsumerStatistics:
     coordinator: str = "down"
     connections: tuple[ConnectionStatistics, ...] = ()
     throttled: Mapping[int, BrokerThrottle] = field(default_factory=dict)
+    metrics_push: MetricsPush | None = None
 
 
 def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
@@ -57,6 +59,7 @@ def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
         _coordinator_state(parts, closed=closed),
         parts.brokers.statistics(),
         MappingProxyType(dict(parts.brokers.throttles.statistics())),
+        parts.telemetry.statistics(),
     )
 
 

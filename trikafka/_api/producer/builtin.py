@@ -12,6 +12,7 @@ from ..._managers.producer.transaction_signals import ProducerTransactionSignals
 from ..._managers.producer.transactions import Transactions
 from ..._net.brokers import Brokers
 from ..._state.producer.transaction_state import ProducerTransaction
+from ..._state.telemetry.metrics import Meter
 from ..client.codecs import GuardedCodec
 from .ack import Ack
 
@@ -23,6 +24,8 @@ class ProducerClient(interfaces.ProducerContext, Protocol):
     def brokers(self) -> Brokers: ...
     @property
     def codec(self) -> GuardedCodec | None: ...
+    @property
+    def metrics(self) -> Meter: ...
     @property
     def transaction(self) -> ProducerTransaction | None: ...
     @property
@@ -44,6 +47,7 @@ class ProducerBuiltin(Builtin):
             client.transaction,
             client.watch,
             client.codec,
+            client.metrics,
         )
 
     @staticmethod

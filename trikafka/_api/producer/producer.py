@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from ..._managers.cluster.client_instance_id import ClientInstanceId
 from ..._managers.producer.produce import Fields, level_of
 from ..._managers.producer.transaction_signals import ProducerTransactionSignals
 from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
@@ -38,6 +37,7 @@ from ...types import (
     BrokerLatency,
     BrokerThrottle,
     ConnectionStatistics,
+    MetricsPush,
     PartitionInfo,
     RecordMetadata,
 )
@@ -86,6 +86,7 @@ class ProducerStatistics:
         batches_expired: Batches past ``delivery_timeout_ms``.
         connections: The state of each connection, and since when.
         throttled: The waits that brokers' quotas ask for (KIP-219), by broker id.
+        metrics_push: What is pushed to brokers, and when (KIP-714); ``None`` without pushes.
     """
 
     buffer_used: int
@@ -103,6 +104,7 @@ class ProducerStatistics:
     batches_expired: int
     connections: tuple[ConnectionStatistics, ...] = ()
     throttled: Mapping[int, BrokerThrottle] = field(default_factory=dict)
+    metrics_push: MetricsPush | None = None
 
 
 class Producer:
@@ -123,7 +125,7 @@ class Producer:
         self._closed = False  # first: a traceback with locals shows half-made objects
         self._context = ProducerParts(config, service)
         self._metadata = self._context.metadata
-        self._telemetry = ClientInstanceId(config, self._metadata)
+        self._telemetry = self._context.telemetry
         self._manager = self._context.produce
         self._transaction = self._context.transaction
         self._transactions = self._context.transactions
@@ -173,6 +175,8 @@ class Producer:
             await self._transactions.initialize()
             self._service.start_soon(self._transactions.run)
         self._service.start_soon(self._watchdog.run)
+        if self._config.enable_metrics_push:
+            self._service.start_soon(self._telemetry.run)
         self._context.notify_opened()
 
     # --- transactions -----------------------------------------------------------------------------
@@ -636,6 +640,7 @@ class Producer:
             batches_expired=counters.batches_expired,
             connections=self._context.brokers.statistics(),
             throttled=MappingProxyType(dict(self._context.brokers.throttles.statistics())),
+            metrics_push=self._telemetry.statistics(),
         )
 
     def health(self) -> ProducerHealth:
@@ -699,6 +704,7 @@ class Producer:
                 if self._transactions is not None:
                     await self._transactions.finish()
                 await self._manager.drain()
+                await self._telemetry.push_last()
             else:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
@@ -737,8 +743,10 @@ class ProducerParts(Context[ProducerConfig]):
         self.watch = (
             self.observers.call if any(self.observers.has(point) for point in _POINTS) else None
         )
-        self.fill("metadata")
+        for kind in ("metadata", "telemetry"):
+            self.fill(kind)
         self.metadata = self.manager("metadata")
+        self.telemetry = self.manager("telemetry")
         transactional = config.transactional_id is not None
         self.transaction_signals = signals = ProducerTransactionSignals()
         self.transaction: ProducerTransaction | None = None

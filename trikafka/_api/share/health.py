@@ -12,7 +12,7 @@ from ..._state.group.member import MemberState
 from ..._wire.share import AckType
 from ...error_codes import ErrorCode
 from ...errors import topic_missing
-from ...types import BrokerThrottle, ConnectionStatistics, Node
+from ...types import BrokerThrottle, ConnectionStatistics, MetricsPush, Node
 from .parts import ShareParts
 from .watchdog import GROUP
 
@@ -66,6 +66,7 @@ class ShareConsumerStatistics:
         unreachable: The ids of brokers that cannot be reached or do not respond.
         connections: The state of each connection, and since when.
         throttled: The waits that brokers' quotas ask for (KIP-219), by broker id.
+        metrics_push: What is pushed to brokers, and when (KIP-714); ``None`` without pushes.
     """
 
     state: str
@@ -83,6 +84,7 @@ class ShareConsumerStatistics:
     unreachable: frozenset[int]
     connections: tuple[ConnectionStatistics, ...]
     throttled: Mapping[int, BrokerThrottle]
+    metrics_push: MetricsPush | None = None
 
 
 def share_health(parts: ShareParts) -> ShareConsumerHealth:
@@ -151,4 +153,5 @@ def share_statistics(parts: ShareParts) -> ShareConsumerStatistics:
         frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
         parts.brokers.statistics(),
         MappingProxyType(dict(parts.brokers.throttles.statistics())),
+        parts.telemetry.statistics(),
     )

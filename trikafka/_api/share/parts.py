@@ -9,6 +9,7 @@ from functools import partial
 import trio
 
 from ..._managers.group.membership_events import MembershipEvents
+from ..._managers.group.rebalance_times import RebalanceTimes
 from ..._managers.share.fetch import ShareFetcher
 from ..._net.deadlines import GRACE
 from ..._state.share.session import Slice
@@ -35,6 +36,9 @@ class ShareParts(Context[ShareConsumerConfig]):
     ) -> None:
         super().__init__(config, service, ShareBuiltin())
         self.core = ShareCore(config, topics)
+        RebalanceTimes(self.core.member, self.metrics.rebalanced)
+        self.metrics.time_share("consumer.share.poll.idle.ratio.avg", self.core.poll_timer.waited)
+        self.metrics.identify(self.core.member.attributes)
         watch = (
             partial(self.observers.call, "membership_changed")
             if self.observers.has("membership_changed")
@@ -43,9 +47,10 @@ class ShareParts(Context[ShareConsumerConfig]):
         self.membership_events = MembershipEvents(config.group_id, self.core.member, watch)
         self.decompression = codecs_of(self.plugins)
         self.deserializers = Deserializers.of(config)
-        for kind in ("metadata", "coordinator", "share_membership", "share_fetch"):
+        for kind in ("metadata", "telemetry", "coordinator", "share_membership", "share_fetch"):
             self.fill(kind)
         self.metadata = self.manager("metadata")
+        self.telemetry = self.manager("telemetry")
         self.membership = self.manager("share_membership")
         self.fetcher = self.manager("share_fetch")
         self.watchdog = ShareWatchdog(
@@ -69,6 +74,8 @@ class ShareParts(Context[ShareConsumerConfig]):
         self.start_soon(self._be_member)
         self.start_soon(self.fetcher.run)
         self.start_soon(self.watchdog.run)
+        if self.config.enable_metrics_push:
+            self.start_soon(self.telemetry.run)
         self.notify_opened()
 
     def assignment(self) -> frozenset[TopicPartition]:
@@ -115,6 +122,7 @@ class ShareParts(Context[ShareConsumerConfig]):
             with trio.CancelScope(deadline=max(deadline, trio.current_time() + GRACE)):
                 await self._member_ended.wait()
                 await self.membership.leave()
+                await self.telemetry.push_last()
         finally:
             self.brokers.close()
             self.notify_closed()

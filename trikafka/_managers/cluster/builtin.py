@@ -6,10 +6,12 @@ from typing import Protocol
 
 from ... import interfaces
 from ..._net.brokers import Brokers
+from ..._state.telemetry.metrics import Meter
 from ...hooks import hookimpl
 from .coordinator import Coordinators
 from .metadata import Metadata
 from .offsets import Offsets
+from .telemetry import Telemetry
 
 
 class AnyClient(interfaces.ClientContext, Protocol):
@@ -17,6 +19,8 @@ class AnyClient(interfaces.ClientContext, Protocol):
 
     @property
     def brokers(self) -> Brokers: ...
+    @property
+    def metrics(self) -> Meter: ...
 
 
 class Builtin:
@@ -47,3 +51,8 @@ class Builtin:
     def _offsets(client: AnyClient) -> interfaces.OffsetsManager:
         isolation = 1 if getattr(client.config, "isolation_level", "") == "read_committed" else 0
         return Offsets(client.brokers, client.manager("metadata"), isolation)
+
+    @staticmethod
+    def _telemetry(client: AnyClient) -> interfaces.TelemetryManager:
+        metadata = client.manager("metadata")
+        return Telemetry(client.config, client.brokers, metadata, client.metrics)

@@ -52,6 +52,8 @@ class PollTimer:
         self._session_ends = math.inf
         self._session_expired: Callable[[], object] = lambda: None
         self._waiting = 0  # receives that wait for records: the consuming task is present
+        self._waiting_since = 0.0
+        self._waited = 0.0  # seconds, without those of the receives that wait now
         self._streams: StreamTimes | None = None
         self._stuck: str | None = None  # partitions of the streams that made the member leave
 
@@ -96,13 +98,22 @@ class PollTimer:
 
         Listeners that a receive runs have to be quick.
         """
+        if not self._waiting:
+            self._waiting_since = trio.current_time()
         self._waiting += 1
         try:
             yield
         finally:
+            now = trio.current_time()
             self._waiting -= 1
-            self._last_poll = trio.current_time()
-            self.polled(trio.current_time())
+            if not self._waiting:
+                self._waited += now - self._waiting_since
+            self._last_poll = now
+            self.polled(now)
+
+    def waited(self, now: float) -> float:
+        """Return the seconds until ``now`` in which a receive waited for records."""
+        return self._waited + (now - self._waiting_since if self._waiting else 0.0)
 
     @property
     def overdue(self) -> bool:

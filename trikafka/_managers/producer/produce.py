@@ -34,6 +34,7 @@ from ..._state.producer.sequences import (
 from ..._state.producer.table_rows import RowGroup, Taken
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._state.producer.unknown_topics import UnknownTopics
+from ..._state.telemetry.metrics import Meter
 from ..._wire.columns import Columns
 from ..._wire.compression import CodecImplementation, codec_named, replaced
 from ..._wire.partitioning import BY_MURMUR2, KEY_RULES, NO_KEYS, KeyRule
@@ -99,6 +100,7 @@ class BatchProducing(Generic[Ack]):
         transaction: ProducerTransaction | None = None,
         watch: Watch | None = None,
         codec: CodecImplementation | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._config = config
         self._metadata = metadata
@@ -113,7 +115,7 @@ class BatchProducing(Generic[Ack]):
         elif config.enable_idempotence:
             self._ids = ProducerIds(config, metadata)
             producer = Idempotent(self._ids.need)
-        self._senders = Senders(config, brokers, metadata, start_soon, transaction)
+        self._senders = Senders(config, brokers, metadata, start_soon, transaction, meter)
         level = level_of(config)
         compression = codec_named(config.compression_type)
         if codec is not None:

@@ -24,6 +24,7 @@ from ..._net.singleflight import StartSoon
 from ..._state.producer.accumulator import Accumulator
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._state.producer.transaction_state import ProducerTransaction
+from ..._state.telemetry.metrics import Meter
 from ..._wire.produce import (
     Part,
     ProduceBeforeV2,
@@ -114,8 +115,10 @@ class Senders:
         metadata: MetadataManager,
         start_soon: StartSoon,
         transaction: ProducerTransaction | None = None,
+        meter: Meter | None = None,
     ) -> None:
         self._config = config
+        self._meter = meter
         self._brokers = brokers
         self._metadata = metadata
         self._start_soon = start_soon
@@ -327,6 +330,10 @@ class Senders:
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
         began, before = trio.current_time(), connection.throttled
+        if self._meter is not None and self._meter.recording:
+            for batch in batches:
+                if batch.attempts == 1:
+                    self._meter.queued(began - batch.created)
 
         def ended(request: InFlightRequest) -> None:
             self._end(sender)

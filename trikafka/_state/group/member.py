@@ -135,6 +135,7 @@ class Member:
         #: The refusal that no receive has raised yet; :meth:`pop_refusal` takes it.
         self.refusal: TrikafkaError | None = None
         self._on_settled: list[Callable[[], object]] = []
+        self._on_moved: list[Callable[[MemberState], object]] = []
 
     @property
     def joining(self) -> bool:
@@ -151,7 +152,13 @@ class Member:
         self.settled = state is MemberState.STABLE or (
             self.settled and state is not MemberState.JOINING
         )
+        for moved in self._on_moved:
+            moved(state)
         self._settle()
+
+    def when_moved(self, act: Callable[[MemberState], object]) -> None:
+        """Call ``act`` with each state that the member enters."""
+        self._on_moved.append(act)
 
     def when_settled(self, act: Callable[[], object]) -> None:
         """Call ``act`` each time the member proves to be in its group."""
@@ -172,6 +179,11 @@ class Member:
         self.identity = MemberIdentity(member_id, generation, self.identity.instance_id, epochs)
         self.leads = None
         self.left_out = ()
+
+    def attributes(self) -> dict[str, str]:
+        """Return the member's id as an attribute of the client's metrics; nothing outside."""
+        member_id = self.identity.member_id
+        return {"group_member_id": member_id} if member_id else {}
 
     def is_leader(self, leads: bool) -> None:
         """Record whether this member leads the generation that it has just joined."""

@@ -1,0 +1,323 @@
+"""The telemetry manager: this client's identity in the cluster's metrics, and its pushes (KIP-714).
+
+Nothing else writes the instance id. A broker assigns the id, once. Brokers offer these requests
+only where an operator has set up a receiver; elsewhere this manager sends nothing.
+"""
+
+# One request at a time
+# ---------------------
+#
+# A broker that gets two requests of one client within the push interval refuses the second. So the
+# task that pushes, a caller that wants the id and the last push of a close take turns (`_turn`),
+# and the response to each GetTelemetrySubscriptions serves all of them.
+#
+# One broker at a time
+# --------------------
+#
+# A broker keeps what it knows of a client's pushes in memory. So the client stays with one broker
+# while that is in the cluster and responds. `PushSchedule` has the rest of the rules.
+
+from __future__ import annotations
+
+import logging
+import random
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import trio
+
+from ... import _version
+from ..._net.brokers import Brokers
+from ..._net.deadlines import run_call
+from ..._state.telemetry.subscription import (
+    PushSchedule,
+    PushState,
+    Subscription,
+    subscription_of,
+)
+from ..._wire.compression import BY_ID
+from ..._wire.extra_messages import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
+from ..._wire.otlp import encode_metrics
+from ...config import ClientConfig
+from ...errors import (
+    DamagedResponseError,
+    TelemetryNotSupportedError,
+    TrikafkaError,
+    UnsupportedVersionError,
+    from_code,
+)
+from ...interfaces import ClientMetrics, MetadataManager
+from ...types import MetricsPush, Node
+
+_log = logging.getLogger("trikafka.telemetry")
+_NOBODY = uuid.UUID(int=0)
+_SCOPE = ("trikafka", _version.VERSION)
+#: The longest time (seconds) that the last push delays a close.
+_LAST_PUSH = 1.0
+
+
+class Telemetry:
+    """The client's instance id, and the task that pushes its metrics."""
+
+    def __init__(
+        self,
+        config: ClientConfig,
+        brokers: Brokers,
+        metadata: MetadataManager,
+        metrics: ClientMetrics,
+    ) -> None:
+        self._config = config
+        self._enabled = config.enable_metrics_push
+        self._brokers = brokers
+        self._metadata = metadata
+        self._metrics = metrics
+        self._schedule = PushSchedule(trio.current_time())
+        self._turn = trio.Lock()
+        self._wake = trio.Event()
+        self._closing = False
+        self._node: Node | None = None
+        self._last: float | None = None
+        self._pushes = 0
+        self._last_error: Exception | None = None
+        self._too_large = False  # it was logged
+
+    # --- the identity ---
+
+    async def client_instance_id(self, timeout: float | None) -> uuid.UUID:
+        """Return the id, which the first request of this client brings.
+
+        Raises :exc:`TelemetryNotSupportedError`, :exc:`KafkaTimeoutError`.
+        """
+        return await run_call(
+            "client_instance_id",
+            lambda call: call.step("ask for the id", self._ask_for_id),
+            config=self._config,
+            timeout=timeout,
+            recover=self._recover,
+        )
+
+    async def _ask_for_id(self) -> uuid.UUID:
+        if self._schedule.instance_id is None:
+            async with self._turn:
+                if self._schedule.instance_id is None:  # the task before had no success
+                    try:
+                        self._subscribed(await self._metadata.ask_any(self._get_request))
+                    except UnsupportedVersionError as error:
+                        raise _unsupported() from error
+        assert self._schedule.instance_id is not None
+        return self._schedule.instance_id
+
+    def _recover(self, error: TrikafkaError) -> None:
+        if error.refresh_metadata:
+            self._metadata.request_update()
+
+    # --- the pushes ---
+
+    async def run(self) -> None:
+        """Ask what the brokers want, and push it, until cancelled."""
+        if not self._enabled:
+            await trio.sleep_forever()
+        while True:
+            await self._until_due()
+            async with self._turn:
+                # Another task may have asked meanwhile.
+                if not self._closing and self._schedule.due <= trio.current_time():
+                    await self._next_request()
+
+    async def _until_due(self) -> None:
+        while self._closing or self._schedule.due > trio.current_time():
+            self._wake = trio.Event()
+            with trio.CancelScope(deadline=self._schedule.due) as scope:
+                if self._closing:
+                    scope.deadline = float("inf")
+                await self._wake.wait()
+
+    async def _next_request(self) -> None:
+        try:
+            if self._schedule.state is PushState.PUSH_NEEDED:
+                await self._push(self._to_node, terminating=False)
+            elif self._is_offered():
+                self._subscribed(await self._to_node(self._get_request()))
+            else:
+                self._schedule.lost(trio.current_time())
+        except UnsupportedVersionError as error:
+            self._metrics.select(())
+            self._failed(error)
+        except TrikafkaError as error:
+            self._failed(error)
+
+    def _failed(self, error: TrikafkaError) -> None:
+        """Record that a request had no response that counts; the next one goes elsewhere."""
+        self._last_error = error
+        self._node = None
+        self._schedule.lost(trio.current_time())
+        _log.debug("the metrics of this client were not pushed: %s", error)
+
+    async def push_last(self) -> None:
+        """Push once more, for a close, on a connection that exists; a second at most.
+
+        Raises nothing of the brokers. When cancelled, the push may or may not have arrived.
+        """
+        self._closing = True
+        if not self._schedule.wanted:
+            return
+        with trio.move_on_after(_LAST_PUSH):
+            async with self._turn:
+                node = self._node
+                connection = None if node is None else self._brokers.ready(node, "general")
+                if connection is None or not self._schedule.wanted:
+                    return
+                try:
+                    await self._push(connection.request, terminating=True)
+                except TrikafkaError as error:
+                    self._last_error = error
+                    _log.debug("the last metrics of this client were not pushed: %s", error)
+
+    async def _push(self, ask: Callable[[Any], Awaitable[Any]], *, terminating: bool) -> None:
+        subscription = self._schedule.subscription
+        assert subscription is not None
+        assert self._schedule.instance_id is not None
+        metrics = self._metrics.collect(subscription.delta)
+        payload = encode_metrics(self._metrics.resource(), _SCOPE, metrics)
+        codec = next((BY_ID[code] for code in subscription.codecs if code in BY_ID), BY_ID[0])
+        packed = bytes(codec.compress(payload, None))
+        if 0 < subscription.max_bytes < len(packed):
+            self._note_too_large(len(packed), subscription)
+            self._schedule.lost(trio.current_time())
+            return
+        response = await ask(
+            PushTelemetryRequest(
+                client_instance_id=self._schedule.instance_id,
+                subscription_id=subscription.id,
+                terminating=terminating,
+                compression_type=codec.id,
+                metrics=packed,
+            )
+        )
+        code, now = response.error_code, trio.current_time()
+        self._schedule.pushed(code, now)
+        self._last_error = from_code(code, "pushing metrics to the broker") if code else None
+        if not code:
+            self._metrics.confirm()
+            self._last = now
+            self._pushes += 1
+        self._check_off()
+
+    def _note_too_large(self, size: int, subscription: Subscription) -> None:
+        text = (
+            f"the metrics of this client have {size:,} bytes, and the broker takes "
+            f"{subscription.max_bytes:,}; subscribe to fewer metrics, or raise the broker's "
+            "telemetry.max.bytes"
+        )
+        self._last_error = TrikafkaError(text)
+        if not self._too_large:
+            self._too_large = True
+            _log.warning("%s", text)
+
+    # --- the subscription ---
+
+    def _get_request(self) -> GetTelemetrySubscriptionsRequest:
+        return GetTelemetrySubscriptionsRequest(
+            client_instance_id=self._schedule.instance_id or _NOBODY
+        )
+
+    def _subscribed(self, response: Any) -> None:
+        """Take over a broker's response.
+
+        Raises the broker's error, which has its effect on the schedule before.
+        """
+        now = trio.current_time()
+        if response.error_code:
+            self._schedule.get_failed(response.error_code, now)
+            self._last_error = from_code(response.error_code, "asking for the client instance id")
+            self._check_off()
+            raise self._last_error
+        given: uuid.UUID | None = response.client_instance_id
+        if given is not None and given != _NOBODY:
+            self._schedule.known_as(given)
+        elif self._schedule.instance_id is None:
+            raise DamagedResponseError("the broker gave no client instance id when asked for one")
+        self._last_error = None
+        if self._enabled:
+            subscription = subscription_of(
+                response.subscription_id,
+                response.accepted_compression_types or (),
+                response.push_interval_ms,
+                response.telemetry_max_bytes,
+                response.delta_temporality,
+                response.requested_metrics or (),
+            )
+            self._too_large = False
+            self._schedule.subscribed(subscription, now, random.random())
+            self._metrics.select(subscription.prefixes)
+            self._wake.set()
+
+    def _check_off(self) -> None:
+        if self._schedule.state is PushState.OFF:
+            self._metrics.select(())
+            _log.warning(
+                "the brokers refuse the metrics of this client, which pushes no more: %s",
+                self._last_error,
+            )
+
+    # --- the broker ---
+
+    def _is_offered(self) -> bool:
+        """Return whether a broker that is connected takes metrics.
+
+        No connection is made only to find that out.
+        """
+        key = GetTelemetrySubscriptionsRequest.API_KEY
+        return any(key in connection.versions for connection in self._brokers.connections())
+
+    async def _to_node(self, message: Any) -> Any:
+        return await self._brokers.request(self._chosen_node(), message)
+
+    def _chosen_node(self) -> Node:
+        """Return the broker of the last request while it is in the cluster, or choose one."""
+        nodes = self._metadata.snapshot.nodes
+        chosen = self._node
+        if chosen is not None:
+            known = nodes.get(chosen.node_id)
+            if known is not None and (known.host, known.port) == (chosen.host, chosen.port):
+                return chosen
+        key = GetTelemetrySubscriptionsRequest.API_KEY
+        offering = [
+            connection.node
+            for connection in self._brokers.connections()
+            if key in connection.versions
+        ]
+        connected = [node for node in offering if node.node_id in nodes]
+        # A bootstrap address serves only where the cluster names no broker: behind it, each
+        # connection may reach another one.
+        self._node = random.choice(connected or list(nodes.values()) or offering)
+        return self._node
+
+    def statistics(self) -> MetricsPush | None:
+        """Return what is pushed and when; ``None`` for a client that pushes nothing."""
+        if not self._enabled:
+            return None
+        schedule, now = self._schedule, trio.current_time()
+        subscription = schedule.subscription
+        return MetricsPush(
+            state=schedule.state.value,
+            client_instance_id=schedule.instance_id,
+            broker=self._node,
+            metrics=()
+            if subscription is None
+            else tuple(prefix or "*" for prefix in subscription.prefixes),
+            interval=None if subscription is None else subscription.interval,
+            next=None if schedule.state is PushState.OFF else max(0.0, schedule.due - now),
+            last=None if self._last is None else now - self._last,
+            pushes=self._pushes,
+            last_error=self._last_error,
+        )
+
+
+def _unsupported() -> TelemetryNotSupportedError:
+    return TelemetryNotSupportedError(
+        "the brokers take no metrics from clients (KIP-714), so they give no client instance id;"
+        " it needs Kafka 3.7 or newer, and a metrics reporter that an operator sets up to receive "
+        "them"
+    )
