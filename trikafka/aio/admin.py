@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from .. import Admin as _Admin
 from .crossing import Client
-from .methods import crossing
+from .methods import crossing, direct
 
 
 class Admin(Client):
@@ -65,10 +65,12 @@ class Admin(Client):
     list_share_group_offsets = crossing(_Admin.list_share_group_offsets)
     list_topics = crossing(_Admin.list_topics)
     list_transactions = crossing(_Admin.list_transactions)
+    register_metric = direct(_Admin.register_metric)
     remove_group_members = crossing(_Admin.remove_group_members)
     remove_raft_voter = crossing(_Admin.remove_raft_voter)
     renew_delegation_token = crossing(_Admin.renew_delegation_token)
     topic_configs = crossing(_Admin.topic_configs)
     unregister_broker = crossing(_Admin.unregister_broker)
     unregister_controller = crossing(_Admin.unregister_controller)
+    unregister_metric = direct(_Admin.unregister_metric)
     update_features = crossing(_Admin.update_features)

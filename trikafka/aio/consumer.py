@@ -212,6 +212,7 @@ class Consumer(Client, Generic[Key, Value]):
     pause = direct(_Consumer.pause)
     paused = direct(_Consumer.paused)
     position = crossing(_Consumer.position)
+    register_metric = direct(_Consumer.register_metric)
     resume = direct(_Consumer.resume)
     seek = direct(_Consumer.seek)
     seek_to_beginning = direct(_Consumer.seek_to_beginning)
@@ -219,6 +220,7 @@ class Consumer(Client, Generic[Key, Value]):
     statistics = direct(_Consumer.statistics)
     subscription = direct(_Consumer.subscription)
     topic_ids = crossing(_Consumer.topic_ids)
+    unregister_metric = direct(_Consumer.unregister_metric)
     unsubscribe = crossing(_Consumer.unsubscribe)
 
 

@@ -382,5 +382,7 @@ class Producer(Client):
     flush = crossing(_Producer.flush)
     health = direct(_Producer.health)
     partitions_for = crossing(_Producer.partitions_for)
+    register_metric = direct(_Producer.register_metric)
     send_arrow = crossing(_Producer.send_arrow)
     statistics = direct(_Producer.statistics)
+    unregister_metric = direct(_Producer.unregister_metric)

@@ -53,6 +53,7 @@ from ...types import (
     TopicPartition,
 )
 from ..client.context import Context
+from ..client.metering import MeteredClient
 from ..client.option_parsing import names_of
 from ..client.service import Exit, Service
 from . import (
@@ -152,7 +153,7 @@ _NO_ANSWER = (RequestTimedOutError, KafkaConnectionError, DamagedResponseError)
 Left = dict[str, TrikafkaError | None]
 
 
-class Admin:
+class Admin(MeteredClient):
     """A Kafka admin client; made by :func:`trikafka.open_admin`. Any number of tasks may use it.
 
     ``timeout=`` is in seconds and bounds all attempts of one call together (default:
@@ -171,6 +172,7 @@ class Admin:
         self._config = config
         self._closed = False  # first: a traceback with locals shows half-made objects
         self._context = Context(config, service, Builtin())
+        self._metrics = self._context.metrics
         self._brokers = self._context.brokers
         for kind in ("metadata", "coordinator", "offsets", "telemetry"):
             self._context.fill(kind)

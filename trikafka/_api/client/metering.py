@@ -1,6 +1,8 @@
-"""The meter of a client, by its kind."""
+"""The meter of a client, and the metrics that an application registers with it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -12,7 +14,9 @@ from ..._state.telemetry.metrics import (
     Meter,
     MetricNames,
 )
+from ..._state.telemetry.registered import MetricKind, RegisteredMetric, check_name
 from ...config import ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
+from ...interfaces import AttributeValue
 
 _NAMES: dict[type[ClientConfig], MetricNames] = {
     ConsumerConfig: CONSUMER,
@@ -32,3 +36,47 @@ def meter_of(config: ClientConfig) -> Meter:
         trio.current_time,
         resource={name: value for name, value in named.items() if value},
     )
+
+
+class MeteredClient:
+    """The methods of a client for an application's own metrics."""
+
+    _metrics: Meter
+
+    def register_metric(
+        self,
+        name: str,
+        read: Callable[[], int | float],
+        *,
+        kind: MetricKind = "gauge",
+        attributes: Mapping[str, AttributeValue] | None = None,
+    ) -> None:
+        """Push a metric of the application with those of the client (KIP-1076).
+
+        It is pushed where the operator's subscription names it. See ``enable_metrics_push``.
+
+        Args:
+            name: The name, such as ``"com.example.orders.open"``.
+            read: A plain function that returns the value; called once a push. If it fails, that is
+                logged once, and the metric is left out of the push.
+            kind: ``"gauge"``: a value of the moment. ``"total"``: a sum that only grows.
+            attributes: Labels of the metric.
+
+        Raises:
+            ConfigurationError: An argument is wrong.
+            IllegalStateError: There is a metric of that name.
+        """
+        self._metrics.register(RegisteredMetric(name, read, kind, attributes))
+
+    def unregister_metric(self, name: str) -> None:
+        """Push a metric of the application no more.
+
+        Args:
+            name: The name that was registered.
+
+        Raises:
+            ConfigurationError: ``name`` cannot be the name of a metric.
+            IllegalStateError: There is no such metric.
+        """
+        check_name(name)
+        self._metrics.unregister(name)

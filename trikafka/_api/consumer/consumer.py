@@ -47,6 +47,7 @@ from ...types import (
     TopicPartition,
     Value,
 )
+from ..client.metering import MeteredClient
 from ..client.service import Exit
 from .batches import ArrowBatches, Batches
 from .handler_tasks import inside_handler, running_handlers
@@ -63,7 +64,7 @@ _MAX_OFFSET = 2**63 - 1
 _UNSUBSCRIBING = "unsubscribe() is under way"
 
 
-class Consumer(Generic[Key, Value]):
+class Consumer(MeteredClient, Generic[Key, Value]):
     """A Kafka consumer; made by :func:`trikafka.open_consumer`.
 
     Iterate over the consumer for records, or use :meth:`batches`, :meth:`arrow_batches` or
@@ -78,6 +79,7 @@ class Consumer(Generic[Key, Value]):
     def __init__(self, parts: ConsumerParts) -> None:
         core = parts.core
         self._parts = parts
+        self._metrics = parts.metrics
         self._config = parts.config
         self._subscription = core.subscription
         self._assignment = core.assignment

@@ -43,6 +43,7 @@ from ...types import (
 )
 from ..client.codecs import check_takes, codec_of, name_of
 from ..client.context import Context
+from ..client.metering import MeteredClient
 from ..client.plugin_proxy import guarded_partitioner
 from ..client.service import CANCELLED_CLOSE_LIMIT, Exit, Service
 from .ack import Ack
@@ -107,7 +108,7 @@ class ProducerStatistics:
     metrics_push: MetricsPush | None = None
 
 
-class Producer:
+class Producer(MeteredClient):
     """A Kafka producer; made by :func:`trikafka.open_producer`.
 
     Any number of tasks may use it. Records that one task sends to one partition are written in the
@@ -124,6 +125,7 @@ class Producer:
         self._service = service
         self._closed = False  # first: a traceback with locals shows half-made objects
         self._context = ProducerParts(config, service)
+        self._metrics = self._context.metrics
         self._metadata = self._context.metadata
         self._telemetry = self._context.telemetry
         self._manager = self._context.produce

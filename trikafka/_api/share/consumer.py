@@ -13,6 +13,7 @@ from ...config import ShareConsumerConfig
 from ...errors import AcknowledgementError, DeserializationError, LockLostError
 from ...errors.copies import again
 from ...types import Key, TopicPartition, Value
+from ..client.metering import MeteredClient
 from ..client.service import Exit
 from .delivery import Delivery, ShareBatch
 from .health import ShareConsumerHealth, ShareConsumerStatistics, share_health, share_statistics
@@ -23,7 +24,7 @@ _TURN = 0.001
 Item = TypeVar("Item")
 
 
-class ShareConsumer(Generic[Key, Value]):
+class ShareConsumer(MeteredClient, Generic[Key, Value]):
     """A member of a share group: :func:`trikafka.open_share_consumer` opens one.
 
     ``async for delivery in queue`` goes over the records that the group gives to this member. Several
@@ -32,6 +33,7 @@ class ShareConsumer(Generic[Key, Value]):
 
     def __init__(self, parts: ShareParts) -> None:
         self._parts = parts
+        self._metrics = parts.metrics
         self._turn_ends = 0.0
         self._closing = False
 

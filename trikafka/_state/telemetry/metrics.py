@@ -29,7 +29,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from ...errors import IllegalStateError
 from ...interfaces.metrics import AttributeValue, Metric, MetricPoint
+from .registered import RegisteredMetric
 
 _NAMESPACE = "org.apache.kafka."
 
@@ -185,6 +187,25 @@ class _TimeShare:
         self._confirmed = self._collected
 
 
+class _OfApplication:
+    """A metric of the application."""
+
+    def __init__(self, metric: RegisteredMetric) -> None:
+        self._metric = metric
+
+    def values(self, span: _Span) -> Iterator[_Value]:
+        metric = self._metric
+        value = metric.read()
+        if value is not None:
+            if metric.total:
+                added = metric.added(value)
+                value = added if span.delta else value
+            yield _Value(metric.name, value, metric.attributes, metric.total)
+
+    def confirm(self) -> None:
+        self._metric.confirm()
+
+
 @dataclass(frozen=True, slots=True)
 class MetricNames:
     """The names of a kind of client's metrics, without Kafka's namespace.
@@ -251,6 +272,7 @@ class Meter:
         self._resource_later: Callable[[], Mapping[str, AttributeValue]] = dict
         self._prefixes: tuple[str, ...] = ()
         self._instruments: list[_Instrument] = []
+        self._registered: dict[str, _Instrument] = {}
         self._connections = self._added(Total(self._named("connection.creation"), rate=True))
         self._nodes = self._added(_NodeTimes(self._named("node.request.latency")))
         self._apis = {
@@ -325,6 +347,27 @@ class Meter:
         """Read the attributes of the client that change with ``read``."""
         self._resource_later = read
 
+    # --- metrics of the application ---
+
+    def register(self, metric: RegisteredMetric) -> None:
+        """Add a metric of the application.
+
+        Raises :exc:`IllegalStateError` if there is one of that name.
+        """
+        if metric.name in self._registered:
+            raise IllegalStateError(
+                f"there is a metric {metric.name!r} already: unregister_metric() first"
+            )
+        self._registered[metric.name] = _OfApplication(metric)
+
+    def unregister(self, name: str) -> None:
+        """Remove a metric of the application.
+
+        Raises :exc:`IllegalStateError` if there is none of that name.
+        """
+        if self._registered.pop(name, None) is None:
+            raise IllegalStateError(f"there is no registered metric {name!r}")
+
     # --- for the telemetry manager ---
 
     def select(self, prefixes: Sequence[str]) -> None:
@@ -338,7 +381,8 @@ class Meter:
         self._collected = time_ns = max(self._wall(), self._since)
         span = _Span(now, now - self._since_clock, delta)
         found: dict[str, tuple[list[MetricPoint], bool]] = {}
-        for instrument in self._instruments:
+        # A function of the application may register another metric.
+        for instrument in [*self._instruments, *self._registered.values()]:
             for value in instrument.values(span):
                 # A name that several prefixes match is found once.
                 if value.name.startswith(self._prefixes):
@@ -354,7 +398,7 @@ class Meter:
         """Record that the broker has taken the last collection."""
         self._since = self._collected
         self._since_clock = self._collected_clock
-        for instrument in self._instruments:
+        for instrument in [*self._instruments, *self._registered.values()]:
             instrument.confirm()
 
     def resource(self) -> Mapping[str, AttributeValue]:

@@ -1,0 +1,109 @@
+"""The application's own metrics, which go to the brokers with the client's (KIP-1076)."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Literal, get_args
+
+from ...errors import ConfigurationError
+from ...interfaces.metrics import AttributeValue
+
+_log = logging.getLogger("trikafka.telemetry")
+MetricKind = Literal["gauge", "total"]
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,254}\Z")
+#: Names of Kafka's own metrics.
+_RESERVED = "org.apache.kafka."
+
+
+class RegisteredMetric:
+    """A metric of the application, read by a function of the application.
+
+    Raises :exc:`ConfigurationError` for a bad argument.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        read: Callable[[], int | float],
+        kind: MetricKind,
+        attributes: Mapping[str, AttributeValue] | None,
+    ) -> None:
+        check_name(name)
+        if not callable(read) or inspect.iscoroutinefunction(read):
+            raise ConfigurationError(
+                f"metric {name!r}: read must be a plain function without arguments, not {read!r}"
+            )
+        if kind not in get_args(MetricKind):
+            raise ConfigurationError(f"metric {name!r}: kind is 'gauge' or 'total', not {kind!r}")
+        self.name = name
+        self.total = kind == "total"
+        self.attributes = _checked_attributes(name, attributes)
+        self._read = read
+        self._failed = False
+        # Of a total: the value at the last collection, and at the last one that was confirmed.
+        self._collected: int | float = 0
+        self._confirmed: int | float = 0
+
+    def read(self) -> int | float | None:
+        """Return the present value; ``None`` if the function fails, which is logged once."""
+        try:
+            value = self._read()
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"it returned {value!r}, which is no number")
+        # The application's metric must not end its client.
+        except Exception as error:
+            if not self._failed:
+                self._failed = True
+                _log.warning(
+                    "metric %r is left out: its function failed: %r",
+                    self.name,
+                    error,
+                    exc_info=error,
+                )
+            return None
+        return value
+
+    def added(self, value: int | float) -> int | float:
+        """Return what a total has grown by since the last confirmed collection.
+
+        A total that is lower than before has begun again.
+        """
+        self._collected = value
+        return value - self._confirmed if value >= self._confirmed else value
+
+    def confirm(self) -> None:
+        """Record that the broker has the last collection."""
+        self._confirmed = self._collected
+
+
+def check_name(name: object) -> None:
+    """Raise :exc:`ConfigurationError` unless ``name`` may be the name of a metric."""
+    if not isinstance(name, str) or _NAME.match(name) is None:
+        raise ConfigurationError(
+            "the name of a metric begins with a letter and has at most 255 letters, digits, dots, "
+            f"hyphens and underscores, not {name!r}"
+        )
+    if name.startswith(_RESERVED):
+        raise ConfigurationError(
+            f"metric {name!r}: names that begin with {_RESERVED!r} are Kafka's own; begin with the "
+            "name of the application"
+        )
+
+
+def _checked_attributes(
+    name: str, attributes: Mapping[str, AttributeValue] | None
+) -> dict[str, AttributeValue]:
+    if attributes is None:
+        return {}
+    if not isinstance(attributes, Mapping) or not all(
+        isinstance(key, str) and isinstance(value, str | bool | int | float)
+        for key, value in attributes.items()
+    ):
+        raise ConfigurationError(
+            f"metric {name!r}: attributes map texts to texts, numbers or booleans, not "
+            f"{attributes!r}"
+        )
+    return dict(attributes)
