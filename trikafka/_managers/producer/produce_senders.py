@@ -331,9 +331,7 @@ class Senders:
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
         began, before = trio.current_time(), connection.throttled
         if self._meter is not None and self._meter.recording:
-            for batch in batches:
-                if batch.attempts == 1:
-                    self._meter.queued(began - batch.created)
+            self._meter.queued([began - batch.created for batch in batches if batch.attempts == 1])
 
         def ended(request: InFlightRequest) -> None:
             self._end(sender)

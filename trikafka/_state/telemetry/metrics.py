@@ -92,6 +92,12 @@ class Times:
         self._sum += milliseconds
         self._most = max(self._most, milliseconds)
 
+    def record_all(self, seconds: Sequence[float]) -> None:
+        """Record several times, in seconds, at once."""
+        self._count += len(seconds)
+        self._sum += sum(seconds) * 1000
+        self._most = max(self._most, max(seconds) * 1000)
+
     def values(self, span: _Span) -> Iterator[_Value]:
         count, total, most = self._collected
         self._collected = (self._count + count, self._sum + total, max(self._most, most))
@@ -321,9 +327,10 @@ class Meter:
         if self.recording and api == "Produce":
             self._throttle.record(seconds * 1000, count=0)
 
-    def queued(self, seconds: float) -> None:
-        """Record the time from a batch's first record until the batch was sent first."""
-        self._queue.record(max(0.0, seconds) * 1000)
+    def queued(self, seconds: Sequence[float]) -> None:
+        """Record the time from each batch's first record until the batch was sent first."""
+        if seconds:
+            self._queue.record_all(seconds)
 
     def rebalanced(self, seconds: float) -> None:
         """Record a rebalance that took ``seconds``."""
