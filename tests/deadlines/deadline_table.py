@@ -576,6 +576,7 @@ async def opened(row: Row, **settings: Any) -> AsyncIterator[tuple[ScriptedClust
         given = (
             SETTINGS[row.client]
             | {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+            | {"enable_metrics_push": False}  # it would have asked for the id already
             | settings
         )
         async with OPENERS[row.client](**given) as client:

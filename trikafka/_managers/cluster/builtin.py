@@ -55,4 +55,4 @@ class Builtin:
     @staticmethod
     def _telemetry(client: AnyClient) -> interfaces.TelemetryManager:
         metadata = client.manager("metadata")
-        return Telemetry(client.config, client.brokers, metadata, client.metrics)
+        return Telemetry(client.config, client.brokers, metadata, client.metrics, client.start_soon)

@@ -8,8 +8,8 @@ only where an operator has set up a receiver; elsewhere this manager sends nothi
 # ---------------------
 #
 # A broker that gets two requests of one client within the push interval refuses the second. So the
-# task that pushes, a caller that wants the id and the last push of a close take turns (`_turn`),
-# and the response to each GetTelemetrySubscriptions serves all of them.
+# task that pushes and the callers that want the id share one GetTelemetrySubscriptions (`_ask`),
+# whose response serves all of them. The task and the last push of a close take turns (`_turn`).
 #
 # One broker at a time
 # --------------------
@@ -30,6 +30,7 @@ import trio
 from ... import _version
 from ..._net.brokers import Brokers
 from ..._net.deadlines import run_call
+from ..._net.singleflight import SingleFlight, StartSoon
 from ..._state.telemetry.subscription import (
     PushSchedule,
     PushState,
@@ -42,6 +43,7 @@ from ..._wire.otlp import encode_metrics
 from ...config import ClientConfig
 from ...errors import (
     DamagedResponseError,
+    KafkaConnectionError,
     TelemetryNotSupportedError,
     TrikafkaError,
     UnsupportedVersionError,
@@ -66,6 +68,7 @@ class Telemetry:
         brokers: Brokers,
         metadata: MetadataManager,
         metrics: ClientMetrics,
+        start_soon: StartSoon,
     ) -> None:
         self._config = config
         self._enabled = config.enable_metrics_push
@@ -73,6 +76,7 @@ class Telemetry:
         self._metadata = metadata
         self._metrics = metrics
         self._schedule = PushSchedule(trio.current_time())
+        self._ask = SingleFlight(start_soon, self._get)
         self._turn = trio.Lock()
         self._wake = trio.Event()
         self._closing = False
@@ -99,14 +103,16 @@ class Telemetry:
 
     async def _ask_for_id(self) -> uuid.UUID:
         if self._schedule.instance_id is None:
-            async with self._turn:
-                if self._schedule.instance_id is None:  # the task before had no success
-                    try:
-                        self._subscribed(await self._metadata.ask_any(self._get_request))
-                    except UnsupportedVersionError as error:
-                        raise _unsupported() from error
+            try:
+                await self._ask()
+            except UnsupportedVersionError as error:
+                raise _unsupported() from error
         assert self._schedule.instance_id is not None
         return self._schedule.instance_id
+
+    async def _get(self) -> None:
+        """Ask any broker for the id and the subscription."""
+        self._subscribed(await self._metadata.ask_any(self._get_request))
 
     def _recover(self, error: TrikafkaError) -> None:
         if error.refresh_metadata:
@@ -138,7 +144,7 @@ class Telemetry:
             if self._schedule.state is PushState.PUSH_NEEDED:
                 await self._push(self._to_node, terminating=False)
             elif self._is_offered():
-                self._subscribed(await self._to_node(self._get_request()))
+                await self._ask()
             else:
                 self._schedule.lost(trio.current_time())
         except UnsupportedVersionError as error:
@@ -164,12 +170,10 @@ class Telemetry:
             return
         with trio.move_on_after(_LAST_PUSH):
             async with self._turn:
-                node = self._node
-                connection = None if node is None else self._brokers.ready(node, "general")
-                if connection is None or not self._schedule.wanted:
-                    return
                 try:
-                    await self._push(connection.request, terminating=True)
+                    connection = self._brokers.ready(self._chosen_node(), "general")
+                    if connection is not None and self._schedule.wanted:
+                        await self._push(connection.request, terminating=True)
                 except TrikafkaError as error:
                     self._last_error = error
                     _log.debug("the last metrics of this client were not pushed: %s", error)
@@ -283,15 +287,16 @@ class Telemetry:
             if known is not None and (known.host, known.port) == (chosen.host, chosen.port):
                 return chosen
         key = GetTelemetrySubscriptionsRequest.API_KEY
-        offering = [
-            connection.node
-            for connection in self._brokers.connections()
-            if key in connection.versions
+        connected = [
+            node
+            for node in nodes.values()
+            if (connection := self._brokers.ready(node, "general")) is not None
+            and key in connection.versions
         ]
-        connected = [node for node in offering if node.node_id in nodes]
-        # A bootstrap address serves only where the cluster names no broker: behind it, each
-        # connection may reach another one.
-        self._node = random.choice(connected or list(nodes.values()) or offering)
+        candidates = connected or list(nodes.values())
+        if not candidates:
+            raise KafkaConnectionError("the cluster names no broker, so no metrics are pushed")
+        self._node = random.choice(candidates)
         return self._node
 
     def statistics(self) -> MetricsPush | None:
