@@ -96,7 +96,7 @@ def test_total_and_rate_of_connections(meter: Meter, time: Time) -> None:
     assert (rate.total, [p.value for p in rate.points]) == (False, [2.0])
 
 
-def test_delta_begins_at_the_last_confirmed_push(meter: Meter, time: Time) -> None:
+def test_delta_begins_at_the_confirmed_push(meter: Meter, time: Time) -> None:
     name = KAFKA + "consumer.connection.creation.total"
 
     def total() -> tuple[float, int, int]:
@@ -123,7 +123,7 @@ def test_delta_begins_at_the_last_confirmed_push(meter: Meter, time: Time) -> No
     assert total() == (1.0, 80, 90)
 
 
-def test_what_was_not_confirmed_is_collected_again(meter: Meter) -> None:
+def test_unconfirmed_is_collected_again(meter: Meter) -> None:
     name = "consumer.fetch.manager.fetch.latency"
     meter.responded(0, "Fetch", 0.010)
     meter.collect(True)
@@ -136,7 +136,7 @@ def test_what_was_not_confirmed_is_collected_again(meter: Meter) -> None:
     assert values(meter.collect(True))[f"{name}.max"] == pytest.approx(1)
 
 
-def test_gauge_without_a_measurement_is_left_out(meter: Meter) -> None:
+def test_gauge_without_value_is_left_out(meter: Meter) -> None:
     meter.responded(0, "Fetch", 0.01)
     meter.collect(True)
     meter.confirm()
@@ -147,7 +147,7 @@ def test_gauge_without_a_measurement_is_left_out(meter: Meter) -> None:
     }
 
 
-def test_rebalances_count_before_any_subscription(time: Time) -> None:
+def test_rebalances_count_from_the_start(time: Time) -> None:
     meter = Meter(CONSUMER, time.clock, time.wall)
     meter.connected()
     meter.rebalanced(2.0)

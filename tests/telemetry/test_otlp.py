@@ -80,7 +80,7 @@ def test_odd_numbers_keep_the_payload_whole(value: int, read: float) -> None:
     assert list(found.metrics["odd"].values()) == [read]
 
 
-def test_lone_surrogate_keeps_the_payload_whole() -> None:
+def test_lone_surrogate_is_replaced() -> None:
     found = decode(Metric("a\ud800b", (MetricPoint(1, 1, attributes={"\udfff": "\ud800"}),)))
     assert found.metrics == {"a?b": {(("?", "?"),): 1}}
 

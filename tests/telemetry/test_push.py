@@ -389,7 +389,7 @@ async def test_required_metrics_with_real_figures(
         assert producer.resource == {"client_rack": "r1"}
 
 
-async def test_throttle_and_rebalance_have_their_times(autojump_clock: MockClock) -> None:
+async def test_throttle_and_rebalance_are_timed(autojump_clock: MockClock) -> None:
     async with receiving("*", interval=100) as cluster:
         cluster.delay("JoinGroup", 3, times=1)
 

@@ -93,7 +93,7 @@ async def wait_subscribed(servers: str) -> None:
         await trio.sleep(0.2)
 
 
-async def test_real_broker_receives_required_metrics(
+async def test_broker_receives_required_metrics(
     kafka_receiving: KafkaCluster, receiver: Path
 ) -> None:
     servers = kafka_receiving.bootstrap_servers

@@ -94,7 +94,7 @@ def test_each_error_of_a_subscription(code: E) -> None:
         assert after == (PushState.OFF, math.inf)
 
 
-def test_lost_request_is_repeated_after_the_interval() -> None:
+def test_lost_request_is_repeated_later() -> None:
     schedule = PushSchedule(100.0)
     schedule.lost(130.0)
     assert (schedule.state, schedule.due) == (PushState.SUBSCRIPTION_NEEDED, 430.0)
@@ -118,7 +118,7 @@ EVENTS = st.one_of(
 
 
 @given(st.lists(EVENTS, max_size=20))
-def test_off_is_for_ever_and_due_is_never_past(
+def test_off_is_final_and_due_never_past(
     events: list[tuple[str, int, tuple[str, ...]]],
 ) -> None:
     schedule = PushSchedule(0.0)
