@@ -115,7 +115,8 @@ async def _without_jumps(*args: Any, **settings: Any) -> Any:
     if not isinstance(clock, MockClock):
         return await _run_in_thread(*args, **settings)
     if not _at_work[clock] and clock.autojump_threshold < _PATIENCE:
-        _thresholds[clock], clock.autojump_threshold = clock.autojump_threshold, _PATIENCE
+        _thresholds[clock] = clock.autojump_threshold
+        clock.autojump_threshold = _PATIENCE
     _at_work[clock] += 1
     try:
         return await _run_in_thread(*args, **settings)

@@ -111,9 +111,11 @@ class Window:
     """The timed part of a job: wall clock, processor time of all threads, memory of the process."""
 
     def __init__(self) -> None:
-        self.seconds = self.cpu = 0.0
+        self.seconds = 0.0
+        self.cpu = 0.0
         self.idle = 0
-        self._began = self._cpu_before = 0.0
+        self._began = 0.0
+        self._cpu_before = 0.0
 
     def __enter__(self) -> Self:
         gc.collect()

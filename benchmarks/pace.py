@@ -61,7 +61,8 @@ class Pace:
         self._every = 1 / rate
         if library.timerfd_settime(self._timer, 0, ctypes.byref(_Times(*every, *every)), None):
             raise OSError(ctypes.get_errno(), "no timer could be set")
-        self._left = self._taken = 0
+        self._left = 0
+        self._taken = 0
         self.latest = 0.0
 
     def __enter__(self) -> Self:

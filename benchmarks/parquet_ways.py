@@ -241,12 +241,11 @@ def _processes() -> dict[int, str]:
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = entry.joinpath("stat").read_text().rpartition(")")[2].split()
-            parents[int(entry.name)], names[int(entry.name)] = (
-                int(fields[1]),
-                entry.joinpath("comm").read_text().strip(),
-            )
+            name = entry.joinpath("comm").read_text().strip()
         except OSError:  # it has ended
             continue
+        parents[int(entry.name)] = int(fields[1])
+        names[int(entry.name)] = name
     me = int(Path("/proc/self").resolve().name)
     found = {me: "driver"}
     for number in sorted(parents):

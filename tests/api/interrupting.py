@@ -36,7 +36,8 @@ class AtStep(trio.abc.Instrument):
 
     def __init__(self, after: int) -> None:
         self.left = after
-        self.armed = self.pressed = False
+        self.armed = False
+        self.pressed = False
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
         if self.armed and not self.pressed:

@@ -366,10 +366,8 @@ async def test_endless_divergence_is_no_hot_loop(
             response = await default()
             for topic in response.responses:
                 for part in topic.partitions:
-                    part.records, part.diverging_epoch = (
-                        b"",
-                        type(part).EpochEndOffset(epoch=0, end_offset=1000),
-                    )
+                    part.records = b""
+                    part.diverging_epoch = type(part).EpochEndOffset(epoch=0, end_offset=1000)
             return response
 
         consumer.assign([T0])

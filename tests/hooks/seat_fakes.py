@@ -532,7 +532,8 @@ class OneAfterAnother:
         self._identity: tuple[int, int] | None = None
         self._sequences: dict[TopicPartition, int] = {}
         self._closed = False
-        self._waiting = self._in_flight = 0
+        self._waiting = 0
+        self._in_flight = 0
 
     @property
     def accumulator(self) -> OwnAccumulator:

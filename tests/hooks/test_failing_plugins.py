@@ -415,7 +415,8 @@ async def test_async_observer_is_refused_at_opening() -> None:
 
 async def test_failing_assignor_is_named(autojump_clock: MockClock) -> None:
     class Broken:
-        name, cooperative = "broken", False
+        name = "broken"
+        cooperative = False
 
         def assign(self, members: Any, partitions: Any) -> Any:
             raise ZeroDivisionError

@@ -16,7 +16,8 @@ class Freed:
 
     def __init__(self) -> None:
         self.loop = threading.get_ident()
-        self.here = self.elsewhere = 0
+        self.here = 0
+        self.elsewhere = 0
 
     def one(self) -> None:
         """Count a partition as freed in the calling thread."""

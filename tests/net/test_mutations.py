@@ -120,7 +120,8 @@ _BYTES = (0x00, 0xFF, 0x7F, 0x80, 0x01)
 class Steps(trio.abc.Instrument):
     """The longest step of any task, in seconds of processor time."""
 
-    longest, _began = 0.0, math.inf
+    longest = 0.0
+    _began = math.inf
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
         self._began = time.thread_time()

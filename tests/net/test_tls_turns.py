@@ -31,7 +31,9 @@ class Counting:
         self._inner = inner
         self.prompt = False
         self.pending = False
-        self.now = self.most = self.turns = 0
+        self.now = 0
+        self.most = 0
+        self.turns = 0
 
     def turn(self) -> None:
         """Note that another task has its turn."""

@@ -169,7 +169,8 @@ class Walk:
         node = self.dice.randrange(2)
         for _ in range(self.dice.randint(0, 5)):
             self.carry_out()
-        wire, self.wires[node] = self.wires[node], Wire()
+        wire = self.wires[node]
+        self.wires[node] = Wire()
         lost = [batch for answers in wire.answers for batch, _ in answers]
         lost += [batch for request in wire.requests for batch, _ in request]
         for batch in lost:

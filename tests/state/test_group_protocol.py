@@ -323,7 +323,8 @@ class Group:
         del self.lists[member], self.owned[member]
         if self.lists:
             self.rebalance()
-        self.lists[member], self.owned[member] = list(assignors), []
+        self.lists[member] = list(assignors)
+        self.owned[member] = []
         self.rebalance()
 
 

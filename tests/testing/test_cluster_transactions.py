@@ -151,7 +151,8 @@ async def test_used_up_epochs_give_a_new_producer_id(autojump_clock: Clock) -> N
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         producer = Producer(await RawClient.connect(cluster))
         await producer.init()
-        cluster.transactions.by_id["x"].epoch = producer.epoch = 32766
+        cluster.transactions.by_id["x"].epoch = 32766
+        producer.epoch = 32766
         assert [await producer.write(), await producer.end()] == [0, 0]
         assert (producer.producer_id, producer.epoch) == (1001, 0)
         producer.producer_id = 1000
@@ -166,7 +167,8 @@ async def test_used_up_epochs_give_a_new_producer_id(autojump_clock: Clock) -> N
 @pytest.mark.parametrize("commit", [True, False])
 async def test_prepared_transaction_is_completed(autojump_clock: Clock, commit: bool) -> None:
     async with ScriptedCluster(topics={"t": 1}, api_versions={"InitProducerId": (0, 6)}) as cluster:
-        cluster.transactions.two_phase = cluster.transactions.keeps_prepared = True
+        cluster.transactions.two_phase = True
+        cluster.transactions.keeps_prepared = True
         client = await RawClient.connect(cluster)
         first, second = Producer(client), Producer(client)
         assert [await first.init(6, enable2_pc=True), await first.write()] == [0, 0]

@@ -43,7 +43,8 @@ class FrameReader:
         self._first = True  # no frame has come yet
         self._buffer = bytearray(_CHUNK)
         self._view = memoryview(self._buffer)
-        self._start = self._end = 0
+        self._start = 0
+        self._end = 0
 
     async def read(self) -> memoryview | None:
         """Return the next frame without its length, or ``None`` when the peer has closed.

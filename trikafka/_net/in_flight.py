@@ -56,7 +56,9 @@ class InFlightRequest:
         self.waited_for = waited_for  # by a task that has waited for room
         self.correlation_id = 0
         # When it may be written, when its silence is reported, and when it expires (Trio's clock).
-        self.begins = self.overdue = self.expires = 0.0
+        self.begins = 0.0
+        self.overdue = 0.0
+        self.expires = 0.0
         self.on_end = on_end
         self.frame: memoryview | None = None
         self.error: Exception | None = None

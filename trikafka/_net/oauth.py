@@ -57,7 +57,9 @@ class ClientCredentials:
         self._url = config.sasl_oauth_token_endpoint_url or ""
         self._limit = config.socket_connection_setup_timeout_ms / 1000 * _SHARE
         self._token = OAuthToken("")
-        self._renew_at = self._expires_at = 0.0  # by time.monotonic
+        # By time.monotonic:
+        self._renew_at = 0.0
+        self._expires_at = 0.0
         self._system: ssl.SSLContext | None = None
         self._asking = trio.Lock()
         self._requests = 0

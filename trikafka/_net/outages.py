@@ -262,7 +262,8 @@ class Outages:
 
     def coordinator_found(self, what: str, node: Node) -> None:
         """Record that ``node`` coordinates ``what``."""
-        before, self._coordinators[what] = self._coordinators.get(what), node.node_id
+        before = self._coordinators.get(what)
+        self._coordinators[what] = node.node_id
         without = self._without.pop(what, None)
         if without is not None and without.is_logged:
             took, tries = trio.current_time() - without.since, _times(without.failures)

@@ -38,7 +38,8 @@ class Security:
         if config.uses_sasl:
             from .auth import SaslAuthenticator  # loads modules that no other client needs
 
-            self.authenticate = self._authenticator = SaslAuthenticator(config, offered)
+            self._authenticator = SaslAuthenticator(config, offered)
+            self.authenticate = self._authenticator
 
     def check(self) -> None:
         """Read the files that the settings name.

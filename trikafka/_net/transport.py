@@ -79,7 +79,8 @@ class Transport(Protocol):
 class SocketTransport:
     """A transport over TCP that uses the socket itself."""
 
-    prompt, pending = True, False
+    prompt = True
+    pending = False
 
     def __init__(self, stream: trio.SocketStream) -> None:
         _fill_freely(stream)
@@ -136,7 +137,9 @@ class SocketTransport:
 class StreamTransport:
     """A transport over any stream, by its own calls."""
 
-    prompt, pending, backlog = False, False, 0
+    prompt = False
+    pending = False
+    backlog = 0
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

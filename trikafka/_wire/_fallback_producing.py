@@ -35,7 +35,8 @@ class BufferMemory:
     __slots__ = ("capacity", "free", "waiters")
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = self.free = capacity
+        self.capacity = capacity
+        self.free = capacity
         self.waiters: list[Any] = []
 
     def take(self, size: int) -> None:

@@ -220,7 +220,9 @@ class _Scan:
         self.view = view
         self.position = fetch_offset
         self.check_crcs = check_crcs
-        self.budget, self.enough, self.large = max_bytes, enough, enough // 8
+        self.budget = max_bytes
+        self.enough = enough
+        self.large = enough // 8
         self.enough_for_all = enough == f.MAX_INT64
         self.reached = 0
         self.effort = 0

@@ -65,7 +65,8 @@ class Output:
 
     def begin(self) -> None:
         """Reset the counts, in case the next step fails before :meth:`write`."""
-        self.written = self.printed = 0
+        self.written = 0
+        self.printed = 0
 
     async def write(
         self,
@@ -143,7 +144,8 @@ class Output:
                     if not self._put(block[begin:end]):
                         return False
                     begin = end
-                    self.written = self.printed = first + rows
+                    self.printed = first + rows
+                    self.written = first + rows
         return False
 
     def _write_records(

@@ -95,7 +95,8 @@ class _Making:
         self._ready: dict[str, list[PartitionInfo]] = {}
         # Why the last round did not succeed, if a call failed.
         self._error: TrikafkaError | None = None
-        self._deadline = self._latest = 0.0
+        self._deadline = 0.0
+        self._latest = 0.0
 
     async def ensure(self, limit: float, joining: float) -> dict[str, list[PartitionInfo]]:
         """Try for ``limit`` seconds; return the topics.

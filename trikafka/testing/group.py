@@ -104,7 +104,8 @@ class ClassicMember:
             self.joining.give(JoinResult(error, self.member_id))
         if self.syncing is not None:
             self.syncing.give(Synced(error))
-        self.joining = self.syncing = None
+        self.joining = None
+        self.syncing = None
 
 
 @dataclass(slots=True, eq=False)

@@ -131,7 +131,8 @@ class CoordinatorTransaction:
             self.epoch = self.epoch + 1
             self.last_epoch = NOBODY
         elif expected == self.epoch or self.epoch == NOBODY:
-            self.epoch, self.last_epoch = self.epoch + 1, self.epoch
+            self.last_epoch = self.epoch
+            self.epoch += 1
         else:
             return expected == self.last_epoch  # a retry: the last response was lost
         return True
@@ -335,7 +336,8 @@ class TransactionCoordinatorState:
         if bumps:
             if not fences and found.exhausted:
                 found.next_id = self._new_producer_id()
-            found.epoch, found.last_epoch = found.epoch + 1, found.epoch
+            found.last_epoch = found.epoch
+            found.epoch += 1
         found.completes_at = trio.current_time() + self.completion
         if not self.completion:
             self._complete(found)

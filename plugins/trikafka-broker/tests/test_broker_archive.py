@@ -39,12 +39,15 @@ class Place:
     """A cache with two jars and a Java, with the numbers of reports and of written archives."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.libs, self.java = folder, folder / "kafka" / "libs", folder / "java"
+        self.folder = folder
+        self.libs = folder / "kafka" / "libs"
+        self.java = folder / "java"
         self.libs.mkdir(parents=True)
         for name in "ab":
             (self.libs / f"{name}.jar").write_text(name)
         self.install("OpenJDK")
-        self.written = self.told = 0
+        self.written = 0
+        self.told = 0
 
     def install(self, kind: str) -> None:
         self.java.write_text(JAVA.format(kind=kind))

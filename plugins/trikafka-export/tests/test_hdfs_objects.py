@@ -119,7 +119,8 @@ class NameNode:
 
 class Writer:
     def __init__(self, node: NameNode, path: str) -> None:
-        self.node, self.path = node, path
+        self.node = node
+        self.path = path
 
     def write(self, data: bytes) -> None:
         self.node.before("write", self.path)

@@ -145,7 +145,8 @@ class Bucket(Place):
 
 class Hdfs(Place):
     def __init__(self, server: HdfsServer) -> None:
-        self.server, self.folder = server, server.folder()
+        self.server = server
+        self.folder = server.folder()
 
     def store(self, lease: str = "30") -> ExportStore:
         return store_of(f"hdfs://{self.server.address}{self.folder}", {"store.lease": lease})[0]

@@ -78,7 +78,8 @@ class Exporter:
         self._gathering = gathering
         self._source = ExportSource(options.settings)
         self._log = ExportLog()
-        self._busy = self._closed = False
+        self._busy = False
+        self._closed = False
 
     async def run(self) -> ExportResult:
         """Export what is new.

@@ -41,7 +41,9 @@ class LocalJob:
         self._rounds = Rounds([task.planned for task in tasks])
         #: Guards the counters and the idle readers.
         self._lock = threading.Lock()
-        self._rows = self._done = self._working = 0
+        self._rows = 0
+        self._done = 0
+        self._working = 0
         self._free: list[Reader] = []
         self._idle = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None

@@ -86,7 +86,8 @@ class Reader:
         #: Guards the next range, and whether a thread will take that range.
         self._lock = threading.Lock()
         self._next: RangeRead | None = None
-        self._serving = self._closed = False
+        self._serving = False
+        self._closed = False
         self._thread: threading.Thread | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         # --- of the loop ---

@@ -154,7 +154,9 @@ class _RangeRead:
         self._token: trio.lowlevel.TrioToken | None = None
         self._scope = trio.CancelScope()
         self._first = trio.CancelScope()
-        self._groups = self._bytes = 0  # that wait for the caller
+        # That wait for the caller:
+        self._groups = 0
+        self._bytes = 0
 
     # --- the caller's thread ---
 

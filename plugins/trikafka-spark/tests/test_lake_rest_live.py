@@ -231,11 +231,9 @@ async def test_expired_token_is_renewed_by_credential(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, front: Door
 ) -> None:
     """An expired token is replaced if the settings have a credential."""
-    servers, topic, front.token = (
-        kafka_broker.bootstrap_servers,
-        await new_topic(RECORDS),
-        "nobody's",
-    )
+    servers = kafka_broker.bootstrap_servers
+    topic = await new_topic(RECORDS)
+    front.token = "nobody's"
     options = {**lake.options, "catalog.credential": "the-client:the-secret-word"}
     async with trikafka.open_exporter(
         topic, lake.destination, bootstrap_servers=servers, sink_options=options
@@ -254,11 +252,9 @@ async def test_expired_token_is_reported_and_hidden(
     kafka_broker: Any, new_topic: Any, lake: IcebergLake, front: Door
 ) -> None:
     """The error about an expired token of the settings does not show the token."""
-    servers, topic, front.token = (
-        kafka_broker.bootstrap_servers,
-        await new_topic(RECORDS),
-        "the-secret-token",
-    )
+    servers = kafka_broker.bootstrap_servers
+    topic = await new_topic(RECORDS)
+    front.token = "the-secret-token"
     options = {**lake.options, "catalog.token": "the-secret-token"}
     expire = when("writing", lambda: setattr(front, "token", "another"))
     with pytest.raises(ExportError, match="the token is not good any more") as told:

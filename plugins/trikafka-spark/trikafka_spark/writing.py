@@ -299,7 +299,8 @@ class _Tables:
         self.seen = RowDigest()
         self._iterator = iterator
         self._items: queue.Queue[_Some | BaseException | None] = queue.Queue(1)
-        self._left = self._ended = False
+        self._left = False
+        self._ended = False
         self._limiter = trio.CapacityLimiter(1)
 
     def __enter__(self) -> Self:

@@ -83,7 +83,9 @@ class TransactionEnd:
         what = f"{'committing' if self._commit else 'aborting'} the transaction {self._transaction}"
         error = from_code(code, what, operation="Write")
         if proof_of(error, "EndTxn") is Proof.NOTHING:
-            self.in_doubt = error.retriable = True  # a safe repetition shows the outcome
+            # A safe repetition shows the outcome.
+            self.in_doubt = True
+            error.retriable = True
         if code not in _GONE:
             raise error
         why = (

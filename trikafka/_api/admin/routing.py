@@ -286,7 +286,8 @@ class Parts(Generic[K, V]):
 
     def check(self, keys: Iterable[K], name: str) -> None:
         """Raise the error of a part that may pass, or that a response left out ``keys``."""
-        passing, self._passing = self._passing, {}
+        passing = self._passing
+        self._passing = {}
         for key, error in passing.items():
             if key in self._left:
                 raise error

@@ -218,7 +218,8 @@ class _Records:
         self._make = make
         self._count = count
         self._apply = apply
-        self._start = self._next = 0
+        self._start = 0
+        self._next = 0
         self._chunk: list[Record] = []
 
     def __iter__(self) -> Iterator[Record]:

@@ -90,7 +90,9 @@ class PartitionStream(Generic[Key, Value]):
         # When the handler last asked for more, or let other tasks run.
         self._last_seen = trio.current_time()
         self._task: ActingTask | None = None  # the task that received last
-        self._busy = self._entered = self._left = False
+        self._busy = False
+        self._entered = False
+        self._left = False
         self._behind = False  # an earlier task still handles records of the partition
         self._warned = Reminder()
         self._resting = 0  # attempts that the worker will make later

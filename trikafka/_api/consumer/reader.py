@@ -253,7 +253,8 @@ class PartitionReader:
         """
         if isinstance(batch, AwaitedBatch):
             batch = batch.delivered_by(self._stop_records)
-        self._cursor, self._rest_ticket = self.partition.begin_records(batch), self.partition.ticket
+        self._cursor = self.partition.begin_records(batch)
+        self._rest_ticket = self.partition.ticket
         return self._cursor
 
     def _stop_records(self, offset: int) -> None:

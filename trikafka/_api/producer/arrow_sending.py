@@ -355,7 +355,9 @@ class _Tally:
 
     def __init__(self, *, claimed: bool) -> None:
         self._claimed = claimed
-        self.accepted = self.delivered = self.unknown = 0
+        self.accepted = 0
+        self.delivered = 0
+        self.unknown = 0
         self.error: Exception | None = None
         self.row: int | None = None  # the first that failed
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}

@@ -382,7 +382,8 @@ class Metadata:
         )
 
     async def _look_up(self) -> None:
-        self._flying, self._under_way = self._names(), True
+        self._flying = self._names()
+        self._under_way = True
         names = self._flying
         self._asked = set()
         if self._unanswered_since is None:

@@ -90,7 +90,9 @@ class ConsumerHeartbeats:
         self._strange = False  # True if the last response could not be used
         # Until when another member may hold group_instance_id.
         self._release_by: float | None = None
-        self._interval = self._limit = self._settled_at = 0.0
+        self._interval = 0.0
+        self._limit = 0.0
+        self._settled_at = 0.0
         self.in_group = False  # read-only for others: the coordinator may know the member
 
     async def send_heartbeats(self, fenced: Callable[[TrikafkaError], None]) -> None:

@@ -66,7 +66,8 @@ class JoinAttempts:
     def forget(self) -> None:
         """Count from zero: the last attempt succeeded, or the subscription is another."""
         self._retry.reset()
-        self._strange = self._refusals = 0
+        self._strange = 0
+        self._refusals = 0
         self._since = None
         self._reminder.forget()
         self._logged = ""

@@ -93,7 +93,8 @@ class RejoinReason:
 
     def clear(self) -> None:
         """Forget the reason; keep its text for the next join."""
-        self.kind = self.error = None
+        self.kind = None
+        self.error = None
 
     async def changed(self) -> None:
         """Wait for a reason, or another subscription."""

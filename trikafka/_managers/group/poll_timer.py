@@ -48,7 +48,8 @@ class PollTimer:
         self._last_poll = trio.current_time()
         # Whether a task waits for the limit, and whether the limit was passed although the user has
         # received since.
-        self._watched = self._late = False
+        self._watched = False
+        self._late = False
         self._session_ends = math.inf
         self._session_expired: Callable[[], object] = lambda: None
         self._waiting = 0  # receives that wait for records: the consuming task is present

@@ -74,7 +74,8 @@ class _TopicFailures:
     __slots__ = ("batches", "error", "partitions", "records")
 
     def __init__(self) -> None:
-        self.records = self.batches = 0
+        self.records = 0
+        self.batches = 0
         self.partitions: set[int] = set()
         self.error: Exception | None = None
 

@@ -69,7 +69,10 @@ class _Latency:
 
     def __init__(self) -> None:
         self._count = 0
-        self._sum = self._last = self._longest = self._throttled = 0.0
+        self._sum = 0.0
+        self._last = 0.0
+        self._longest = 0.0
+        self._throttled = 0.0
 
     def took(self, seconds: float, throttled: float) -> None:
         """Record a response after ``seconds``, of which ``throttled`` were a quota's."""

@@ -81,7 +81,8 @@ class PendingEndTxn:
 
     def will_be_reported(self) -> None:
         """Record that a call raises or returns the outcome."""
-        self.is_reported = self._heard = True
+        self.is_reported = True
+        self._heard = True
 
     def will_not_be_reported(self) -> None:
         """Record that a call that asked for this end was cut off."""

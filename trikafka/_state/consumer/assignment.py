@@ -118,7 +118,8 @@ class AssignedPartition:
         self.error: Exception | None = None
         self.log = LogEnds()
         # Both are computed by _update.
-        self.deliverable = self.fetchable = False
+        self.deliverable = False
+        self.fetchable = False
 
     def __repr__(self) -> str:
         return f"<AssignedPartition {self.tp} {self.state.value} position={self.position}>"
@@ -175,7 +176,8 @@ class AssignedPartition:
         self.progress.start_at(offset, leader_epoch)
         self.fetch_offset = offset
         self.fetch_epoch = leader_epoch
-        self.reset = self.error = None
+        self.reset = None
+        self.error = None
         self.position_requested = False
         if self.state in LOCATING:
             self._to(_S.FETCHING)

@@ -101,7 +101,8 @@ class FetchBuffer:
         #: In the order of the partitions' turns.
         self._queues: OrderedDict[AssignedPartition, _Queue] = OrderedDict()
         #: The bytes that the last receive delivered, and those of the one before.
-        self._held = self._held_before = 0
+        self._held = 0
+        self._held_before = 0
         #: True while each partition has a reader of its own.
         self.by_stream = False
         self._share = limit
@@ -178,7 +179,8 @@ class FetchBuffer:
         """
         if by_stream != self.by_stream:
             self.by_stream = by_stream
-            self._held = self._held_before = 0
+            self._held = 0
+            self._held_before = 0
             self._look_whether_crowded()
             self._wake.fetch()
 

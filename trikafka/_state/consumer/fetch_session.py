@@ -84,7 +84,8 @@ class FetchSession:
         self.asked: dict[TopicPartition, Wanted] = {}
         #: The ids of the session's topics; ``None``: the session uses names.
         self._ids: dict[str, UUID] | None = None
-        self._id = self._epoch = 0
+        self._id = 0
+        self._epoch = 0
         #: The index of the partition that is named first in a full request.
         self._turn = 0
         #: The number of requests made.
@@ -146,7 +147,8 @@ class FetchSession:
     def responded(self, session_id: int) -> None:
         """Record a response with this session id; 0: the broker has no session (any more)."""
         if session_id == 0:
-            self._id = self._epoch = 0
+            self._id = 0
+            self._epoch = 0
         elif self._epoch == 0 or session_id != self._id:
             self._id = session_id
             self._epoch = 1

@@ -127,14 +127,18 @@ class Progress:
     def start_at(self, offset: int, leader_epoch: int | None) -> None:
         """Continue at ``offset``, with everything before it processed."""
         self.end_cursor()
-        self._position = self._processed = offset
+        self._position = offset
+        self._processed = offset
         self.leader_epoch = leader_epoch
         self._marks = None if self._marks is None else Marks()
 
     def forget(self) -> None:
         """Forget the position."""
         self.end_cursor()
-        self._position = self._processed = self.leader_epoch = self.topic_id = None
+        self._position = None
+        self._processed = None
+        self.leader_epoch = None
+        self.topic_id = None
         self._marks = None if self._marks is None else Marks()
 
     def is_in(self, topic_id: UUID) -> bool:

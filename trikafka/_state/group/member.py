@@ -219,7 +219,8 @@ class Member:
 
         The member tries again at ``next_attempt``.
         """
-        self.hindrance = self.refusal = error
+        self.hindrance = error
+        self.refusal = error
         self.next_attempt = next_attempt
 
     def unhindered(self) -> None:
@@ -227,7 +228,8 @@ class Member:
 
         The member is in its group, or has nothing to do there.
         """
-        self.hindrance = self.refusal = None
+        self.hindrance = None
+        self.refusal = None
         self.next_attempt = -math.inf
 
     def pop_refusal(self) -> TrikafkaError | None:

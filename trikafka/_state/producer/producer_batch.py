@@ -194,7 +194,8 @@ class ProducerBatch:
 
         Only for a batch that the broker cannot have.
         """
-        self.sequence = self.identity = None
+        self.sequence = None
+        self.identity = None
 
     def sent(self, node: int, now: float) -> None:
         """Record that the batch is part of a request to this broker."""

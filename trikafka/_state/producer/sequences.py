@@ -400,7 +400,9 @@ class PartitionSequences:
 
     def _begin(self, identity: ProducerIdentity | None) -> None:
         self.identity = identity
-        self.next = self.acknowledged = self.proving = 0
+        self.next = 0
+        self.acknowledged = 0
+        self.proving = 0
         self.heard = -math.inf
         self._none_lost()
 

@@ -127,9 +127,11 @@ class AcquiredRecords:
         self._chunk: list[Record] = []
         self._chunk_start = 0
         #: The number of records that this member holds, and that of records without a final state.
-        self.held = self.unsettled = len(offsets)
+        self.held = len(offsets)
+        self.unsettled = len(offsets)
         #: When the lock ends by this client's clock, and when it is to be renewed.
-        self.lock_ends = self.renew_at = math.inf
+        self.lock_ends = math.inf
+        self.renew_at = math.inf
         #: Until when delivered records are renewed although no block of them is open.
         self.keep_until = math.inf
         #: Why locks were lost; empty while none was.

@@ -92,7 +92,9 @@ def texts(data: Data, start: Any, stop: Any, type: pa.DataType) -> pa.Array:
     The pieces and the gaps between them form one array, of which every second item is taken.
     """
     edges = np.empty(2 * len(start) + 1, np.int32)
-    edges[:-1:2], edges[1::2], edges[-1] = start, stop, len(data.bytes)
+    edges[:-1:2] = start
+    edges[1::2] = stop
+    edges[-1] = len(data.bytes)
     every = pa.Array.from_buffers(
         pa.binary(), 2 * len(start), [None, pa.py_buffer(edges), data.buffer]
     )

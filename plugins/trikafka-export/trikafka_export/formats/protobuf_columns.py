@@ -337,8 +337,10 @@ def _spread(
 ) -> tuple[Any, Any]:
     """Return places for all messages, with zeros or empty places for missing values."""
     if wire == _LEN:
-        starts, stops = begin.copy(), begin.copy()
-        starts[owners], stops[owners] = start, stop
+        starts = begin.copy()
+        starts[owners] = start
+        stops = begin.copy()
+        stops[owners] = stop
         return starts, stops
     values = (
         np.zeros(len(begin), np.uint64)

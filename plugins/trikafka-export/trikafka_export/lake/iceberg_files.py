@@ -62,9 +62,7 @@ def _bounds(
         lows[fields["topic"]] = highs[fields["topic"]] = to_bytes(StringType(), each.topic)
     for name, bounds in (("offset", each.offsets), ("timestamp", each.times)):
         if bounds is not None:
-            lows[fields[name]], highs[fields[name]] = (
-                to_bytes(LongType(), bounds.low),
-                to_bytes(LongType(), bounds.high),
-            )
+            lows[fields[name]] = to_bytes(LongType(), bounds.low)
+            highs[fields[name]] = to_bytes(LongType(), bounds.high)
             nulls[fields[name]] = bounds.nulls
     return lows, highs, nulls
