@@ -20,7 +20,7 @@ from ..._wire.partitioning import (
     partition_columns,
     partition_for_key,
 )
-from ...errors import ConfigurationError, PluginError
+from ...errors import ConfigurationError
 from ...types import TopicPartition
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
@@ -30,6 +30,7 @@ from .table_rows import RowGroup
 #: The obstacle of batches of every broker that wait for a producer id.
 PRODUCER_ID = "producer id"
 #: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
+#: The producer checks the number (``guarded_partitioner``).
 Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
 
 
@@ -150,20 +151,11 @@ class TopicQueues:
                 )
             return partition if partition < len(self.queues) else None
         if self._how.partitioner is not None:
-            return self._ask(self._how.partitioner, key)
+            return self._how.partitioner(self.name, key, range(len(self.queues)))
         rule = self._how.keys
         if (-1 if key is None else len(key)) < rule.shortest:
             return -1
         return partition_for_key(key or b"", len(self.queues), rule.kind)
-
-    def _ask(self, partitioner: Partitioner, key: bytes | None) -> int:
-        numbers = range(len(self.queues))
-        number = partitioner(self.name, key, numbers)
-        if type(number) is not int or number not in numbers:
-            raise PluginError(
-                f"the partitioner chose {number!r} of {len(numbers)} partitions of {self.name!r}"
-            )
-        return number
 
     def stuck_to(self) -> PartitionQueue:
         """Return the queue of the sticky partition, chosen now if there is none."""
@@ -213,7 +205,7 @@ class TopicQueues:
 
         Raises:
             ValueError: a partition does not exist.
-            PluginError: the partitioner returned something else than a partition.
+            PluginError: the partitioner failed, or returned something else than a partition.
         """
         if isinstance(explicit, int):
             return [RowGroup(explicit, None, 0, columns.count)]
@@ -243,9 +235,10 @@ class TopicQueues:
         self, partitioner: Partitioner, columns: Columns, explicit: memoryview | None
     ) -> memoryview:
         numbers = array("i")
+        every = range(len(self.queues))
         for row, record in enumerate(RecordBatch(self.name, -1, columns, -1)):
             given = -1 if explicit is None else explicit[row]
-            numbers.append(self._ask(partitioner, record.key) if given == -1 else given)
+            numbers.append(partitioner(self.name, record.key, every) if given == -1 else given)
         return memoryview(numbers)
 
 
