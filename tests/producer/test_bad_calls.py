@@ -347,3 +347,26 @@ async def test_wrong_settings_are_refused_without_dial(
             async with opened(cluster, **settings):
                 raise AssertionError("it opened")
         assert not cluster.dials
+
+
+# --- a loop over calls that fail ------------------------------------------------------------------
+
+
+async def test_failing_sends_let_others_run(autojump_clock: Clock) -> None:
+    """A program that tries again at once does not keep the client's tasks from running."""
+    turns = 0
+
+    async def count_turns() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async with ready() as (_, producer), trio.open_nursery() as nursery:
+        nursery.start_soon(count_turns)
+        for _ in range(20):
+            wrong: Any = 5
+            with pytest.raises(TypeError):
+                await producer.send("t", wrong)
+        nursery.cancel_scope.cancel()
+    assert turns >= 10
