@@ -84,10 +84,10 @@ async def test_transactions_are_listed_and_described(
         assert (described["x"].timeout, described["x"].started) == (60, 1_700_000_000_000)
         assert [tp.topic for tp in described["y"].partitions] == ["__consumer_offsets"]
         with pytest.raises(
-            trikafka.BrokerResponseError,
-            match=r"no such transactional id .*'none'.*also failed: .*'nor'",
-        ):
+            trikafka.AdminErrors, match=r"no such transactional id .*'none'; also failed: nor"
+        ) as raised:
             await admin.describe_transactions(["none", "x", "nor"])
+        assert list(raised.value.results) == ["x"]
 
 
 async def test_moved_or_loading_coordinator_is_retried(

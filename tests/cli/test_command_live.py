@@ -209,6 +209,11 @@ def test_topics_from_creation_to_deletion(command: Command, broker: str) -> None
     again = command("topics", "create", name)
     assert again.code == 1
     assert name in again.err
+    other = f"{name}-other"
+    mixed = command("topics", "create", name, other)
+    assert mixed.code == 1
+    assert mixed.err.startswith(f"Error: 1 of 2 failed\n  {name}: ")
+    assert mixed.err.endswith(f"\n  done: {other}\n")
     assert command("topics", "create", name, "--if-not-exists").code == 0
     until(lambda: partitions() == 2)
     assert name in command("topics").out.decode()
@@ -224,7 +229,7 @@ def test_topics_from_creation_to_deletion(command: Command, broker: str) -> None
         .out.decode()
         .startswith(f"{name}  (retention.ms=5000)\n")
     )
-    assert command("topics", "delete", name).code == 0
+    assert command("topics", "delete", name, other).code == 0
     gone = command("topics", "delete", name)
     assert gone.code == 1
     assert name in gone.err

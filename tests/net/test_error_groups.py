@@ -7,7 +7,14 @@ from functools import partial
 import pytest
 import trio
 
-from trikafka import KafkaTimeoutError, ProtocolError, RequestTimedOutError, TrikafkaError
+from trikafka import (
+    AdminErrors,
+    ConfigurationError,
+    KafkaTimeoutError,
+    ProtocolError,
+    RequestTimedOutError,
+    TrikafkaError,
+)
 from trikafka._net.gather import all_of, with_background
 from trikafka._net.interrupts import interrupts_unwrapped
 from trikafka.cli.running import sentence
@@ -48,6 +55,21 @@ def test_command_names_all_members() -> None:
     )
     assert text == "send did not finish within 1 s (1 attempt); denied: out"
     assert code == 1
+
+
+def test_command_has_a_line_for_each_part() -> None:
+    errors = AdminErrors.of(
+        {"b": ConfigurationError("wrong"), "c": KafkaTimeoutError("x", 1.0)},
+        {"a": 1, "d": None},
+    )
+    text, code = sentence(errors)
+    assert text.splitlines() == [
+        "2 of 4 failed",
+        "  b: wrong",
+        "  c: x did not finish within 1 s (1 attempt)",
+        "  done: a, d",
+    ]
+    assert code == 2
 
 
 def test_errors_beside_an_interrupt_are_its_cause() -> None:

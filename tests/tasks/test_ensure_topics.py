@@ -74,6 +74,20 @@ async def test_requests_are_retried_side_by_side(autojump_clock: Clock) -> None:
         assert count_of(cluster, "dead") == 1
 
 
+async def test_another_program_may_be_quicker(autojump_clock: Clock) -> None:
+    """It has made one of two topics in the meantime."""
+
+    async def overtaken(request: Any, default: Any) -> Any:
+        cluster.create_topic("dead", 1)
+        return await default()
+
+    async with cluster_of(1) as cluster, consumer_of(cluster) as consumer:
+        cluster.on("CreateTopics", overtaken, times=1)
+        found = await trikafka.ensure_topics(consumer, {"dead": NewTopic(1), "out": NewTopic(2)})
+        assert {name: len(parts) for name, parts in found.items()} == {"dead": 1, "out": 2, "t": 1}
+        assert len(cluster.requests("CreateTopics")) == 1
+
+
 @pytest.mark.parametrize("what", ["silence", "input"])
 async def test_time_is_half_of_the_poll_interval(autojump_clock: Clock, what: str) -> None:
     """The error names the missing topics."""

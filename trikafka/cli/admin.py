@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 #: The sentence of ``topic_missing`` in the error of a response.
-_NO_TOPIC = re.compile(r"topic '(?P<name>[^']+)' does not exist;.*?(?P<rest>; also failed: .*)?$")
+_NO_TOPIC = re.compile(r"topic '(?P<name>[^']+)' does not exist;")
 #: Seconds for listing the topics, which only improves an error message.
 _NAMES_WITHIN = 5
 
@@ -26,7 +26,7 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
     """Open an admin client and run ``work`` with it; return the result."""
     from .._api.admin.opening import open_admin
     from ..config import AdminConfig
-    from ..errors import UnknownTopicOrPartitionError
+    from ..errors import AdminErrors, UnknownTopicOrPartitionError
 
     answers: list[T] = []
 
@@ -36,6 +36,11 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
                 answers.append(await work(admin))
             except UnknownTopicOrPartitionError as error:
                 raise await _with_near_names(admin, error) from error
+            except AdminErrors as errors:
+                for each in errors.exceptions:
+                    if isinstance(each, UnknownTopicOrPartitionError):
+                        each.args = (str(await _with_near_names(admin, each)),)
+                raise
 
     run(main)
     return answers[0]
@@ -54,8 +59,7 @@ async def _with_near_names(admin: Admin, error: Exception) -> Exception:
     known: Iterable[str] = ()
     with suppress(TrikafkaError):  # without the permission to list topics, no names are suggested
         known = await admin.list_topics(timeout=_NAMES_WITHIN)
-    rest = found["rest"] or ""
-    return click.ClickException(topic_missing(found["name"], known, make=False) + rest)
+    return click.ClickException(topic_missing(found["name"], known, make=False))
 
 
 async def no_topic(settings: Mapping[str, Any], topic: str) -> click.ClickException:

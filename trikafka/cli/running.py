@@ -5,12 +5,18 @@ from __future__ import annotations
 import signal
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import click
+
+if TYPE_CHECKING:
+    from ..errors import AdminErrors
 
 #: Seconds for an orderly exit after a signal: last commit, leave the group, deliver records in
 #: flight.
 LEAVING_LIMIT = 5.0
+#: So many things that are done are named beside those that failed.
+_NAMED = 20
 
 
 class Signalled(BaseException):
@@ -144,13 +150,32 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
 
 
 def sentence(error: BaseException) -> tuple[str, int]:
-    """Return the error on one line and the exit code; for a group, of all its members."""
+    """Return the error on one line and the exit code; for a group, of all its members.
+
+    For an admin call about several things, each that failed has a line of its own.
+    """
+    from ..errors import AdminErrors
     from ..errors.groups import members
 
+    if isinstance(error, AdminErrors):
+        return _parts(error)
     sentences = [_sentence(member) for member in members(error)]
     return "; ".join(dict.fromkeys(text for text, _ in sentences)), max(
         code for _, code in sentences
     )
+
+
+def _parts(error: AdminErrors) -> tuple[str, int]:
+    told = {str(key): _sentence(each) for key, each in error.failures.items()}
+    lines = [f"{len(told)} of {len(told) + len(error.results)} failed"]
+    lines += [f"  {_one_line(key)}: {text}" for key, (text, _) in told.items()]
+    if error.results:
+        done = [_one_line(str(key)) for key in error.results]
+        more = len(done) - _NAMED
+        lines.append(
+            f"  done: {', '.join(done[:_NAMED])}" + (f" and {more} more" if more > 0 else "")
+        )
+    return "\n".join(lines), max(code for _, code in told.values())
 
 
 def _sentence(error: BaseException) -> tuple[str, int]:

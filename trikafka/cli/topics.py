@@ -5,6 +5,7 @@ The options of ``kafka-topics`` are accepted as well.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
+    from ..errors import TrikafkaError
     from ..types import PartitionInfo
 
 #: Seconds within which the brokers know of a new topic.
@@ -131,13 +133,9 @@ def create(
         if if_not_exists:
             known = await admin.list_topics(include_internal=True)
             todo = [name for name in todo if name not in known]
-        try:
-            await admin.create_topics(dict.fromkeys(todo, topic))
-        except TopicAlreadyExistsError:
-            if not if_not_exists or len(todo) > 1:
-                raise
-            return {}
-        return await _made(admin, todo)
+        excused = TopicAlreadyExistsError if if_not_exists else None
+        new = await _all_but(excused, todo, admin.create_topics(dict.fromkeys(todo, topic)))
+        return await _made(admin, new) if new else {}
 
     chosen("topic", names, more)
     made = ask(common, work)
@@ -148,6 +146,25 @@ def create(
         say(f"created: {name}{_size(found)}" + (f"  ({settings})" if settings else ""))
     if not made and output != "json":
         say("nothing to create: all are there")
+
+
+async def _all_but(
+    excused: type[TrikafkaError] | None, names: list[str], change: Awaitable[object]
+) -> list[str]:
+    """Wait for a change of topics; return those that were changed.
+
+    An error of the class ``excused`` means that another program was quicker.
+    """
+    from ..errors import AdminErrors, TrikafkaError
+    from ..errors.groups import every
+
+    try:
+        await change
+    except TrikafkaError as error:
+        if excused is None or not every(error, excused):
+            raise
+        return list(error.results) if isinstance(error, AdminErrors) else []
+    return names
 
 
 async def _made(admin: Admin, names: list[str]) -> dict[str, list[PartitionInfo]]:
@@ -189,13 +206,8 @@ def delete(
     async def work(admin: Admin) -> list[str]:
         known = await admin.list_topics(include_internal=True) if if_exists else todo
         there = [name for name in todo if name in known]
-        try:
-            await admin.delete_topics(there)
-        except UnknownTopicOrPartitionError:
-            if not if_exists or len(there) > 1:
-                raise
-            return []
-        return there
+        excused = UnknownTopicOrPartitionError if if_exists else None
+        return await _all_but(excused, there, admin.delete_topics(there))
 
     gone = ask(common, work)
     say_done(

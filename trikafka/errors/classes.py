@@ -52,8 +52,8 @@ class TrikafkaError(Exception):
         patience: Seconds after which a call stops retrying this error, even before its own limit. A
             topic that is still missing then is not about to appear.
         fatal: True if a transactional producer that gets this error can no longer be used.
-        failures: The error of each partition, if this error stands for several partitions. Empty if
-            the error concerns the whole call.
+        failures: The error of each partition that failed, if the call was about partitions, or of
+            each thing that an admin call was about. Empty if the error concerns the whole call.
         maybe_written: For a record that was not delivered: True if it may be in the log
             nevertheless, so that sending it again may duplicate it. False: the record is not in the
             log.
@@ -66,9 +66,9 @@ class TrikafkaError(Exception):
     refresh_metadata: bool = False
     refresh_coordinator: bool = False
     fatal: bool = False
-    failures: Mapping[TopicPartition, TrikafkaError] = MappingProxyType({})
+    failures: Mapping[Any, TrikafkaError] = MappingProxyType({})
 
-    def _stand_for(self, failures: Mapping[TopicPartition, TrikafkaError]) -> None:
+    def _stand_for(self, failures: Mapping[Any, TrikafkaError]) -> None:
         """Make this error stand for the errors of several partitions.
 
         Its refresh flags are set if any of these errors sets them.
@@ -801,6 +801,10 @@ class FetchSessionError(BrokerResponseError):
     """The broker does not know the fetch session, or expected another epoch."""
 
 
+#: So many things that failed are named in the text beside the first one.
+_NAMED = 5
+
+
 class AdminErrors(TrikafkaError, ExceptionGroup[TrikafkaError]):
     """Some of several things that an admin call was about failed; the others are done.
 
@@ -817,12 +821,20 @@ class AdminErrors(TrikafkaError, ExceptionGroup[TrikafkaError]):
     @classmethod
     def of(cls, failures: Mapping[Any, TrikafkaError], results: Mapping[Any, Any]) -> Self:
         """Return the error for these failures and results."""
-        first = next(iter(failures.values()))
-        text = f"{len(failures)} of {len(failures) + len(results)} failed; the first: {first}"
+        names = [str(key) for key in failures]
+        text = (
+            f"{len(failures)} of {len(failures) + len(results)} failed; the first: "
+            f"{next(iter(failures.values()))}"
+        )
+        if others := names[1 : 1 + _NAMED]:
+            more = len(names) - 1 - len(others)
+            text += f"; also failed: {', '.join(others)}" + (f" and {more} more" if more else "")
         # One error may stand for several things, as a timeout does for all that were left.
         error = cls(text, list(dict.fromkeys(failures.values())))
         error.failures = dict(failures)
         error.results = dict(results)
+        # The same call may succeed later only if none of its parts has failed for good.
+        error.retriable = all(each.retriable for each in failures.values())
         return error
 
     def derive(self, errors: Sequence[TrikafkaError], /) -> Self:  # type: ignore[override]
@@ -833,8 +845,8 @@ class AdminErrors(TrikafkaError, ExceptionGroup[TrikafkaError]):
         return part
 
 
-def combined(failures: Mapping[TopicPartition, TrikafkaError]) -> TrikafkaError:
-    """Return one error for the failures of several partitions.
+def combined(failures: Mapping[Any, TrikafkaError]) -> TrikafkaError:
+    """Return one error for the failures of several partitions, or other parts of a call.
 
     The first failure that is not retriable counts, or else the first. Its ``failures`` hold each
     partition's own error, so that one partition does not fail because of another. The result is a

@@ -15,6 +15,7 @@ import trio
 from .. import Consumer, NewTopic, open_admin
 from ..config import ClientConfig
 from ..errors import (
+    AdminErrors,
     BootstrapError,
     ConfigurationError,
     KafkaTimeoutError,
@@ -23,6 +24,7 @@ from ..errors import (
     TrikafkaError,
     topic_missing,
 )
+from ..errors.groups import every
 from ..toolkit import Retry, check_client, check_timeout
 from ..types import PartitionInfo
 
@@ -168,7 +170,9 @@ class _Making:
             _log.info("creating %s", ", ".join(missing))
             try:
                 await admin.create_topics(missing, timeout=self._share)
-            except TopicAlreadyExistsError as error:
+            except (TopicAlreadyExistsError, AdminErrors) as error:
+                if not every(error, TopicAlreadyExistsError):
+                    raise
                 self._error = error  # another member was quicker: the next round looks again
             return False
         if not self._problems:

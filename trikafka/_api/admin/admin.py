@@ -18,34 +18,24 @@ from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.cluster.builtin import Builtin
 from ..._managers.cluster.metadata import read_metadata
-from ..._managers.commits.commit import Commits
 from ..._net.deadlines import RunningCall, check_timeout, run_call
 from ..._net.gather import all_of
-from ..._state.group.member import Member
-from ..._wire.extra_messages import DeleteGroupsRequest
 from ...config import AdminConfig
 from ...error_codes import ErrorCode
 from ...errors import (
     AuthenticationError,
-    CommitFailedError,
     ConfigurationError,
-    DamagedResponseError,
-    IllegalStateError,
     KafkaConnectionError,
     KafkaTimeoutError,
-    MemberFencedError,
     RequestTimedOutError,
     TransactionNotOpenError,
     TrikafkaError,
-    combined,
-    from_code,
+    UnsupportedVersionError,
 )
-from ...errors.groups import with_others
 from ...interfaces import CoordinatorKind
 from ...types import (
     DetachedTransaction,
     GroupDescription,
-    Node,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetSpec,
@@ -60,6 +50,7 @@ from . import (
     acls,
     features,
     fencing,
+    group_offsets,
     log_dirs,
     messages,
     quorum,
@@ -73,7 +64,6 @@ from . import (
 from .acls import AclBinding, AclFilter
 from .cluster import describe as describe_cluster
 from .configs import (
-    ConfigCalls,
     ConfigEntry,
     ConfigResource,
     ConfigValue,
@@ -81,16 +71,15 @@ from .configs import (
     checked_changes,
     checked_resources,
     checked_types,
+    describe_request,
+    entries_of,
     list_request,
     read_listed,
 )
-from .deleting import (
-    checked_limits,
-    delete_offsets_request,
-    delete_records_request,
-    read_deleted_offsets,
-    read_low_watermarks,
-)
+from .configs import alter as alter_configs
+from .configs import describe as describe_configs
+from .configs import error_of as config_error
+from .deleting import checked_limits, delete_groups, delete_records
 from .describing import GroupLookups
 from .elections import Election, check_election, elect
 from .ending import TransactionEnd
@@ -98,8 +87,6 @@ from .features import ClusterFeatures, Downgrade
 from .fencing import FencedProducer
 from .log_dirs import LogDirDescription, ReplicaLogDir, TopicPartitionReplica
 from .members import Removal
-from .messages import AdminOutcome
-from .places import AskCoordinator, at_coordinators, at_leaders
 from .quorum import MetadataQuorum, VoterEndpoint
 from .quotas import QuotaEntity, QuotaFilter
 from .reassigning import PartitionReassignment
@@ -107,7 +94,7 @@ from .routing import Parts, Place, Routing
 from .share_groups import SharePartitionOffset
 from .streams_groups import StreamsGroupDescription
 from .tokens import DelegationToken
-from .topics import TopicDescription
+from .topics import TopicDescription, read_changed
 from .topics import describe as describe_topics
 from .transactions import (
     Filters,
@@ -132,25 +119,6 @@ from .users import ScramChange, ScramCredential
 
 K = TypeVar("K")
 T = TypeVar("T")
-#: The permission that a call needs, as Kafka's access rules name it.
-_OPERATIONS = {
-    "create_topics": "Create",
-    "delete_topics": "Delete",
-    "create_partitions": "Alter",
-    "delete_groups": "Delete",
-}
-#: The code with which a broker refuses a change that was made before, and what an earlier attempt
-#: may have done then.
-_MADE_BEFORE = {
-    "create_topics": (ErrorCode.TOPIC_ALREADY_EXISTS, "created"),
-    "delete_topics": (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "deleted"),
-    "create_partitions": (ErrorCode.INVALID_PARTITIONS, "changed"),
-    "delete_groups": (ErrorCode.GROUP_ID_NOT_FOUND, "deleted"),
-}
-_NO_ANSWER = (RequestTimedOutError, KafkaConnectionError, DamagedResponseError)
-#: What is still to be changed, by name, with the error that leaves open whether an earlier attempt
-#: has changed it.
-Left = dict[str, TrikafkaError | None]
 
 
 class Admin(MeteredClient):
@@ -161,11 +129,12 @@ class Admin(MeteredClient):
     :exc:`~trikafka.errors.KafkaTimeoutError`. Calls raise :exc:`trio.ClosedResourceError` once the
     client is closed.
 
-    A call about several things does as much as it can. When all are settled, it raises the error of
-    the first that failed; that error names the others. A call that lists
-    :exc:`~trikafka.errors.AdminErrors` raises that one instead, with each error and the results of
-    the others. If such a call is about one thing, it raises the error of that thing. When cancelled
-    while a request is in flight, a change may or may not have happened.
+    A call about several things does as much as it can. When all are settled and some have failed,
+    it raises one :exc:`~trikafka.errors.AdminErrors`, with the error of each thing that failed and
+    the results of the others. A call about one thing raises the error of that thing. An error that
+    says nothing of the things, such as a timeout before any of them is settled, is raised itself.
+
+    When cancelled while a request is in flight, a change may or may not have happened.
     """
 
     def __init__(self, config: AdminConfig, service: Service) -> None:
@@ -179,9 +148,8 @@ class Admin(MeteredClient):
         self._metadata = self._context.manager("metadata")
         self._coordinators = self._context.manager("coordinator")
         self._offsets = self._context.manager("offsets")
-        self._transactions = TransactionLookups(self._brokers, self._metadata, self._coordinators)
         self._routing = Routing(self._brokers, self._metadata, self._coordinators)
-        self._configs = ConfigCalls(self._routing)
+        self._transactions = TransactionLookups(self._routing)
         self._groups = GroupLookups(self._routing)
         self._telemetry = self._context.manager("telemetry")
 
@@ -249,8 +217,9 @@ class Admin(MeteredClient):
             What the brokers made of each topic: partitions, replicas and effective settings.
 
         Raises:
-            TopicAlreadyExistsError: A topic exists; the error names it.
-            InvalidTopicError: A name is invalid.
+            TopicAlreadyExistsError: The topic exists.
+            InvalidTopicError: The name is invalid.
+            AdminErrors: Some of several topics failed; its ``results`` are those of the others.
             ConfigurationError: ``topics`` is not such a mapping.
             KafkaTimeoutError: No answer in time.
 
@@ -265,24 +234,23 @@ class Admin(MeteredClient):
                 raise ConfigurationError(
                     f"create_topics wants a NewTopic for {name!r}, not {topic!r}"
                 )
-        chosen = names_of("topics", topics)
-        created: dict[str, CreatedTopic] = {}
+        parts: Parts[str, CreatedTopic] = Parts(names_of("topics", topics))
 
-        def request(names: list[str], timeout_ms: int) -> object:
-            return messages.create_topics(
-                {name: topics[name] for name in names}, timeout_ms, validate_only=validate_only
+        def request(names: list[str], call: RunningCall) -> object:
+            chosen = {name: topics[name] for name in names}
+            timeout_ms = int(call.step_limit * 1000)
+            return messages.create_topics(chosen, timeout_ms, validate_only=validate_only)
+
+        def read(response: Any, asked: list[str]) -> None:
+            read_changed(
+                response.topics,
+                parts,
+                "Create",
+                None if validate_only else ErrorCode.TOPIC_ALREADY_EXISTS,
+                lambda each: messages.created_topic(each, exists=not validate_only),
             )
 
-        def results(response: Any) -> Iterable[Any]:
-            for each in response.topics:
-                if not each.error_code:
-                    created[each.name] = messages.created_topic(each, exists=not validate_only)
-            return response.topics  # type: ignore[no-any-return]
-
-        await self._change(
-            "create_topics", chosen, request, results, timeout, changes=not validate_only
-        )
-        return {name: created[name] for name in chosen}
+        return await self._ask_parts("create_topics", "controller", parts, request, read, timeout)
 
     async def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
         """Delete topics and their records.
@@ -292,17 +260,22 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            UnknownTopicOrPartitionError: A topic does not exist; the error names it.
+            UnknownTopicOrPartitionError: The topic does not exist.
+            AdminErrors: Some of several topics failed; the others are deleted.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
-        chosen = names_of("topics", topics)
-        await self._change(
+        parts: Parts[str, None] = Parts(names_of("topics", topics))
+        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        await self._ask_parts(
             "delete_topics",
-            chosen,
-            messages.delete_topics,
-            lambda response: response.responses,
+            "controller",
+            parts,
+            lambda asked, call: messages.delete_topics(asked, int(call.step_limit * 1000)),
+            lambda response, asked: read_changed(
+                response.responses, parts, "Delete", gone, lambda each: None
+            ),
             timeout,
         )
 
@@ -326,7 +299,8 @@ class Admin(MeteredClient):
         Raises:
             ConfigurationError: A total is not a whole number from 1, or assignments are not lists
                 of brokers.
-            BrokerResponseError: The broker refuses a topic; the error names it.
+            BrokerResponseError: The broker refuses the change.
+            AdminErrors: Some of several topics failed; the others are changed.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while the request is in flight, the change may or may not have happened.
@@ -344,17 +318,23 @@ class Admin(MeteredClient):
                 )
         places = checked_assignments({} if assignments is None else assignments, chosen)
 
-        def request(names: list[str], timeout_ms: int) -> object:
+        parts: Parts[str, None] = Parts(chosen)
+        made_before = None if validate_only else ErrorCode.INVALID_PARTITIONS
+
+        def request(names: list[str], call: RunningCall) -> object:
             left = {name: totals[name] for name in names}
+            timeout_ms = int(call.step_limit * 1000)
             return messages.create_partitions(left, places, timeout_ms, validate_only=validate_only)
 
-        await self._change(
+        await self._ask_parts(
             "create_partitions",
-            chosen,
+            "controller",
+            parts,
             request,
-            lambda response: response.results,
+            lambda response, asked: read_changed(
+                response.results, parts, "Alter", made_before, lambda each: None
+            ),
             timeout,
-            changes=not validate_only,
         )
 
     async def describe_topics(
@@ -427,24 +407,34 @@ class Admin(MeteredClient):
             The settings by topic. The value of a secret setting is ``None``.
 
         Raises:
-            UnknownTopicOrPartitionError: A topic does not exist.
+            UnknownTopicOrPartitionError: The topic does not exist.
+            AdminErrors: Some of several topics failed; it has the settings of the others.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
-        chosen = names_of("topics", topics)
+        parts: Parts[str, dict[str, str | None]] = Parts(names_of("topics", topics), patient=True)
 
-        async def attempt(call: RunningCall) -> dict[str, dict[str, str | None]]:
-            if not chosen:
-                await trio.lowlevel.checkpoint()
-                return {}
-            request = partial(messages.describe_topic_configs, chosen)
-            response = await call.step(
-                "read the topics' settings", lambda: self._metadata.ask_any(request)
-            )
-            return messages.read_topic_configs(response, include_defaults=include_defaults)
+        def read(response: Any, asked: list[str]) -> None:
+            for result in response.results:
+                error = config_error(result, "DescribeConfigs")
+                if error is not None:
+                    parts.failed(result.resource_name, error)
+                else:
+                    parts.done(
+                        result.resource_name,
+                        {
+                            entry.name: entry.value
+                            for entry in entries_of(result).values()
+                            if include_defaults or entry.source == "topic"
+                        },
+                    )
 
-        return await self._call("topic_configs", attempt, timeout)
+        def request(asked: list[str], call: RunningCall) -> object:
+            left = [ConfigResource("topic", name) for name in asked]
+            return describe_request(left, documentation=False)
+
+        return await self._ask_parts("topic_configs", "any", parts, request, read, timeout)
 
     async def describe_configs(
         self,
@@ -466,20 +456,21 @@ class Admin(MeteredClient):
         Raises:
             ConfigurationError: A resource is not a ConfigResource, or the cluster has no such
                 broker.
-            UnknownTopicOrPartitionError: A topic does not exist.
+            UnknownTopicOrPartitionError: The topic does not exist.
             AuthorizationError: The right to ``DescribeConfigs`` is missing.
+            AdminErrors: Some of several resources failed; it has the settings of the others.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
-        chosen = checked_resources(resources)
-        found: dict[ConfigResource, dict[str, ConfigEntry]] = {}
+        parts: Parts[ConfigResource, dict[str, ConfigEntry]] = Parts(
+            checked_resources(resources), patient=True
+        )
 
-        async def attempt(call: RunningCall) -> dict[ConfigResource, dict[str, ConfigEntry]]:
-            await self._configs.describe(call, chosen, found, documentation=documentation)
-            return {one: found[one] for one in chosen}
+        async def attempt(call: RunningCall) -> None:
+            await describe_configs(self._routing, call, parts, documentation=documentation)
 
-        return await self._call("describe_configs", attempt, timeout)
+        return await self._call_parts("describe_configs", attempt, parts, timeout)
 
     async def alter_configs(
         self,
@@ -500,26 +491,20 @@ class Admin(MeteredClient):
         Raises:
             ConfigurationError: ``changes`` is not such a mapping, or the cluster has no such
                 broker.
-            BrokerResponseError: A setting or its value does not exist. The error names the
-                resource, and others that failed as well; the rest is changed.
+            BrokerResponseError: A setting or its value does not exist.
             AuthorizationError: The right to ``AlterConfigs`` is missing.
+            AdminErrors: Some of several resources failed; the others are changed.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while a request is in flight, the changes may or may not have been made.
         """
-        left = checked_changes(changes)
-        failed: dict[str, TrikafkaError] = {}
+        wanted = checked_changes(changes)
+        parts: Parts[ConfigResource, None] = Parts(wanted)
 
         async def attempt(call: RunningCall) -> None:
-            await self._configs.alter(call, left, failed, validate_only=validate_only)
+            await alter_configs(self._routing, call, parts, wanted, validate_only=validate_only)
 
-        try:
-            await self._call("alter_configs", attempt, timeout)
-        except TrikafkaError as error:
-            with_others(error, failed.values())
-            raise
-        if failed:
-            raise messages.first_of(failed, "the settings of")
+        await self._call_parts("alter_configs", attempt, parts, timeout)
 
     async def list_config_resources(
         self, types: Iterable[ResourceType] | None = None, *, timeout: float | None = None
@@ -787,20 +772,36 @@ class Admin(MeteredClient):
 
         Raises:
             ConfigurationError: A value is neither of the two.
+            UnknownTopicOrPartitionError: The partition does not exist.
+            AdminErrors: Some of several partitions failed; it has the offsets of the others.
+            UnsupportedVersionError: The brokers are too old for an :class:`OffsetSpec`.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
         todo = messages.wanted_offsets(wanted)
+        parts: Parts[TopicPartition, ListedOffset | None] = Parts(todo, patient=True)
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
 
-        async def attempt(call: RunningCall) -> dict[TopicPartition, ListedOffset | None]:
-            if not todo:
+        async def attempt(call: RunningCall) -> None:
+            if not (asked := parts.left):
                 await trio.lowlevel.checkpoint()
-            await self._offsets.look_up(call, todo, found)
-            return {tp: messages.listed_offset(found[tp]) for tp in todo}
+            try:
+                await self._offsets.look_up(call, {tp: todo[tp] for tp in asked}, found)
+            except TrikafkaError as error:
+                if not error.failures:
+                    raise
+                for tp, each in error.failures.items():
+                    if isinstance(each, UnsupportedVersionError):  # says nothing of the partition
+                        parts.refuse([tp], each)
+                    else:
+                        parts.failed(tp, each)
+            for tp in asked:
+                if tp in found:
+                    parts.done(tp, messages.listed_offset(found[tp]))
+            parts.check(asked, call.name)
 
-        return await self._call("list_offsets", attempt, timeout)
+        return await self._call_parts("list_offsets", attempt, parts, timeout)
 
     async def delete_records(
         self, before: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
@@ -818,36 +819,19 @@ class Admin(MeteredClient):
         Raises:
             ConfigurationError: An offset is not a whole number from 0.
             BrokerResponseError: An offset is after the end of the log, or the topic's
-                ``cleanup.policy`` does not allow it. ``failures`` has the error of each partition
-                that failed; the others are done.
+                ``cleanup.policy`` does not allow it.
+            AdminErrors: Some of several partitions failed; the others are done.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while a request is in flight, records may or may not have been deleted.
         """
         limits = checked_limits(before)
-        found: dict[TopicPartition, int] = {}
-        failed: dict[TopicPartition, TrikafkaError] = {}
-
-        async def ask(call: RunningCall, node: Node, partitions: list[TopicPartition]) -> None:
-            request = delete_records_request(limits, partitions, int(call.step_limit * 1000))
-            response = await call.step(
-                f"DeleteRecords to {node}", lambda: self._brokers.request(node, request)
-            )
-            read_low_watermarks(response, found, failed)
+        parts: Parts[TopicPartition, int] = Parts(limits)
 
         async def attempt(call: RunningCall) -> None:
-            failed.clear()
-            todo = [tp for tp in limits if tp not in found]
-            await at_leaders(call, self._metadata, todo, partial(ask, call))
-            if failed:
-                raise combined(failed)
-            if missing := [tp for tp in limits if tp not in found]:
-                raise DamagedResponseError(
-                    f"the response to DeleteRecords leaves out {missing[0]}, which was asked for"
-                )
+            await delete_records(self._routing, call, parts, limits)
 
-        await self._call("delete_records", attempt, timeout)
-        return {tp: found[tp] for tp in limits}
+        return await self._call_parts("delete_records", attempt, parts, timeout)
 
     # --- groups -----------------------------------------------------------------------------------
 
@@ -879,19 +863,19 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            AuthorizationError: A group may not be described.
+            AuthorizationError: The group may not be described.
+            AdminErrors: Some of several groups cannot be described; it has the others.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
         chosen = names_of("group_ids", group_ids)
-        found: dict[str, GroupDescription] = {}
+        parts: Parts[str, GroupDescription] = Parts(chosen, patient=True)
 
-        async def attempt(call: RunningCall) -> dict[str, GroupDescription]:
-            await self._groups.described(call, chosen, found, operations=authorized_operations)
-            return {group: found[group] for group in chosen}
+        async def attempt(call: RunningCall) -> None:
+            await self._groups.described(call, parts, operations=authorized_operations)
 
-        return await self._call("describe_groups", attempt, timeout, chosen)
+        return await self._call_parts("describe_groups", attempt, parts, timeout, chosen)
 
     async def list_group_offsets(
         self,
@@ -914,16 +898,23 @@ class Admin(MeteredClient):
             The offsets by partition; empty if the group has none, or does not exist.
 
         Raises:
+            AuthorizationError: The group or a topic may not be described.
+            AdminErrors: Some of several partitions failed; it has the offsets of the others.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
         (group,) = names_of("group_id", [group_id])
         chosen = None if partitions is None else messages.partitions_of(partitions)
-        self._check_open()
-        commits = Commits(self._config, group, self._brokers, self._coordinators, Member(None))
-        found = await commits.committed(chosen, timeout=timeout, name="list_group_offsets")
-        return {tp: found_at for tp, found_at in sorted(found.items()) if found_at is not None}
+        parts: Parts[TopicPartition, OffsetAndMetadata | None] = Parts(chosen or (), patient=True)
+
+        async def attempt(call: RunningCall) -> None:
+            await group_offsets.fetch(
+                self._routing, call, group, parts, everything=partitions is None
+            )
+
+        found = await self._call_parts("list_group_offsets", attempt, parts, timeout, [group])
+        return {tp: at for tp, at in sorted(found.items()) if at is not None}
 
     async def alter_group_offsets(
         self,
@@ -942,21 +933,20 @@ class Admin(MeteredClient):
         Raises:
             ConfigurationError: An offset is not a whole number from 0.
             IllegalStateError: The group has members, which would overwrite the offsets.
-            UnknownTopicOrPartitionError: A partition does not exist.
+            UnknownTopicOrPartitionError: The partition does not exist.
+            AdminErrors: Some of several partitions failed; the others are done.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
         (group,) = names_of("group_id", [group_id])
         positions = messages.positions_of(offsets)
-        self._check_open()
-        commits = Commits(self._config, group, self._brokers, self._coordinators, Member(None))
-        try:
-            await commits.commit(positions, timeout=timeout, name="alter_group_offsets")
-        except (CommitFailedError, MemberFencedError) as error:
-            raise IllegalStateError(
-                f"group {group!r} has members, which would overwrite the offsets: stop them first"
-            ) from error
+        parts: Parts[TopicPartition, None] = Parts(positions, patient=True)
+
+        async def attempt(call: RunningCall) -> None:
+            await group_offsets.commit(self._routing, call, group, parts, positions)
+
+        await self._call_parts("alter_group_offsets", attempt, parts, timeout, [group])
 
     async def delete_group_offsets(
         self,
@@ -974,36 +964,19 @@ class Admin(MeteredClient):
 
         Raises:
             GroupIdNotFoundError: The group does not exist.
-            BrokerResponseError: A member is subscribed to a topic. ``failures`` has the error of
-                each partition that failed; the others are done.
+            BrokerResponseError: A member is subscribed to the topic.
+            AdminErrors: Some of several partitions failed; the others are done.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
         (group,) = names_of("group_id", [group_id])
-        left = set(messages.partitions_of(partitions))
-        failed: dict[TopicPartition, TrikafkaError] = {}
-
-        async def delete(call: RunningCall, node: Node, groups: list[str]) -> None:
-            request = delete_offsets_request(group, left)
-            response = await call.step(
-                f"OffsetDelete to {node}", lambda: self._brokers.request(node, request)
-            )
-            read_deleted_offsets(response, group, left, failed)
-            if left:
-                raise DamagedResponseError(
-                    f"the response to OffsetDelete leaves out {min(left)}, which was asked for"
-                )
+        parts: Parts[TopicPartition, None] = Parts(messages.partitions_of(partitions))
 
         async def attempt(call: RunningCall) -> None:
-            if left:
-                await self._at_coordinators(call, [group], partial(delete, call))
-            else:
-                await trio.lowlevel.checkpoint()
+            await group_offsets.delete(self._routing, call, group, parts)
 
-        await self._call("delete_group_offsets", attempt, timeout, [group])
-        if failed:
-            raise combined(failed)
+        await self._call_parts("delete_group_offsets", attempt, parts, timeout, [group])
 
     async def delete_groups(
         self, group_ids: Iterable[str], *, timeout: float | None = None
@@ -1015,30 +988,20 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            BrokerResponseError: A group has members, or does not exist; the error names it.
+            GroupIdNotFoundError: The group does not exist.
+            BrokerResponseError: The group has members.
+            AdminErrors: Some of several groups failed; the others are deleted.
             KafkaTimeoutError: No answer in time.
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
-        left: Left = dict.fromkeys(names_of("group_ids", group_ids))
-        failed: dict[str, TrikafkaError] = {}
-
-        async def delete(call: RunningCall, node: Node, groups: list[str]) -> None:
-            request = DeleteGroupsRequest(groups_names=groups)
-            response = await self._ask_to_change(
-                call, f"DeleteGroups to {node}", node, request, left, groups
-            )
-            outcomes = [
-                AdminOutcome(r.group_id, r.error_code, r.error_message) for r in response.results
-            ]
-            self._settle("group", groups, outcomes, left, failed, call)
+        chosen = names_of("group_ids", group_ids)
+        parts: Parts[str, None] = Parts(chosen)
 
         async def attempt(call: RunningCall) -> None:
-            await self._at_coordinators(call, list(left), partial(delete, call))
+            await delete_groups(self._routing, call, parts)
 
-        await self._call("delete_groups", attempt, timeout, list(left))
-        if failed:
-            raise messages.first_of(failed, "group")
+        await self._call_parts("delete_groups", attempt, parts, timeout, chosen)
 
     async def remove_group_members(
         self,
@@ -1078,9 +1041,9 @@ class Admin(MeteredClient):
 
         async def attempt(call: RunningCall) -> None:
             if removal.everyone:
-                found: dict[str, GroupDescription] = {}
-                await self._groups.described(call, [group], found)
-                removal.found(found[group])
+                described: Parts[str, GroupDescription] = Parts([group], patient=True)
+                await self._groups.described(call, described)
+                removal.found(described.finish()[group])
             await removal.attempt(self._routing, call)
 
         return list(
@@ -1292,26 +1255,21 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            BrokerResponseError: An id does not exist; the error names it.
+            BrokerResponseError: The id does not exist.
+            AdminErrors: Some of several ids failed; it has the others.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
         chosen = names_of("transactional_ids", transactional_ids)
-        found: dict[str, TransactionDescription] = {}
-        failed: dict[str, TrikafkaError] = {}
+        parts: Parts[str, TransactionDescription] = Parts(chosen, patient=True)
 
         async def attempt(call: RunningCall) -> None:
-            await self._transactions.described(call, chosen, found, failed)
+            await self._transactions.described(call, parts)
 
-        await self._call(
-            "describe_transactions", attempt, timeout, chosen, CoordinatorKind.TRANSACTION
+        return await self._call_parts(
+            "describe_transactions", attempt, parts, timeout, chosen, CoordinatorKind.TRANSACTION
         )
-        if failed:
-            raise messages.first_of(
-                {name: failed[name] for name in chosen if name in failed}, "transactional id"
-            )
-        return {name: found[name] for name in chosen}
 
     async def describe_producers(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
@@ -1325,21 +1283,20 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
-            UnknownTopicOrPartitionError: A partition does not exist.
+            UnknownTopicOrPartitionError: The partition does not exist.
+            AdminErrors: Some of several partitions failed; it has the others.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
-        chosen = messages.partitions_of(partitions)
-        found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
+        parts: Parts[TopicPartition, tuple[ProducerDescription, ...]] = Parts(
+            messages.partitions_of(partitions), patient=True
+        )
 
-        async def attempt(
-            call: RunningCall,
-        ) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
-            await self._transactions.producers(call, chosen, found)
-            return {tp: found[tp] for tp in chosen}
+        async def attempt(call: RunningCall) -> None:
+            await self._transactions.producers(call, parts)
 
-        return await self._call("describe_producers", attempt, timeout)
+        return await self._call_parts("describe_producers", attempt, parts, timeout)
 
     async def find_hanging_transactions(
         self,
@@ -2159,7 +2116,7 @@ class Admin(MeteredClient):
     async def _ask_parts(
         self,
         name: str,
-        place: Literal["controller"],
+        place: Literal["any", "controller"],
         parts: Parts[K, T],
         request: Callable[[list[K], RunningCall], object],
         read: Callable[[Any, list[K]], None],
@@ -2172,7 +2129,12 @@ class Admin(MeteredClient):
                 await trio.lowlevel.checkpoint()
                 return
             message = request(asked, call)
-            read(await self._routing.change(call, place, message, parts, asked), asked)
+            response = (
+                await self._routing.request(call, place, message)
+                if place == "any"
+                else await self._routing.change(call, place, message, parts, asked)
+            )
+            read(response, asked)
             parts.check(asked, name)
 
         return await self._call_parts(name, attempt, parts, timeout)
@@ -2223,122 +2185,3 @@ class Admin(MeteredClient):
             parts.check(asked, name)
 
         return await self._call_parts(name, attempt, parts, timeout, parts.left, kind)
-
-    async def _change(
-        self,
-        name: str,
-        topics: list[str],
-        request: Callable[[list[str], int], object],
-        results: Callable[[Any], Iterable[Any]],
-        timeout: float | None,
-        *,
-        changes: bool = True,
-    ) -> None:
-        """Let the controller change topics; retry those that failed for a passing reason.
-
-        Without ``changes`` the request only checks them, so that a lost response leaves no doubt.
-        """
-        left: Left = dict.fromkeys(topics)
-        failed: dict[str, TrikafkaError] = {}
-
-        async def attempt(call: RunningCall) -> None:
-            if not left:
-                await trio.lowlevel.checkpoint()
-                return
-            node = await self._routing.controller(call)
-            asked = list(left)
-            message: Any = request(asked, int(call.step_limit * 1000))
-            response = await self._ask_to_change(
-                call, f"{name} at {node}", node, message, left if changes else {}, asked
-            )
-            outcomes = [
-                AdminOutcome(r.name, r.error_code, r.error_message) for r in results(response)
-            ]
-            self._settle("topic", asked, outcomes, left, failed, call)
-
-        await self._call(name, attempt, timeout)
-        if failed:
-            raise messages.first_of(failed, "topic")
-
-    async def _ask_to_change(
-        self,
-        call: RunningCall,
-        step: str,
-        node: Node,
-        message: Any,
-        left: Left,
-        names: Iterable[str],
-    ) -> Any:
-        """Send a change of ``names``.
-
-        Without a response, note in ``left`` that the change may have been made.
-        """
-        sent = False
-
-        async def send() -> Any:
-            nonlocal sent
-            connection = await self._brokers.connection(node)
-            sent = True
-            return await connection.request(message)
-
-        try:
-            return await call.step(step, send)
-        except _NO_ANSWER as error:
-            if sent:
-                left.update(dict.fromkeys(names, error))
-            raise
-
-    def _settle(
-        self,
-        kind: str,
-        asked: Iterable[str],
-        outcomes: Iterable[AdminOutcome],
-        left: Left,
-        failed: dict[str, TrikafkaError],
-        call: RunningCall,
-    ) -> None:
-        """Remove from ``left`` what is done or has failed finally.
-
-        Raises an error that may pass, once all outcomes are noted.
-        """
-        # Three kinds of outcome. Done, or failed finally: the thing leaves ``left``, and is not
-        # asked for again. Failed for a passing reason, or missing in the response: the thing stays,
-        # and the attempt raises once all others are noted, so that run_call retries just the rest.
-        # Errors with a patience of their own (an unknown topic) are final here: a topic to delete
-        # or to grow will not appear by waiting.
-        #
-        # TOPIC_ALREADY_EXISTS after an attempt without a response is ambiguous: that attempt may
-        # have created the topic. The error says so rather than claiming success.
-        outcomes = list(outcomes)
-        passing: TrikafkaError | None = None
-        named = {outcome.name for outcome in outcomes}
-        if silent := [name for name in asked if name not in named]:
-            passing = DamagedResponseError(
-                f"the response to {call.name} leaves out {kind} {silent[0]!r}, which was asked for"
-            )
-        for name, code, message in outcomes:
-            needs = _OPERATIONS.get(call.name, "")
-            error = messages.failure(kind, name, code, message, needs) if code else None
-            refusal, done = _MADE_BEFORE[call.name]
-            doubt = left.get(name)
-            if code == refusal and doubt is not None:
-                # As with Java's client the error stays one: the topic may as well be another's.
-                again = f"an attempt before this one got no response and may have {done} it"
-                error = from_code(code, messages.named(kind, name, again))
-                error.retriable = False
-                error.__cause__ = doubt
-            if error is not None and error.retriable and error.patience == float("inf"):
-                passing = error
-                if code == ErrorCode.REQUEST_TIMED_OUT:  # the controller goes on with it
-                    left[name] = error
-                continue
-            left.pop(name, None)
-            if error is not None:
-                failed[name] = error
-        if passing is not None:
-            raise passing
-
-    async def _at_coordinators(
-        self, call: RunningCall, groups: list[str], ask: AskCoordinator
-    ) -> None:
-        await at_coordinators(call, self._coordinators, CoordinatorKind.GROUP, groups, ask)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal, TypeAlias, get_args
 
-import trio
 from kafka.protocol.admin import (
     DescribeConfigsRequest,
     IncrementalAlterConfigsRequest,
@@ -17,7 +15,6 @@ from kafka.protocol.admin import (
 )
 
 from ..._net.deadlines import RunningCall
-from ..._net.gather import all_of
 from ...errors import (
     ConfigurationError,
     DamagedResponseError,
@@ -27,7 +24,7 @@ from ...errors import (
     topic_error,
 )
 from .messages import named
-from .routing import Place, Routing
+from .routing import Parts, Place, Routing
 from .types import config_text
 
 ResourceType: TypeAlias = Literal["topic", "broker", "broker_logger", "client_metrics", "group"]
@@ -333,90 +330,64 @@ def entries_of(result: Any) -> dict[str, ConfigEntry]:
     }
 
 
-class ConfigCalls:
-    """The requests about settings, each to the broker that must have it."""
+# A broker's own settings and log levels are known to that broker alone, so such a request must reach
+# it. All other settings are in the cluster's metadata: any broker returns them, and forwards a change
+# to the controller. One request to a broker takes all of its resources.
+#
+# A repeated change is harmless: "set" and "delete" name the outcome, and a broker neither appends an
+# item twice nor misses one to subtract. So what has failed for a passing reason is simply sent again.
+def _by_place(resources: Iterable[ConfigResource]) -> dict[Place, list[ConfigResource]]:
+    places: dict[Place, list[ConfigResource]] = defaultdict(list)
+    for one in resources:
+        places["any" if one.node_id is None else one.node_id].append(one)
+    return places
 
-    # A broker's own settings and log levels are known to that broker alone, so such a request must
-    # reach it. All other settings are in the cluster's metadata: any broker returns them, and
-    # forwards a change to the controller. One request to a broker takes all of its resources.
-    #
-    # A repeated change is harmless: "set" and "delete" name the outcome, and a broker neither
-    # appends an item twice nor misses one to subtract. So what has failed for a passing reason is
-    # simply sent again.
 
-    def __init__(self, routing: Routing) -> None:
-        self._routing = routing
+async def describe(
+    routing: Routing,
+    call: RunningCall,
+    parts: Parts[ConfigResource, dict[str, ConfigEntry]],
+    *,
+    documentation: bool,
+) -> None:
+    """Read the settings of the resources that are left."""
 
-    async def describe(
-        self,
-        call: RunningCall,
-        resources: Sequence[ConfigResource],
-        found: dict[ConfigResource, dict[str, ConfigEntry]],
-        *,
-        documentation: bool,
-    ) -> None:
-        """Read the settings of what is not in ``found`` yet. Raises the first error."""
+    def read(response: Any, resources: list[ConfigResource]) -> None:
+        for result in response.results:
+            if (error := error_of(result, "DescribeConfigs")) is not None:
+                parts.failed(resource_of(result), error)
+            else:
+                parts.done(resource_of(result), entries_of(result))
 
-        async def ask(place: Place, part: list[ConfigResource]) -> None:
-            request = describe_request(part, documentation=documentation)
-            response = await self._routing.request(call, place, request)
-            failed: TrikafkaError | None = None
-            for result in response.results:
-                error = error_of(result, "DescribeConfigs")
-                failed = failed or error
-                if error is None:
-                    found[resource_of(result)] = entries_of(result)
-            if failed is not None:
-                raise failed
+    await routing.each_broker(
+        call,
+        _by_place(parts.left),
+        parts,
+        partial(describe_request, documentation=documentation),
+        read,
+    )
+    parts.check(parts.left, call.name)
 
-        await self._each_place([one for one in resources if one not in found], ask)
 
-    async def alter(
-        self,
-        call: RunningCall,
-        left: Changes,
-        failed: dict[str, TrikafkaError],
-        *,
-        validate_only: bool,
-    ) -> None:
-        """Make the changes in ``left``.
+async def alter(
+    routing: Routing,
+    call: RunningCall,
+    parts: Parts[ConfigResource, None],
+    changes: Changes,
+    *,
+    validate_only: bool,
+) -> None:
+    """Make the changes that are left."""
 
-        What is done leaves ``left``; so does what has failed finally, into ``failed``.
+    def build(resources: list[ConfigResource]) -> Any:
+        return alter_request({one: changes[one] for one in resources}, validate_only=validate_only)
 
-        Raises:
-            TrikafkaError: A passing error; the rest is still in ``left``.
-        """
+    def read(response: Any, resources: list[ConfigResource]) -> None:
+        for result in response.responses:
+            if (error := error_of(result, "AlterConfigs")) is not None:
+                parts.failed(resource_of(result), error)
+            else:
+                parts.done(resource_of(result), None)
 
-        async def ask(place: Place, part: list[ConfigResource]) -> None:
-            request = alter_request({one: left[one] for one in part}, validate_only=validate_only)
-            response = await self._routing.request(call, place, request)
-            passing: TrikafkaError | None = None
-            for result in response.responses:
-                resource, error = resource_of(result), error_of(result, "AlterConfigs")
-                if error is not None and error.retriable and math.isinf(error.patience):
-                    passing = error
-                    continue
-                del left[resource]
-                if error is not None:
-                    failed[str(resource)] = error
-            if passing is not None:
-                raise passing
-            if missing := [one for one in part if one in left]:
-                raise DamagedResponseError(
-                    f"the response to IncrementalAlterConfigs leaves out {missing[0]}, which was "
-                    "asked for"
-                )
-
-        await self._each_place(list(left), ask)
-
-    async def _each_place(
-        self,
-        resources: Sequence[ConfigResource],
-        ask: Callable[[Place, list[ConfigResource]], Awaitable[None]],
-    ) -> None:
-        places: dict[Place, list[ConfigResource]] = defaultdict(list)
-        for one in resources:
-            places["any" if one.node_id is None else one.node_id].append(one)
-        if not places:
-            await trio.lowlevel.checkpoint()
-        await all_of([partial(ask, place, part) for place, part in places.items()])
+    await routing.each_broker(call, _by_place(parts.left), parts, build, read)
+    parts.check(parts.left, call.name)

@@ -1,17 +1,19 @@
-"""The deletion of records and of a group's offsets: requests and responses."""
+"""The deletion of records and of groups: requests and responses."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from itertools import groupby
+from collections.abc import Mapping
 from typing import Any
 
 from kafka.protocol.admin import DeleteRecordsRequest
-from kafka.protocol.consumer import OffsetDeleteRequest
 
-from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code, topic_error
+from ..._net.deadlines import RunningCall
+from ..._wire.extra_messages import DeleteGroupsRequest
+from ...errors import ConfigurationError, ErrorCode, from_code
+from ...interfaces import CoordinatorKind
 from ...types import OffsetSpec, TopicPartition
-from .messages import partitions_of
+from .messages import by_topic, named, partition_error, partitions_of
+from .routing import Parts, Routing
 
 #: In a DeleteRecords request: up to the last stable record of all replicas.
 _END = -1
@@ -37,74 +39,63 @@ def checked_limits(before: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
     }
 
 
-def delete_records_request(
-    before: Mapping[TopicPartition, int], partitions: Iterable[TopicPartition], timeout_ms: int
-) -> DeleteRecordsRequest:
-    """Return a DeleteRecords request for these partitions of one leader."""
+async def delete_records(
+    routing: Routing,
+    call: RunningCall,
+    parts: Parts[TopicPartition, int],
+    before: Mapping[TopicPartition, int],
+) -> None:
+    """Let the leaders delete the records of the partitions that are left."""
     topic = DeleteRecordsRequest.DeleteRecordsTopic
     part = topic.DeleteRecordsPartition
-    return DeleteRecordsRequest(
-        topics=[
-            topic(
-                name=name,
-                partitions=[part(partition_index=tp.partition, offset=before[tp]) for tp in tps],
-            )
-            for name, tps in groupby(sorted(partitions), key=lambda tp: tp.topic)
-        ],
-        timeout_ms=timeout_ms,
-    )
 
-
-def read_low_watermarks(
-    response: Any, found: dict[TopicPartition, int], failed: dict[TopicPartition, TrikafkaError]
-) -> None:
-    """Take in a DeleteRecords response."""
-    for topic in response.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition_index)
-            if part.error_code:
-                failed[tp] = _error(part.error_code, tp, "Delete")
-            else:
-                found[tp] = part.low_watermark
-
-
-def delete_offsets_request(group: str, partitions: Iterable[TopicPartition]) -> OffsetDeleteRequest:
-    """Return an OffsetDelete request."""
-    topic = OffsetDeleteRequest.OffsetDeleteRequestTopic
-    part = topic.OffsetDeleteRequestPartition
-    return OffsetDeleteRequest(
-        group_id=group,
-        topics=[
-            topic(name=name, partitions=[part(partition_index=tp.partition) for tp in tps])
-            for name, tps in groupby(sorted(partitions), key=lambda tp: tp.topic)
-        ],
-    )
-
-
-def read_deleted_offsets(
-    response: Any,
-    group: str,
-    left: set[TopicPartition],
-    failed: dict[TopicPartition, TrikafkaError],
-) -> None:
-    """Take in an OffsetDelete response. Raises the error of the group."""
-    if response.error_code:
-        raise from_code(response.error_code, f"group {group!r}", operation="Delete")
-    for topic in response.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition_index)
-            left.discard(tp)
-            if part.error_code == ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC:
-                failed[tp] = from_code(
-                    part.error_code,
-                    f"group {group!r} has members that are subscribed to topic {tp.topic!r}; stop "
-                    "them first",
+    def build(partitions: list[TopicPartition]) -> Any:
+        return DeleteRecordsRequest(
+            topics=[
+                topic(
+                    name=name,
+                    partitions=[
+                        part(partition_index=number, offset=before[TopicPartition(name, number)])
+                        for number in numbers
+                    ],
                 )
-            elif part.error_code:
-                failed[tp] = _error(part.error_code, tp, "Read")
+                for name, numbers in by_topic(partitions).items()
+            ],
+            timeout_ms=int(call.step_limit * 1000),
+        )
+
+    def read(response: Any, partitions: list[TopicPartition]) -> None:
+        for each in response.topics:
+            for result in each.partitions:
+                tp = TopicPartition(each.name, result.partition_index)
+                if result.error_code:
+                    parts.failed(tp, partition_error(result.error_code, tp, "Delete"))
+                else:
+                    parts.done(tp, result.low_watermark)
+
+    await routing.leaders(call, parts, build, read)
+    parts.check(parts.left, "DeleteRecords")
 
 
-def _error(code: int, tp: TopicPartition, operation: str) -> TrikafkaError:
-    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return topic_error(code, tp.topic, make=False)
-    return from_code(code, str(tp), operation=operation)
+async def delete_groups(routing: Routing, call: RunningCall, parts: Parts[str, None]) -> None:
+    """Let the coordinators delete the groups that are left."""
+
+    def read(response: Any, groups: list[str]) -> None:
+        for each in response.results:
+            if each.error_code:
+                what = named("group", each.group_id, each.error_message)
+                error = from_code(each.error_code, what, operation="Delete")
+                parts.failed(each.group_id, error, made_before=ErrorCode.GROUP_ID_NOT_FOUND)
+            else:
+                parts.done(each.group_id, None)
+
+    await routing.coordinators(
+        call,
+        CoordinatorKind.GROUP,
+        parts.left,
+        lambda groups: DeleteGroupsRequest(groups_names=groups),
+        read,
+        refuse=parts.refuse,
+        doubt=parts.doubt,
+    )
+    parts.check(parts.left, "DeleteGroups")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,11 +10,11 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
 from ..._net.deadlines import RunningCall
 from ..._wire.extra_messages import ConsumerGroupDescribeRequest, ShareGroupDescribeRequest
-from ...errors import DamagedResponseError, ErrorCode, TrikafkaError, from_code
+from ...errors import ErrorCode, TrikafkaError, from_code
 from ...interfaces import CoordinatorKind
 from ...types import GroupDescription, Node
 from . import messages
-from .routing import Routing
+from .routing import Parts, Routing
 from .types import GroupListing
 
 _NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
@@ -23,7 +23,6 @@ _REQUESTS: dict[str, Callable[..., Any]] = {
     "consumer": ConsumerGroupDescribeRequest,
     "share": ShareGroupDescribeRequest,
 }
-Found = dict[str, GroupDescription]
 
 
 class GroupLookups:
@@ -45,53 +44,62 @@ class GroupLookups:
         return [found[name] for name in sorted(found)]
 
     async def described(
-        self, call: RunningCall, groups: Collection[str], found: Found, *, operations: bool = False
+        self, call: RunningCall, parts: Parts[str, GroupDescription], *, operations: bool = False
     ) -> None:
-        """Describe the groups that are not in ``found`` yet. Raises the error of one."""
+        """Describe the groups that are left."""
         # DescribeGroups knows the classic protocol alone, and calls groups of other kinds dead.
         # Only then the list of all groups has to be asked for the real kind.
+        dead: set[str] = set()
         await self._ask(
             call,
-            [group for group in groups if group not in found],
+            parts,
+            parts.left,
             lambda names: DescribeGroupsRequest(
                 groups=names, include_authorized_operations=operations
             ),
-            partial(_read_classic, found),
+            partial(_read_classic, parts, dead),
         )
-        if any(group.state == "Dead" for group in found.values()):
-            await self._describe_others(call, found, operations=operations)
-        if missing := [group for group in groups if group not in found]:
-            raise DamagedResponseError(
-                f"the response to DescribeGroups leaves out {missing[0]!r}, which was asked for"
-            )
+        if dead:
+            await self._describe_others(call, parts, dead, operations=operations)
+        parts.check(parts.left, "DescribeGroups")
 
-    async def _describe_others(self, call: RunningCall, found: Found, *, operations: bool) -> None:
-        """Correct groups of other kinds, which DescribeGroups reports as dead."""
-        kinds: dict[str, list[str]] = {kind: [] for kind in _REQUESTS}
-        for listed in await self.listed(call):
-            known = found.get(listed.group_id)
-            if known is None or known.state != "Dead" or not listed.state:
+    async def _describe_others(
+        self,
+        call: RunningCall,
+        parts: Parts[str, GroupDescription],
+        dead: Collection[str],
+        *,
+        operations: bool,
+    ) -> None:
+        """Describe groups that DescribeGroups reports as dead: of other kinds, or really dead."""
+        known = {one.group_id: one for one in await self.listed(call) if one.state}
+        kinds: dict[str, dict[str, GroupDescription]] = {kind: {} for kind in _REQUESTS}
+        for name in dead:
+            if name not in known:
+                parts.done(name, GroupDescription(name, "Dead", "", ()))
                 continue
-            kind = listed.type or ""
-            found[listed.group_id] = GroupDescription(
-                listed.group_id, listed.state, kind, (), kind or None
-            )
+            kind = known[name].type or ""
+            listed = GroupDescription(name, known[name].state or "", kind, (), kind or None)
             if kind in kinds:
-                kinds[kind].append(listed.group_id)
-        for kind, names in kinds.items():
+                kinds[kind][name] = listed
+            else:
+                parts.done(name, listed)
+        for kind, listings in kinds.items():
             request = _REQUESTS[kind]
             await self._ask(
                 call,
-                names,
+                parts,
+                list(listings),
                 lambda groups, request=request: request(
                     group_ids=groups, include_authorized_operations=operations
                 ),
-                partial(_read_modern, found, kind),
+                partial(_read_modern, parts, kind, listings),
             )
 
     async def _ask(
         self,
         call: RunningCall,
+        parts: Parts[str, GroupDescription],
         groups: list[str],
         build: Callable[..., Any],
         read: Callable[[Any], None],
@@ -102,27 +110,34 @@ class GroupLookups:
             groups,
             lambda names: build(names),
             lambda response, names: read(response),
+            refuse=parts.refuse,
         )
 
 
-def _read_classic(found: Found, response: Any) -> None:
-    failure: TrikafkaError | None = None
+def _read_classic(parts: Parts[str, GroupDescription], dead: set[str], response: Any) -> None:
     for group in response.groups:
-        if group.error_code == _NO_GROUP:
-            found[group.group_id] = GroupDescription(group.group_id, "Dead", "", ())
+        if group.error_code == _NO_GROUP or (not group.error_code and group.group_state == "Dead"):
+            dead.add(group.group_id)
         elif group.error_code:
-            failure = from_code(group.error_code, f"group {group.group_id!r}", operation="Describe")
-        elif group.group_state == "Dead":
-            found[group.group_id] = GroupDescription(group.group_id, "Dead", "", ())
+            parts.failed(group.group_id, _error(group))
         else:
-            found[group.group_id] = messages.read_group(group)
-    if failure is not None:
-        raise failure
+            parts.done(group.group_id, messages.read_group(group))
 
 
-def _read_modern(found: Found, kind: str, response: Any) -> None:
+def _read_modern(
+    parts: Parts[str, GroupDescription],
+    kind: str,
+    listings: Mapping[str, GroupDescription],
+    response: Any,
+) -> None:
     for group in response.groups:
         if not group.error_code:
-            found[group.group_id] = messages.read_modern_group(group, kind)
-        elif group.error_code != _NO_GROUP:  # deleted meanwhile, or of another kind by now
-            raise from_code(group.error_code, f"group {group.group_id!r}", operation="Describe")
+            parts.done(group.group_id, messages.read_modern_group(group, kind))
+        elif group.error_code == _NO_GROUP:  # deleted meanwhile, or of another kind by now
+            parts.done(group.group_id, listings[group.group_id])
+        else:
+            parts.failed(group.group_id, _error(group))
+
+
+def _error(group: Any) -> TrikafkaError:
+    return from_code(group.error_code, f"group {group.group_id!r}", operation="Describe")

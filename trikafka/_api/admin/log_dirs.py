@@ -14,7 +14,7 @@ from ..._net.deadlines import RunningCall
 from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code
 from ...types import TopicPartition
 from .messages import by_topic, partitions_of
-from .routing import Parts, Routing
+from .routing import Parts, Place, Routing
 
 #: Moving a replica has the broker's answer at once. These codes describe its disks and replicas,
 #: which waiting does not change.
@@ -250,7 +250,7 @@ async def move(
     moves: Mapping[TopicPartitionReplica, str],
 ) -> None:
     """Let the brokers move the replicas that are left to other directories."""
-    left: dict[int, list[TopicPartitionReplica]] = defaultdict(list)
+    left: dict[Place, list[TopicPartitionReplica]] = defaultdict(list)
     for replica in parts.left:
         left[replica.broker].append(replica)
 

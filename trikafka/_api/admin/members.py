@@ -91,7 +91,7 @@ class Removal:
             [self._group] if asked else [],
             lambda groups: self._request(asked),
             lambda response, groups: self._read(response, asked),
-            doubt=lambda error: self.parts.doubt(asked, error),
+            doubt=lambda groups, error: self.parts.doubt(asked, error),
         )
 
     def _request(self, names: Iterable[str]) -> LeaveGroupRequest:

@@ -6,13 +6,12 @@ Pure functions; the admin client does the I/O.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from kafka.protocol.admin import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
-    DescribeConfigsRequest,
 )
 from kafka.protocol.metadata import MetadataRequest
 
@@ -26,7 +25,6 @@ from ...errors import (
     ConfigurationError,
     ErrorCode,
     ProtocolError,
-    TrikafkaError,
     from_code,
     topic_error,
 )
@@ -42,18 +40,6 @@ from ...types import (
 )
 from ..client.option_parsing import is_name
 from .types import CreatedTopic, GroupListing, ListedOffset, NewTopic
-
-_TOPIC_RESOURCE = 2
-#: The source of a setting that the topic itself has.
-_TOPIC_SOURCE = 1
-
-
-class AdminOutcome(NamedTuple):
-    """The broker's answer about one of several things to change."""
-
-    name: str
-    code: int
-    message: str | None
 
 
 def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -205,36 +191,6 @@ def create_partitions(
     return CreatePartitionsRequest(
         topics=topics, timeout_ms=timeout_ms, validate_only=validate_only
     )
-
-
-def describe_topic_configs(names: Iterable[str]) -> DescribeConfigsRequest:
-    """Return a DescribeConfigs request for topics."""
-    resources = [
-        DescribeConfigsRequest.DescribeConfigsResource(
-            resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None
-        )
-        for name in names
-    ]
-    return DescribeConfigsRequest(
-        resources=resources, include_synonyms=False, include_documentation=False
-    )
-
-
-def read_topic_configs(
-    response: Any, *, include_defaults: bool = False
-) -> dict[str, dict[str, str | None]]:
-    """Return the settings that each topic itself has, or all effective ones."""
-    found: dict[str, dict[str, str | None]] = {}
-    for result in response.results:
-        if result.error_code:
-            what = named("topic", result.resource_name, result.error_message)
-            raise from_code(result.error_code, what, operation="DescribeConfigs")
-        found[result.resource_name] = {
-            entry.name: entry.value
-            for entry in result.configs
-            if include_defaults or entry.config_source == _TOPIC_SOURCE
-        }
-    return found
 
 
 def read_listed(response: Any) -> Iterator[GroupListing]:
@@ -421,19 +377,8 @@ def of_partition(
     return from_code(code, f"{tp}{words(message)}", operation=operation)
 
 
-def failure(
-    kind: str, name: str, code: int, message: str | None, needs: str
-) -> BrokerResponseError:
-    """Return the error of one of several things to change."""
-    if kind == "topic" and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return topic_error(code, name, make=False)
-    return from_code(code, named(kind, name, message), operation=needs)
-
-
-def first_of(errors: Mapping[str, TrikafkaError], kind: str) -> TrikafkaError:
-    """Return the first error; its text also names the others."""
-    first, *others = errors.values()
-    if others:
-        also = ", ".join(f"{name!r}" for name in list(errors)[1:])
-        first.args = (f"{first.args[0]}; also failed: {kind} {also}", *first.args[1:])
-    return first
+def partition_error(code: int, tp: TopicPartition, operation: str) -> BrokerResponseError:
+    """Return the error of a partition; that of an unknown topic names the topic."""
+    if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return topic_error(code, tp.topic, make=False)
+    return from_code(code, str(tp), operation=operation)

@@ -79,29 +79,30 @@ async def at_leaders(
     metadata: MetadataManager,
     partitions: Iterable[TopicPartition],
     ask: AskLeader,
+    failed: Callable[[TopicPartition, TrikafkaError], None],
+    refuse: Refuse[TopicPartition],
 ) -> None:
     """Find the leaders of partitions, and ask each about its own partitions.
 
-    Raises afterwards if a partition has no leader.
+    ``failed`` takes the error of a partition without a leader, and ``refuse`` that of a leader that
+    cannot be asked at all.
     """
     wanted = list(partitions)
     places, leaderless = _by_leader(metadata, wanted)
     if leaderless:
-        await call.step(
-            "look up the leaders", lambda: metadata.refresh({tp.topic for tp in leaderless})
-        )
+        # All topics, because a snapshot may have those alone that were asked for.
+        topics = {tp.topic for tp in wanted}
+        await call.step("look up the leaders", lambda: metadata.refresh(topics))
         places, leaderless = _by_leader(metadata, wanted)
     for tp, error in leaderless.items():
         if metadata.snapshot.lacks(tp):  # the metadata are fresh: waiting would not help
             error.retriable = False
+        failed(tp, error)
     if not places:
         await trio.lowlevel.checkpoint()
-    await all_of([partial(ask, node, parts) for node, parts in places.items()])
-    if leaderless:
-        raise next(
-            (error for error in leaderless.values() if not error.retriable),
-            next(iter(leaderless.values())),
-        )
+    await all_of(
+        [partial(apart, parts, refuse, partial(ask, node, parts)) for node, parts in places.items()]
+    )
 
 
 def _by_leader(

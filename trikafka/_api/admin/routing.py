@@ -24,6 +24,7 @@ from ...errors import (
     KafkaConnectionError,
     RequestTimedOutError,
     TrikafkaError,
+    combined,
     from_code,
 )
 from ...errors.groups import decisive, with_others
@@ -92,44 +93,44 @@ class Routing:
     async def each_broker(
         self,
         call: RunningCall,
-        places: Mapping[int, list[K]],
+        places: Mapping[Place, list[K]],
         parts: Parts[K, V],
         build: Build[K],
         read: Read[K],
     ) -> None:
-        """Send to each of these brokers, by number, a request about its own keys.
+        """Send to each of these brokers a request about its own keys.
 
         If a broker cannot be asked at all, only its own parts fail.
         """
 
-        async def ask(node_id: int, keys: list[K]) -> None:
-            read(await self.request(call, node_id, build(keys)), keys)
+        async def ask(place: Place, keys: list[K]) -> None:
+            read(await self.request(call, place, build(keys)), keys)
 
         if not places:
             await trio.lowlevel.checkpoint()
         await all_of(
             [
-                partial(apart, keys, parts.refuse, partial(ask, node_id, keys))
-                for node_id, keys in places.items()
+                partial(apart, keys, parts.refuse, partial(ask, place, keys))
+                for place, keys in places.items()
             ]
         )
 
     async def leaders(
         self,
         call: RunningCall,
-        partitions: Iterable[TopicPartition],
+        parts: Parts[TopicPartition, V],
         build: Build[TopicPartition],
         read: Read[TopicPartition],
     ) -> None:
-        """Send to the leaders of partitions a request about their own partitions.
+        """Send to the leaders of the partitions that are left a request about their own.
 
-        Raises afterwards if a partition has no leader.
+        A partition without a leader fails.
         """
 
         async def ask(node: Node, keys: list[TopicPartition]) -> None:
             read(await self._at(call, node, build(keys)), keys)
 
-        await at_leaders(call, self._metadata, partitions, ask)
+        await at_leaders(call, self._metadata, parts.left, ask, parts.failed, parts.refuse)
 
     async def coordinators(
         self,
@@ -140,7 +141,7 @@ class Routing:
         read: Read[str],
         *,
         refuse: Refuse[str] | None = None,
-        doubt: Callable[[TrikafkaError], None] | None = None,
+        doubt: Refuse[str] | None = None,
     ) -> None:
         """Send to the coordinators of groups or transactional ids a request about their own.
 
@@ -151,11 +152,12 @@ class Routing:
             build: Makes a request.
             read: Takes in a response.
             refuse: Takes the error of keys that cannot be asked for, so that the others are.
-            doubt: Takes the error of a request that was sent and got no response.
+            doubt: Takes the error of a request that was sent and got no response, with its keys.
         """
 
         async def ask(node: Node, names: list[str]) -> None:
-            read(await self._at(call, node, build(names), doubt), names)
+            unsure = None if doubt is None else partial(doubt, names)
+            read(await self._at(call, node, build(names), unsure), names)
 
         await at_coordinators(call, self._coordinators, kind, keys, ask, refuse)
 
@@ -225,12 +227,15 @@ class Parts(Generic[K, V]):
     # A failure that may pass leaves its part in `left`. The attempt notes all outcomes of a
     # response first and calls check() then, so that one part's passing failure does not lose the
     # others' results. An error that clients otherwise retry for a while, such as an unknown topic,
-    # is final here: the thing to change will not appear by waiting.
+    # is final in a change: the thing to change will not appear by waiting. A look-up is patient: a
+    # new topic may not be known to the broker that was asked.
 
-    def __init__(self, keys: Iterable[K]) -> None:
+    def __init__(self, keys: Iterable[K], *, patient: bool = False) -> None:
         self._order = list(dict.fromkeys(keys))
         self._left = dict.fromkeys(self._order)
+        self._patient = patient
         self._passing: dict[K, TrikafkaError] = {}
+        self._checked: dict[K, TrikafkaError] = {}  # what passed in the last attempt
         self._doubts: dict[K, TrikafkaError] = {}
         self._refused: set[K] = set()
         self.results: dict[K, V] = {}
@@ -270,7 +275,7 @@ class Parts(Generic[K, V]):
             again = "an attempt before this one got no response and may have done it"
             error.args = (f"{error.args[0]}; {again}", *error.args[1:])
             error.__cause__ = self._doubts[key]
-        if error.retriable and math.isinf(error.patience):
+        if error.retriable and (self._patient or math.isinf(error.patience)):
             self._passing[key] = error
         elif key in self._left:
             del self._left[key]
@@ -286,36 +291,41 @@ class Parts(Generic[K, V]):
 
     def check(self, keys: Iterable[K], name: str) -> None:
         """Raise the error of a part that may pass, or that a response left out ``keys``."""
-        passing = self._passing
+        passing = {key: error for key, error in self._passing.items() if key in self._left}
+        self._checked = passing
         self._passing = {}
-        for key, error in passing.items():
-            if key in self._left:
-                raise error
+        if passing:
+            # The call's patience with one part must not end the wait for another one, and a look-up
+            # that one part needs must not be forgotten for another one.
+            raise max(passing.values(), key=lambda each: (each.patience, each.refresh_metadata))
         if missing := [key for key in keys if key in self._left]:
             raise DamagedResponseError(
                 f"the response to {name} leaves out {missing[0]!s}, which was asked for"
             )
 
     def give_up(self, error: TrikafkaError) -> None:
-        """Fail all parts that are left. Raise the error itself if no part is settled."""
-        if not self.results and not self.failures:
+        """Fail all parts that are left. Raise the error itself if it says nothing of a part."""
+        own = self._checked if any(each is error for each in self._checked.values()) else {}
+        if not self.results and not self.failures and not own:
             raise error
-        self.failures.update(dict.fromkeys(self._left, error))
+        self.failures.update({key: own.get(key, error) for key in self._left})
         self._left.clear()
 
     def finish(self) -> dict[K, V]:
         """Return the results in the order of the keys.
 
         Raises:
-            AdminErrors: Some parts failed. If the call is about one thing, its error is raised. So
-                is one that says nothing about the parts, if all failed by such errors.
+            AdminErrors: Some parts failed. If the call is about one thing, its error is raised,
+                with itself in ``failures``. An error that says nothing about the parts is raised
+                alone, if all failed by such errors.
         """
         results = {key: self.results[key] for key in self._order if key in self.results}
         failures = {key: self.failures[key] for key in self._order if key in self.failures}
         if not failures:
             return results
         if len(self._order) == 1:
-            raise failures[self._order[0]]
+            (error,) = failures.values()
+            raise error if error.failures else combined(failures)
         if not results and self._refused.issuperset(failures):
             errors = list(failures.values())
             raise with_others(decisive(errors), errors)

@@ -3,22 +3,29 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import trio
 from kafka.protocol.admin import DescribeTopicPartitionsRequest
 from kafka.protocol.metadata import MetadataRequest
 
 from ..._net.deadlines import RunningCall
-from ...errors import DamagedResponseError, UnsupportedVersionError, topic_error
-from .messages import operations_of
+from ...errors import (
+    DamagedResponseError,
+    ErrorCode,
+    UnsupportedVersionError,
+    from_code,
+    topic_error,
+)
+from .messages import named, operations_of
 from .routing import Parts, Routing
 
 #: The partitions of one response, as Java's client asks for.
 _PAGE = 2000
 Cursor = tuple[str, int]
+V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +94,36 @@ async def describe(
         response = await routing.request(call, "any", request)
         _settle(parts, response.topics, _listed(response.topics))
     parts.check(names, "the description of topics")
+
+
+def read_changed(
+    results: Iterable[Any],
+    parts: Parts[str, V],
+    operation: str,
+    made_before: ErrorCode | None,
+    made: Callable[[Any], V],
+) -> None:
+    """Take in what became of topics to change.
+
+    Args:
+        results: The parts of the response.
+        parts: The topics.
+        operation: The permission that the change needs.
+        made_before: The code by which a broker refuses a change that was made before.
+        made: Makes the result of a topic that was changed.
+    """
+    for each in results:
+        if not each.error_code:
+            parts.done(each.name, made(each))
+            continue
+        error = (
+            topic_error(each.error_code, each.name, make=False)
+            if each.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            else from_code(
+                each.error_code, named("topic", each.name, each.error_message), operation=operation
+            )
+        )
+        parts.failed(each.name, error, made_before=made_before)
 
 
 async def _by_pages(

@@ -6,10 +6,9 @@ Nothing will ever write the marker, and ``read_committed`` readers stop before i
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from kafka.protocol.admin import (
     DescribeProducersRequest,
@@ -19,18 +18,12 @@ from kafka.protocol.admin import (
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from ..._net.deadlines import RunningCall
-from ..._net.gather import all_of
-from ...errors import (
-    ConfigurationError,
-    DamagedResponseError,
-    TransactionNotOpenError,
-    TrikafkaError,
-    from_code,
-)
-from ...interfaces import BrokerAccess, CoordinatorKind, CoordinatorManager, MetadataManager
+from ...errors import ConfigurationError, TransactionNotOpenError, combined, from_code
+from ...interfaces import CoordinatorKind
 from ...types import Node, TopicPartition
 from ..client.option_parsing import is_utf8
-from .places import at_coordinators, at_leaders
+from .messages import by_topic
+from .routing import Parts, Routing
 from .types import (
     TRANSACTION_STATES,
     HangingTransaction,
@@ -42,6 +35,8 @@ from .types import (
 #: The first versions of ListTransactions with a limit of duration (KIP-994) and a pattern
 #: (KIP-1152).
 _SINCE_DURATION, _SINCE_PATTERN = 1, 2
+#: The producers that the leader of a partition remembers.
+Producers: TypeAlias = tuple[ProducerDescription, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,28 +82,16 @@ class Filters:
 
 
 class TransactionLookups:
-    """The requests to coordinators and leaders, one attempt each.
+    """The requests to coordinators and leaders, one attempt each."""
 
-    ``found`` keeps the results between attempts.
-    """
-
-    def __init__(
-        self, brokers: BrokerAccess, metadata: MetadataManager, coordinators: CoordinatorManager
-    ) -> None:
-        self._brokers = brokers
-        self._metadata = metadata
-        self._coordinators = coordinators
+    def __init__(self, routing: Routing) -> None:
+        self._routing = routing
 
     async def listed(self, call: RunningCall, filters: Filters) -> list[TransactionListing]:
         """Return the transactions of all coordinators, by name."""
-        seen = await call.step("look up the brokers", self._metadata.refresh)
         found: dict[str, TransactionListing] = {}
 
-        async def ask(node: Node) -> None:
-            response = await call.step(
-                f"ListTransactions to {node}",
-                lambda: self._brokers.request(node, filters.request()),
-            )
+        def read(response: Any, node: Node) -> None:
             if response.error_code:
                 raise from_code(
                     response.error_code, "listing the transactions", operation="Describe"
@@ -118,82 +101,62 @@ class TransactionLookups:
                     each.transactional_id, each.producer_id, each.transaction_state
                 )
 
-        await all_of([partial(ask, node) for node in seen.nodes.values()])
+        await self._routing.every_broker(call, filters.request, read)
         return [found[name] for name in sorted(found)]
 
-    async def described(
-        self,
-        call: RunningCall,
-        names: Sequence[str],
-        found: dict[str, TransactionDescription],
-        failed: dict[str, TrikafkaError],
-    ) -> None:
-        """Look up transactional ids at their coordinators.
+    async def described(self, call: RunningCall, parts: Parts[str, TransactionDescription]) -> None:
+        """Look up the transactional ids that are left at their coordinators."""
 
-        An id that cannot be described is in ``failed`` then.
-        """
-
-        async def ask(node: Node, names: list[str]) -> None:
-            request = DescribeTransactionsRequest(transactional_ids=names)
-            response = await call.step(
-                f"DescribeTransactions to {node}", lambda: self._brokers.request(node, request)
-            )
-            passing: TrikafkaError | None = None
+        def read(response: Any, names: list[str]) -> None:
             for each in response.transaction_states:
+                name = each.transactional_id
                 if not each.error_code:
-                    found[each.transactional_id] = _described(each)
+                    parts.done(name, _described(each))
                     continue
-                error = from_code(
-                    each.error_code,
-                    f"transactional id {each.transactional_id!r}",
-                    operation="Describe",
-                )
-                if error.retriable:
-                    passing = error
-                else:
-                    failed[each.transactional_id] = error
-            if passing is not None:
-                raise passing
+                what = f"transactional id {name!r}"
+                parts.failed(name, from_code(each.error_code, what, operation="Describe"))
 
-        left = [name for name in names if name not in found and name not in failed]
-        await at_coordinators(call, self._coordinators, CoordinatorKind.TRANSACTION, left, ask)
+        await self._routing.coordinators(
+            call,
+            CoordinatorKind.TRANSACTION,
+            parts.left,
+            lambda names: DescribeTransactionsRequest(transactional_ids=names),
+            read,
+            refuse=parts.refuse,
+        )
+        parts.check(parts.left, "DescribeTransactions")
 
-    async def producers(
-        self,
-        call: RunningCall,
-        partitions: Iterable[TopicPartition],
-        found: dict[TopicPartition, tuple[ProducerDescription, ...]],
-    ) -> None:
-        """Look up the producers of partitions at their leaders."""
+    async def producers(self, call: RunningCall, parts: Parts[TopicPartition, Producers]) -> None:
+        """Look up the producers of the partitions that are left at their leaders."""
+        topic = DescribeProducersRequest.TopicRequest
 
-        async def ask(node: Node, parts: list[TopicPartition]) -> None:
-            by_topic: dict[str, list[int]] = {}
-            for tp in parts:
-                by_topic.setdefault(tp.topic, []).append(tp.partition)
-            topics = [
-                DescribeProducersRequest.TopicRequest(name=name, partition_indexes=own)
-                for name, own in by_topic.items()
-            ]
-            request = DescribeProducersRequest(topics=topics)
-            response = await call.step(
-                f"DescribeProducers to {node}", lambda: self._brokers.request(node, request)
+        def build(partitions: list[TopicPartition]) -> Any:
+            return DescribeProducersRequest(
+                topics=[
+                    topic(name=name, partition_indexes=numbers)
+                    for name, numbers in by_topic(partitions).items()
+                ]
             )
-            failure = _read_producers(response, found)
-            if failure is not None:
-                raise failure
-            if not all(tp in found for tp in parts):
-                raise DamagedResponseError(
-                    f"{node} left some partitions out of its response to DescribeProducers"
-                )
 
-        await at_leaders(call, self._metadata, [tp for tp in partitions if tp not in found], ask)
+        def read(response: Any, partitions: list[TopicPartition]) -> None:
+            for each in response.topics:
+                for part in each.partitions:
+                    tp = TopicPartition(each.name, part.partition_index)
+                    if part.error_code:
+                        what = f"producers of {tp}"
+                        parts.failed(tp, from_code(part.error_code, what, operation="Read"))
+                    else:
+                        parts.done(tp, tuple(_producer(one) for one in part.active_producers))
+
+        await self._routing.leaders(call, parts, build, read)
+        parts.check(parts.left, "DescribeProducers")
 
     async def abort(self, call: RunningCall, tp: TopicPartition, start_offset: int) -> None:
         """Write the marker that ends the transaction at that offset."""
-        found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
-        await self.producers(call, [tp], found)
+        found: Parts[TopicPartition, Producers] = Parts([tp], patient=True)
+        await self.producers(call, found)
         producer = next(
-            (each for each in found[tp] if each.transaction_start == start_offset), None
+            (each for each in found.finish()[tp] if each.transaction_start == start_offset), None
         )
         if producer is None:
             if call.attempts > 1:
@@ -201,19 +164,27 @@ class TransactionLookups:
             raise TransactionNotOpenError(
                 f"{tp} has no open transaction that begins at offset {start_offset}"
             )
+        aborted: Parts[TopicPartition, None] = Parts([tp], patient=True)
 
-        async def ask(node: Node, parts: list[TopicPartition]) -> None:
-            request = _abort_marker(tp, producer)
-            response = await call.step(
-                f"WriteTxnMarkers to {node}", lambda: self._brokers.request(node, request)
-            )
-            for marker in response.markers:
-                for part in (part for topic in marker.topics for part in topic.partitions):
-                    if part.error_code:
-                        what = f"aborting the transaction at offset {start_offset} of {tp}"
-                        raise from_code(part.error_code, what, operation="ClusterAction")
+        def read(response: Any, partitions: list[TopicPartition]) -> None:
+            for part in (
+                part
+                for marker in response.markers
+                for topic in marker.topics
+                for part in topic.partitions
+            ):
+                if part.error_code:
+                    what = f"aborting the transaction at offset {start_offset} of {tp}"
+                    error = from_code(part.error_code, what, operation="ClusterAction")
+                    aborted.failed(tp, error)
+                else:
+                    aborted.done(tp, None)
 
-        await at_leaders(call, self._metadata, [tp], ask)
+        await self._routing.leaders(
+            call, aborted, lambda partitions: _abort_marker(tp, producer), read
+        )
+        aborted.check(aborted.left, "WriteTxnMarkers")
+        aborted.finish()
 
 
 @dataclass(slots=True)
@@ -239,11 +210,12 @@ class HangingSearch:
         numbers = {each.producer_id for _, each in candidates}
         listed = await self.lookups.listed(call, Filters(producer_ids=tuple(sorted(numbers))))
         names = {each.producer_id: each.transactional_id for each in listed}
-        described: dict[str, TransactionDescription] = {}
-        await self.lookups.described(call, sorted(names.values()), described, {})
+        # An id that is gone by now, or may not be described, knows nothing of the partition.
+        described: Parts[str, TransactionDescription] = Parts(sorted(names.values()), patient=True)
+        await self.lookups.described(call, described)
 
         def is_known(tp: TopicPartition, producer: ProducerDescription) -> bool:
-            known = described.get(names.get(producer.producer_id, ""))
+            known = described.results.get(names.get(producer.producer_id, ""))
             return (
                 known is not None
                 and known.producer_id == producer.producer_id
@@ -276,12 +248,14 @@ class HangingSearch:
     async def _open(
         self, call: RunningCall, partitions: Iterable[TopicPartition]
     ) -> list[tuple[TopicPartition, ProducerDescription]]:
-        found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
-        await self.lookups.producers(call, partitions, found)
+        found: Parts[TopicPartition, Producers] = Parts(partitions, patient=True)
+        await self.lookups.producers(call, found)
+        if found.failures:
+            raise combined(found.failures)
         return [
             (tp, each)
-            for tp in sorted(found)
-            for each in found[tp]
+            for tp, producers in sorted(found.results.items())
+            for each in producers
             if each.transaction_start is not None
             and (each.last_timestamp is None or each.last_timestamp <= self.before_ms)
         ]
@@ -323,21 +297,6 @@ def _described(each: Any) -> TransactionDescription:
         each.transaction_start_time_ms if each.transaction_start_time_ms >= 0 else None,
         tuple(partitions),
     )
-
-
-def _read_producers(
-    response: Any, found: dict[TopicPartition, tuple[ProducerDescription, ...]]
-) -> TrikafkaError | None:
-    failure: TrikafkaError | None = None
-    for topic in response.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition_index)
-            if part.error_code:
-                error = from_code(part.error_code, f"producers of {tp}", operation="Read")
-                failure = error if failure is None or failure.retriable else failure
-            else:
-                found[tp] = tuple(_producer(each) for each in part.active_producers)
-    return failure
 
 
 def _producer(each: Any) -> ProducerDescription:

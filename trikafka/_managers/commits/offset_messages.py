@@ -131,6 +131,16 @@ def read_fetch_response(
 
     Raises the :func:`combined` error of the partitions that failed.
     """
+    found, failures = read_fetched(group, ids)
+    if failures:
+        raise combined(failures)
+    return found
+
+
+def read_fetched(
+    group: Any, ids: TopicIdsByName
+) -> tuple[dict[TopicPartition, OffsetAndMetadata | None], dict[TopicPartition, TrikafkaError]]:
+    """Return the committed offsets of one group in a response, and what failed by partition."""
     names = _names(ids)
     found: dict[TopicPartition, OffsetAndMetadata | None] = {}
     failures: dict[TopicPartition, TrikafkaError] = {}
@@ -145,9 +155,7 @@ def read_fetch_response(
                 epoch = part.committed_leader_epoch
                 known = epoch if epoch is not None and epoch >= 0 else None
                 found[tp] = OffsetAndMetadata(part.committed_offset, known, part.metadata or "")
-    if failures:
-        raise combined(failures)
-    return found
+    return found, failures
 
 
 def _newest(topics: Iterable[str], ids: TopicIdsByName) -> int:
