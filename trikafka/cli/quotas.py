@@ -65,7 +65,13 @@ def list_(common: Common, who: dict[str, str | None], output: str) -> None:
         say("no quotas")
     else:
         rows = [
-            (_cell(entity.user), _cell(entity.client_id), _cell(entity.ip), name, f"{value:.12g}")
+            (
+                _cell(entity.user) if not entity.others else str(entity),
+                _cell(entity.client_id),
+                _cell(entity.ip),
+                name,
+                f"{value:.12g}",
+            )
             for entity, own in found.items()
             for name, value in own.items()
         ]
@@ -177,6 +183,11 @@ def _as_json(entity: QuotaEntity) -> dict[str, Any]:
     """Return the fields of an entity; the default is the empty text, as in the options."""
     return {
         kind: value if isinstance(value, str) else ""
-        for kind in ("user", "client_id", "ip")
-        if (value := getattr(entity, kind)) is not None
+        for kind, value in (
+            ("user", entity.user),
+            ("client_id", entity.client_id),
+            ("ip", entity.ip),
+            *entity.others,
+        )
+        if value is not None
     }

@@ -34,6 +34,9 @@ AclOperation: TypeAlias = Literal[
 ]
 AclPattern: TypeAlias = Literal["literal", "prefixed"]
 AclPermission: TypeAlias = Literal["allow", "deny"]
+#: What this release cannot name, in a rule that a later release of Kafka has.
+Unknown: TypeAlias = Literal["unknown"]
+_UNKNOWN: Unknown = "unknown"
 #: The one name of the resource "cluster".
 CLUSTER_NAME = "kafka-cluster"
 # Kafka's numbers. 1 stands for "any" in a filter.
@@ -42,6 +45,13 @@ _RESOURCES = {name: number for number, name in enumerate(get_args(AclResourceTyp
 _OPERATIONS = {name: number for number, name in enumerate(get_args(AclOperation), 2)}
 _PATTERNS = {"match": 2, "literal": 3, "prefixed": 4}
 _PERMISSIONS = {"deny": 2, "allow": 3}
+#: The fields of a rule that have one of a few values.
+_KINDS: dict[str, Collection[str]] = {
+    "operation": _OPERATIONS,
+    "resource_type": _RESOURCES,
+    "pattern": get_args(AclPattern),
+    "permission": _PERMISSIONS,
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -57,24 +67,28 @@ class AclBinding:
         pattern: ``"literal"``, or ``"prefixed"``: the rule holds for all names that begin so.
         permission: ``"allow"`` or ``"deny"``.
         host: The client's address; ``"*"`` stands for every one.
+
+    In a rule that brokers of a later release describe, an operation, a kind, a pattern or a
+    permission may be ``"unknown"``. ``create_acls`` refuses such a rule.
     """
 
     principal: str
-    operation: AclOperation
-    resource_type: AclResourceType
+    operation: AclOperation | Unknown
+    resource_type: AclResourceType | Unknown
     resource_name: str = CLUSTER_NAME
-    pattern: AclPattern = "literal"
-    permission: AclPermission = "allow"
+    pattern: AclPattern | Unknown = "literal"
+    permission: AclPermission | Unknown = "allow"
     host: str = "*"
 
     def __post_init__(self) -> None:
         check_principal("principal", self.principal)
-        _check_one_of("operation", self.operation, _OPERATIONS)
-        _check_one_of("resource_type", self.resource_type, _RESOURCES)
-        _check_one_of("pattern", self.pattern, get_args(AclPattern))
-        _check_one_of("permission", self.permission, _PERMISSIONS)
+        for name, allowed in _KINDS.items():
+            if (value := getattr(self, name)) != _UNKNOWN:
+                _check_one_of(name, value, allowed)
         _check_text("resource_name", self.resource_name)
         _check_text("host", self.host)
+        if self.resource_type == _UNKNOWN:
+            return
         if (self.resource_type == "cluster") is not (self.resource_name == CLUSTER_NAME):
             raise ConfigurationError(
                 f"the resource_name of the kind 'cluster', and of no other, is {CLUSTER_NAME!r}: "
@@ -114,12 +128,7 @@ class AclFilter:
     host: str | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (
-            ("operation", _OPERATIONS),
-            ("resource_type", _RESOURCES),
-            ("pattern", _PATTERNS),
-            ("permission", _PERMISSIONS),
-        ):
+        for name, allowed in {**_KINDS, "pattern": _PATTERNS}.items():
             if (value := getattr(self, name)) is not None:
                 _check_one_of(name, value, allowed)
         if self.principal is not None:
@@ -156,7 +165,11 @@ def _check_text(what: str, value: object) -> None:
 
 def checked_bindings(bindings: Iterable[AclBinding]) -> list[AclBinding]:
     """Return the rules, each once. Raises :exc:`ConfigurationError`."""
-    return _checked("bindings", bindings, AclBinding)
+    found: list[AclBinding] = _checked("bindings", bindings, AclBinding)
+    for one in found:
+        for name, allowed in _KINDS.items():
+            _check_one_of(name, getattr(one, name), allowed)
+    return found
 
 
 def checked_filters(filters: Iterable[AclFilter]) -> list[AclFilter]:
@@ -277,7 +290,7 @@ def _error(result: Any, what: str, operation: str) -> TrikafkaError:
 def _binding(resource: Any, acl: Any) -> AclBinding:
     """Return a rule as the broker describes it.
 
-    A later release may have kinds and operations that this one cannot name.
+    A later release may have kinds and operations that this one cannot name: they are "unknown".
     """
     try:
         return AclBinding(
@@ -294,4 +307,4 @@ def _binding(resource: Any, acl: Any) -> AclBinding:
 
 
 def _name_of(number: int, numbers: Mapping[str, int]) -> str:
-    return next((name for name, own in numbers.items() if own == number), f"number {number}")
+    return next((name for name, own in numbers.items() if own == number), _UNKNOWN)

@@ -30,14 +30,15 @@ from .types import config_text
 ResourceType: TypeAlias = Literal["topic", "broker", "broker_logger", "client_metrics", "group"]
 Operation: TypeAlias = Literal["set", "delete", "append", "subtract"]
 #: Kafka's numbers.
-_TYPES: dict[ResourceType, int] = {
+_TYPES: dict[str, int] = {
     "topic": 2,
     "broker": 4,
     "broker_logger": 8,
     "client_metrics": 16,
     "group": 32,
 }
-_TYPE_NAMES = {number: name for name, number in _TYPES.items()}
+_TYPE_NAMES: dict[int, Any] = {number: name for name, number in _TYPES.items()}
+_UNKNOWN = "unknown"
 _OPERATIONS: dict[Operation, int] = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 _SOURCES = {
     1: "topic",
@@ -70,13 +71,15 @@ class ConfigResource:
         type: ``"topic"``, ``"broker"``, ``"broker_logger"``, ``"client_metrics"`` or ``"group"``.
         name: The topic, the broker's number as text, the subscription or the group. An empty name
             of a broker stands for the settings that all brokers share.
+
+    In a list by brokers of a later release the type may be ``"unknown"``.
     """
 
-    type: ResourceType
+    type: ResourceType | Literal["unknown"]
     name: str
 
     def __post_init__(self) -> None:
-        if self.type not in get_args(ResourceType):
+        if self.type not in (*get_args(ResourceType), _UNKNOWN):
             raise ConfigurationError(
                 f"the type of a ConfigResource is one of {', '.join(get_args(ResourceType))}, not "
                 f"{self.type!r}"
@@ -170,6 +173,8 @@ def checked_resources(resources: Iterable[ConfigResource]) -> list[ConfigResourc
     for one in found:
         if not isinstance(one, ConfigResource):
             raise ConfigurationError(f"resources must hold ConfigResource, not {one!r}")
+        if one.type == _UNKNOWN:
+            raise ConfigurationError(f"this release does not know what {one.name!r} is")
     return list(dict.fromkeys(found))
 
 
@@ -279,20 +284,21 @@ def read_listed(response: Any) -> list[ConfigResource]:
         )
     found: dict[ConfigResource, None] = {}
     for one in response.config_resources:
-        number = one.resource_type
-        kind = _TYPE_NAMES.get(_TYPES["client_metrics"] if number is None else number)
-        if kind is None:  # a type that Kafka may get later
-            continue
-        try:
-            found[ConfigResource(kind, one.resource_name)] = None
-        except ConfigurationError as error:
-            raise DamagedResponseError(f"the broker lists an invalid resource: {error}") from error
+        number = _TYPES["client_metrics"] if one.resource_type is None else one.resource_type
+        found[_resource(number, one.resource_name)] = None
     return sorted(found)
+
+
+def _resource(number: int, name: str) -> ConfigResource:
+    try:
+        return ConfigResource(_TYPE_NAMES.get(number, _UNKNOWN), name)
+    except ConfigurationError as error:
+        raise DamagedResponseError(f"the broker names an invalid resource: {error}") from error
 
 
 def resource_of(result: Any) -> ConfigResource:
     """Return the resource that a part of a response is about."""
-    return ConfigResource(_TYPE_NAMES[result.resource_type], result.resource_name)
+    return _resource(result.resource_type, result.resource_name)
 
 
 def error_of(result: Any, operation: str) -> TrikafkaError | None:

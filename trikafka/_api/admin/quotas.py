@@ -44,11 +44,14 @@ class QuotaEntity:
         user: The user; ``QuotaName.DEFAULT`` for users without a quota of their own.
         client_id: The client id, or ``QuotaName.DEFAULT``.
         ip: The address or host name, or ``QuotaName.DEFAULT``. It stands alone.
+        others: Kinds of a later release and their names, as brokers describe them. Such a quota can
+            be seen and not altered.
     """
 
     user: EntityName | None = None
     client_id: EntityName | None = None
     ip: EntityName | None = None
+    others: tuple[tuple[str, EntityName], ...] = ()
 
     def __post_init__(self) -> None:
         given = dict(_given(self))
@@ -59,6 +62,8 @@ class QuotaEntity:
                     f"{field}: QuotaName.ANY is for filters; a quota has a name, or "
                     "QuotaName.DEFAULT"
                 )
+        if self.others:
+            return
         if not given or ("ip" in given and len(given) > 1):
             raise ConfigurationError(
                 "a quota is about a user, a client_id, both, or an ip alone, not "
@@ -66,9 +71,10 @@ class QuotaEntity:
             )
 
     def __str__(self) -> str:
+        named = [*((_KINDS[field], value) for field, value in _given(self)), *self.others]
         return ", ".join(
-            f"{_KINDS[field]} {'default' if value is QuotaName.DEFAULT else repr(value)}"
-            for field, value in _given(self)
+            f"{kind} {'default' if value is QuotaName.DEFAULT else repr(value)}"
+            for kind, value in named
         )
 
 
@@ -120,6 +126,10 @@ def checked_changes(changes: Mapping[QuotaEntity, Mapping[str, float | None]]) -
     for entity, values in changes.items():
         if not isinstance(entity, QuotaEntity):
             raise ConfigurationError(f"changes must be for a QuotaEntity, not {entity!r}")
+        if entity.others:
+            raise ConfigurationError(
+                f"this release cannot alter quotas of the kind {entity.others[0][0]!r}"
+            )
         if not isinstance(values, Mapping) or not values:
             raise ConfigurationError(
                 f"the quotas of {entity} must be a mapping of names and numbers that is not "
@@ -228,14 +238,14 @@ def read_altered(response: Any, parts: Parts[QuotaEntity, None]) -> None:
 
 
 def _entity(named: Sequence[Any]) -> QuotaEntity | None:
-    """Return the entity that the broker names; ``None`` for a kind that Kafka may get later."""
-    fields: dict[str, Any] = {
-        _FIELDS.get(each.entity_type, ""): QuotaName.DEFAULT
-        if each.entity_name is None
-        else each.entity_name
+    """Return the entity that the broker names; ``None`` if there is no such entity."""
+    names: dict[str, EntityName] = {
+        each.entity_type: QuotaName.DEFAULT if each.entity_name is None else each.entity_name
         for each in named
     }
+    known: dict[str, Any] = {_FIELDS[kind]: name for kind, name in names.items() if kind in _FIELDS}
+    others = tuple(sorted((kind, name) for kind, name in names.items() if kind not in _FIELDS))
     try:
-        return QuotaEntity(**fields)
+        return QuotaEntity(**known, others=others)
     except (TypeError, ConfigurationError):
         return None

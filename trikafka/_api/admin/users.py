@@ -38,11 +38,12 @@ class ScramCredential:
     """The mechanism and iterations of a user's password; the cluster reveals no more.
 
     Attributes:
-        mechanism: ``"SCRAM-SHA-256"`` or ``"SCRAM-SHA-512"``.
+        mechanism: ``"SCRAM-SHA-256"`` or ``"SCRAM-SHA-512"``; ``"unknown"`` for one of a later
+            release.
         iterations: How often the password was hashed.
     """
 
-    mechanism: ScramMechanism
+    mechanism: ScramMechanism | Literal["unknown"]
     iterations: int
 
 
@@ -194,9 +195,8 @@ def read_described(
             parts.failed(result.user, _error(result, "Describe"))
         else:
             credentials = sorted(
-                ScramCredential(_NAMES[each.mechanism], each.iterations)
+                ScramCredential(_NAMES.get(each.mechanism, "unknown"), each.iterations)
                 for each in result.credential_infos
-                if each.mechanism in _NAMES
             )
             parts.done(result.user, tuple(credentials))
 
