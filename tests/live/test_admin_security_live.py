@@ -179,6 +179,15 @@ async def test_token_is_as_java_says(guarded: KafkaCluster, tmp_path: Any) -> No
         (mine,) = await until(alice.describe_delegation_tokens, bool)
         assert mine == token
         assert mine.hmac == token.hmac
+        by_token = settings | {
+            "sasl_mechanism": "SCRAM-SHA-256",
+            "sasl_plain_username": token.token_id,
+            "sasl_plain_password": token.password,
+            "sasl_scram_token_auth": True,
+        }
+        async with trikafka.open_admin(**by_token) as job:
+            with pytest.raises(trikafka.BrokerResponseError, match="not allowed on this conn"):
+                await job.create_delegation_token()  # a token may not make others
         properties = tmp_path / "alice.properties"
         properties.write_text(
             "\n".join(f"{name}={value}" for name, value in guarded.java_settings().items())

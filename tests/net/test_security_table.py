@@ -13,7 +13,7 @@ from trikafka.config.security import SASL_BUILTIN, SecurityConfig
 from trikafka.errors import ConfigurationError
 
 SECRET = "s3cr3t-77aa"
-TLS, PASSWORD, OAUTH, KERBEROS = "TLS", "password", "OAUTHBEARER", "GSSAPI"
+TLS, PASSWORD, SCRAM, OAUTH, KERBEROS = "TLS", "password", "SCRAM", "OAUTHBEARER", "GSSAPI"
 
 
 async def token() -> str:
@@ -35,6 +35,7 @@ TABLE: dict[str, tuple[Any, str]] = {
     "sasl_plain_username": ("alice", PASSWORD),
     "sasl_plain_password": (SECRET, PASSWORD),
     "sasl_credentials": (lambda: ("alice", SECRET), PASSWORD),
+    "sasl_scram_token_auth": (True, SCRAM),
     "sasl_oauth_token_provider": (token, OAUTH),
     "sasl_oauth_token_endpoint_url": ("https://id.test/token", OAUTH),
     "sasl_oauth_client_id": ("me", OAUTH),
@@ -121,7 +122,8 @@ def test_setting_has_a_meaning_or_is_refused(
     kind = {"OAUTHBEARER": OAUTH, "GSSAPI": KERBEROS, "A-PLUGINS": of, None: None}.get(
         mechanism, PASSWORD
     )
-    if ("SSL" in protocol) if of == TLS else of == kind:
+    own = kind == PASSWORD and (mechanism or "").startswith(of)
+    if ("SSL" in protocol) if of == TLS else own or of == kind:
         AdminConfig.build(settings)
         return
     with pytest.raises(ConfigurationError) as caught:

@@ -41,6 +41,12 @@ def test_names_are_escaped_and_nonces_are_new() -> None:
     assert Scram("SCRAM-SHA-512", "a", "p").first() != Scram("SCRAM-SHA-512", "a", "p").first()
 
 
+def test_delegation_token_is_named_as_one() -> None:
+    assert Scram("SCRAM-SHA-512", "id", "p", "nonce", token=True).first() == (
+        b"n,,n=id,r=nonce,tokenauth=true"
+    )
+
+
 @pytest.mark.parametrize(
     ("first", "says"),
     [

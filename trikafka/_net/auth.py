@@ -108,7 +108,9 @@ class SaslAuthenticator:
                     token.value, {**(self._config.sasl_oauth_extensions or {}), **token.extensions}
                 ), ""
             username, password = await self._credentials()
-            return make_password_mechanism(self._name, username, password), f" of user {username!r}"
+            token_auth = self._config.sasl_scram_token_auth
+            who = f" of {'delegation token' if token_auth else 'user'} {username!r}"
+            return make_password_mechanism(self._name, username, password, token=token_auth), who
         except UnicodeEncodeError:
             # This error keeps the text alive, so it must not be the context of another error
             # either.

@@ -22,12 +22,13 @@ Credentials = Callable[[], tuple[str, str] | Awaitable[tuple[str, str]]]
 TokenProvider = Callable[[], Any]
 
 _PASSWORD = ("sasl_plain_", "sasl_credentials")
+_SCRAM = (*_PASSWORD, "sasl_scram_")
 #: trikafka's mechanisms, and the prefixes of their settings. A plugin's mechanism may use any of
 #: them.
 SASL_BUILTIN: Mapping[str, tuple[str, ...]] = {
     "PLAIN": _PASSWORD,
-    "SCRAM-SHA-256": _PASSWORD,
-    "SCRAM-SHA-512": _PASSWORD,
+    "SCRAM-SHA-256": _SCRAM,
+    "SCRAM-SHA-512": _SCRAM,
     "OAUTHBEARER": ("sasl_oauth_",),
     "GSSAPI": ("sasl_kerberos_",),
 }
@@ -117,6 +118,12 @@ class SecurityConfig:
         "authentication",
         java=None,
         secret=True,
+    )
+    sasl_scram_token_auth: bool = setting(
+        False,
+        "whether the name and the password for SCRAM are the token_id and the password of a "
+        "delegation token",
+        java=None,
     )
     sasl_oauth_token_provider: TokenProvider | None = setting(  # noqa: RUF009
         None,
@@ -326,7 +333,7 @@ class SecurityConfig:
                 f"{', '.join(SASL_BUILTIN)}, or a plugin's"
             )
         self._check_mechanisms_own(mechanism, given)
-        if SASL_BUILTIN.get(mechanism) == _PASSWORD:
+        if SASL_BUILTIN.get(mechanism) in (_PASSWORD, _SCRAM):
             self._check_password(mechanism)
         elif mechanism == "OAUTHBEARER":
             self._check_oauth(given)

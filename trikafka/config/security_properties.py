@@ -255,15 +255,13 @@ def _password(options: MutableMapping[str, str]) -> dict[str, Any]:
     for name in ("username", "password"):
         if name not in options:
             raise ConfigurationError(f"sasl.jaas.config has no {name}")
-    if options.pop("tokenauth", "false").lower() != "false":
-        raise ConfigurationError(
-            "sasl.jaas.config gives ScramLoginModule what trikafka does not know: tokenauth=true, "
-            "by which a delegation token authenticates; give a user's name and password"
-        )
-    return {
+    found: dict[str, Any] = {
         "sasl_plain_username": options.pop("username"),
         "sasl_plain_password": options.pop("password"),
     }
+    if options.pop("tokenauth", "false").lower() == "true":
+        found["sasl_scram_token_auth"] = True
+    return found
 
 
 def _oauth(options: MutableMapping[str, str]) -> dict[str, Any]:

@@ -75,6 +75,10 @@ class ClientSettings(TypedDict, total=False):
     """A function, async or not, that returns (name, password) for PLAIN and SCRAM at each
     authentication. Default: None."""
 
+    sasl_scram_token_auth: bool
+    """Whether the name and the password for SCRAM are the token_id and the password of a delegation
+    token. Default: False."""
+
     sasl_oauth_token_provider: TokenProvider | None
     """An async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken.
     Default: None."""

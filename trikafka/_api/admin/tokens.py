@@ -27,9 +27,8 @@ _SINCE_OWNER = 3
 class DelegationToken:
     """A delegation token: a password that a job uses in place of its owner's own.
 
-    Java's clients authenticate with it by SCRAM: ``token_id`` is the user's name, :attr:`password`
-    the password, and ``tokenauth=true`` the extension. trikafka's own clients do not have that
-    extension yet.
+    A client authenticates with it by SCRAM: ``sasl_plain_username`` is the ``token_id``,
+    ``sasl_plain_password`` the :attr:`password`, and ``sasl_scram_token_auth`` is True.
 
     Attributes:
         token_id: The id.
