@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Literal
@@ -95,6 +96,33 @@ async def test_uncreatable_topics_are_named(autojump_clock: trio.testing.MockClo
         assert {type(each) for each in raised.value.failures.values()} == {TopicAlreadyExistsError}
         assert raised.value.results["new"].partitions == 1
         assert "new" in await admin.list_topics()
+
+
+async def test_topics_are_found_and_deleted_by_id(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1, "u": 2}) as cluster, opened(cluster) as admin:
+        named = await admin.describe_topics(["t", "u"])
+        t, u = named["t"].topic_id, named["u"].topic_id
+        assert t is not None
+        assert u is not None
+        by_id = await admin.describe_topics([u, t])
+        assert {one.name: len(one.partitions) for one in by_id.values()} == {"u": 2, "t": 1}
+        assert list(by_id) == [u, t]
+        missing = uuid.UUID(int=1)
+        with pytest.raises(AdminErrors, match=f"topic id {missing}") as caught:
+            await admin.describe_topics([missing, t])
+        assert list(caught.value.results) == [t]
+        with pytest.raises(AdminErrors) as caught:
+            await admin.delete_topics([missing, t])
+        assert (list(caught.value.failures), list(caught.value.results)) == ([missing], [t])
+        assert list(await admin.list_topics()) == ["u"]
+        cluster.drop("DeleteTopics", after=True)
+        with pytest.raises(UnknownTopicOrPartitionError, match="may have done it"):
+            await admin.delete_topics([u])
+        assert await admin.list_topics() == {}
+        wrong: Any
+        for wrong in ([u, "t"], ["t", u], [uuid.UUID(int=0)]):
+            with pytest.raises(trikafka.ConfigurationError, match="topics must be names, or be"):
+                await admin.delete_topics(wrong)
 
 
 async def test_deleting_a_missing_topic_fails_at_once(

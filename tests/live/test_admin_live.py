@@ -49,9 +49,14 @@ async def test_topics_and_offsets_are_managed(kafka_broker: object) -> None:
         found = (await admin.list_offsets({tp: 1_000_000_000_003}))[tp]
         assert found is not None
         assert (found.offset, found.timestamp) == (3, 1_000_000_000_003)
-        await admin.delete_topics([name])
+        topic_id = (await admin.describe_topics([name]))[name].topic_id
+        assert topic_id is not None
+        assert (await admin.describe_topics([topic_id]))[topic_id].name == name
+        await admin.delete_topics([topic_id])
         with pytest.raises(trikafka.UnknownTopicOrPartitionError, match=name):
             await admin.delete_topics([name])
+        with pytest.raises(trikafka.UnknownTopicOrPartitionError, match=str(topic_id)):
+            await admin.delete_topics([topic_id])
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

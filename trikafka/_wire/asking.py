@@ -104,6 +104,9 @@ def _numbers(requested: str, responded: str = "partitions") -> _Names:
 _PARTITIONS = _Names("partitions", "partitions", ("partition_index",))
 _LISTED = _numbers("partition_indexes")
 _BY_NAME, _BY_ID = ("name",), ("topic_id",)
+#: One DeleteTopics request has either names or ids; its response to ids has both.
+_DELETED = _Names("topics", "responses", _BY_NAME)
+_DELETED_BY_ID = _Names("topics", "responses", _BY_ID)
 #: The names that the response to each kind of request may have, and from which version on.
 #:
 #: Not here are requests without names, Metadata requests (whose reader refuses a response with
@@ -166,7 +169,7 @@ _NAMES: Mapping[str, Sequence[tuple[int, _Names]]] = {
     "CreateTopicsRequest": [(0, _Names("topics", "topics", _BY_NAME))],
     "DeleteTopicsRequest": [
         (0, _Names("topic_names", "responses", _BY_NAME, None, ())),
-        (6, _Names("topics", "responses", _BY_NAME)),
+        (6, _DELETED),
     ],
     "CreatePartitionsRequest": [(0, _Names("topics", "results", _BY_NAME))],
     "DescribeConfigsRequest": [
@@ -259,6 +262,8 @@ def _names_of(request: Any, version: int) -> _Names | None:
     for since, names in _NAMES.get(request.name, ()):
         if version >= since:
             found = names
+    if found is _DELETED and request.topics and request.topics[0].name is None:
+        return _DELETED_BY_ID
     return found
 
 

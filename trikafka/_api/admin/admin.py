@@ -94,7 +94,14 @@ from .routing import Parts, Place, Routing
 from .share_groups import SharePartitionOffset
 from .streams_groups import StreamsGroupDescription
 from .tokens import DelegationToken
-from .topics import TopicDescription, read_changed
+from .topics import (
+    TopicDescription,
+    TopicKey,
+    checked_topics,
+    describe_by_id,
+    read_changed,
+    read_deleted,
+)
 from .topics import describe as describe_topics
 from .transactions import (
     Filters,
@@ -252,11 +259,14 @@ class Admin(MeteredClient):
 
         return await self._ask_parts("create_topics", "controller", parts, request, read, timeout)
 
-    async def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
+    async def delete_topics(
+        self, topics: Iterable[TopicKey], *, timeout: float | None = None
+    ) -> None:
         """Delete topics and their records.
 
         Args:
-            topics: The names.
+            topics: The names, or the ids (:attr:`TopicDescription.topic_id`): a topic that was
+                made again under the same name is then left alone.
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
@@ -266,16 +276,16 @@ class Admin(MeteredClient):
 
         When cancelled while the request is in flight, the change may or may not have happened.
         """
-        parts: Parts[str, None] = Parts(names_of("topics", topics))
-        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        chosen, by_id = checked_topics(topics)
+        parts: Parts[TopicKey, None] = Parts(chosen)
         await self._ask_parts(
             "delete_topics",
             "controller",
             parts,
-            lambda asked, call: messages.delete_topics(asked, int(call.step_limit * 1000)),
-            lambda response, asked: read_changed(
-                response.responses, parts, "Delete", gone, lambda each: None
+            lambda asked, call: messages.delete_topics(
+                asked, int(call.step_limit * 1000), by_id=by_id
             ),
+            lambda response, asked: read_deleted(response, parts, by_id=by_id),
             timeout,
         )
 
@@ -338,16 +348,19 @@ class Admin(MeteredClient):
         )
 
     async def describe_topics(
-        self, topics: Iterable[str], *, timeout: float | None = None
-    ) -> dict[str, TopicDescription]:
+        self, topics: Iterable[TopicKey], *, timeout: float | None = None
+    ) -> dict[TopicKey, TopicDescription]:
         """Return id, partitions and replicas of topics, and what this client may do with them.
 
         Brokers from Kafka 3.7 on are asked page by page, and name the replicas that may lead
         without being in sync (KIP-966).
 
         Args:
-            topics: The names.
+            topics: The names, or the ids.
             timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Returns:
+            The topics by what was asked for: name or id.
 
         Raises:
             UnknownTopicOrPartitionError: The topic does not exist.
@@ -356,10 +369,12 @@ class Admin(MeteredClient):
 
         When cancelled, nothing has changed.
         """
-        parts: Parts[str, TopicDescription] = Parts(names_of("topics", topics))
+        chosen, by_id = checked_topics(topics)
+        parts: Parts[Any, TopicDescription] = Parts(chosen)
+        describe = describe_by_id if by_id else describe_topics
 
         async def attempt(call: RunningCall) -> None:
-            await describe_topics(self._routing, call, parts)
+            await describe(self._routing, call, parts)
 
         return await self._call_parts("describe_topics", attempt, parts, timeout)
 

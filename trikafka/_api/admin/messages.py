@@ -41,6 +41,9 @@ from ...types import (
 from ..client.option_parsing import is_name
 from .types import CreatedTopic, GroupListing, ListedOffset, NewTopic
 
+#: The version of DeleteTopics that takes ids.
+_SINCE_TOPIC_IDS = 6
+
 
 def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
     """Return the checked partitions, each once. Raises :exc:`ConfigurationError`."""
@@ -157,10 +160,14 @@ def created_topic(result: Any, *, exists: bool) -> CreatedTopic:
     )
 
 
-def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:
+def delete_topics(topics: Iterable[Any], timeout_ms: int, *, by_id: bool) -> DeleteTopicsRequest:
     """Return a DeleteTopics request."""
-    topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
-    return DeleteTopicsRequest(topics=topics, timeout_ms=timeout_ms)
+    state = DeleteTopicsRequest.DeleteTopicState
+    return DeleteTopicsRequest(
+        min_version=_SINCE_TOPIC_IDS if by_id else 0,
+        topics=[state(name=None, topic_id=one) if by_id else state(name=one) for one in topics],
+        timeout_ms=timeout_ms,
+    )
 
 
 def create_partitions(

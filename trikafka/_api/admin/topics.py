@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -13,18 +13,25 @@ from kafka.protocol.metadata import MetadataRequest
 
 from ..._net.deadlines import RunningCall
 from ...errors import (
+    ConfigurationError,
     DamagedResponseError,
     ErrorCode,
+    TrikafkaError,
     UnsupportedVersionError,
     from_code,
     topic_error,
 )
+from ..client.option_parsing import names_of
 from .messages import named, operations_of
 from .routing import Parts, Routing
 
 #: The partitions of one response, as Java's client asks for.
 _PAGE = 2000
 Cursor = tuple[str, int]
+#: The version of Metadata that finds topics by their ids.
+_SINCE_IDS = 12
+#: A topic's name or its id.
+TopicKey = TypeVar("TopicKey", str, uuid.UUID)
 V = TypeVar("V")
 
 
@@ -75,6 +82,49 @@ class TopicDescription:
     authorized_operations: frozenset[str] | None
 
 
+def checked_topics(topics: Iterable[Any]) -> tuple[list[Any], bool]:
+    """Return the checked names, or ids, each once, and whether they are ids.
+
+    Raises :exc:`ConfigurationError`.
+    """
+    if isinstance(topics, Collection) and any(isinstance(one, uuid.UUID) for one in topics):
+        for one in topics:
+            if not isinstance(one, uuid.UUID) or not one.int:
+                raise ConfigurationError(
+                    f"topics must be names, or be ids (uuid.UUID, not zero), not {one!r} among ids"
+                )
+        return list(dict.fromkeys(topics)), True
+    return names_of("topics", topics), False
+
+
+async def describe_by_id(
+    routing: Routing, call: RunningCall, parts: Parts[uuid.UUID, TopicDescription]
+) -> None:
+    """Ask any broker for the topics of the ids that are left (KIP-516)."""
+    asked = parts.left
+    if not asked:
+        await trio.lowlevel.checkpoint()
+        return
+    topic = MetadataRequest.MetadataRequestTopic
+    request = MetadataRequest(
+        min_version=_SINCE_IDS,
+        topics=[topic(topic_id=topic_id, name=None) for topic_id in asked],
+        allow_auto_topic_creation=False,
+        include_topic_authorized_operations=True,
+    )
+    response = await routing.request(call, "any", request)
+    for each in response.topics:
+        if each.error_code:
+            parts.failed(each.topic_id, _id_error(each, "Describe"))
+        else:
+            parts.done(each.topic_id, _described(each))
+    parts.check(asked, "the description of topics")
+
+
+def _id_error(each: Any, operation: str) -> TrikafkaError:
+    return from_code(each.error_code, f"topic id {each.topic_id}", operation=operation)
+
+
 async def describe(
     routing: Routing, call: RunningCall, parts: Parts[str, TopicDescription]
 ) -> None:
@@ -94,6 +144,20 @@ async def describe(
         response = await routing.request(call, "any", request)
         _settle(parts, response.topics, _listed(response.topics))
     parts.check(names, "the description of topics")
+
+
+def read_deleted(response: Any, parts: Parts[Any, None], *, by_id: bool) -> None:
+    """Take in a DeleteTopics response."""
+    if not by_id:
+        gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        read_changed(response.responses, parts, "Delete", gone, lambda each: None)
+        return
+    for each in response.responses:
+        if each.error_code:
+            error = _id_error(each, "Delete")
+            parts.failed(each.topic_id, error, made_before=ErrorCode.UNKNOWN_TOPIC_ID)
+        else:
+            parts.done(each.topic_id, None)
 
 
 def read_changed(
