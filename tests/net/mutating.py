@@ -25,6 +25,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import trio
+from damaged_apis import (
+    ADMIN,
+    GROUP,
+    HANGING,
+    MEMBERS,
+    OPERATOR,
+    PRODUCER,
+    SHARE,
+    TRANSACTIONS,
+)
 from trio.testing import MockClock
 
 import trikafka
@@ -547,91 +557,14 @@ async def transactions(
         await _again(lambda: work(client, 7))
 
 
-_GROUPS = (
-    "JoinGroup",
-    "SyncGroup",
-    "Heartbeat",
-    "LeaveGroup",
-    "OffsetCommit",
-    "ConsumerGroupHeartbeat",
-    "OffsetFetch",
-    "ListOffsets",
-    "Fetch",
-    "OffsetForLeaderEpoch",
-    "FindCoordinator",
-)
-_ADMIN = (
-    "ListOffsets",
-    "ListGroups",
-    "DescribeGroups",
-    "ConsumerGroupDescribe",
-    "CreateTopics",
-    "DescribeConfigs",
-    "OffsetFetch",
-    "FindCoordinator",
-    "CreatePartitions",
-    "DeleteTopics",
-    "DeleteGroups",
-    "GetTelemetrySubscriptions",
-    "ListTransactions",
-    "DescribeTransactions",
-    "DescribeProducers",
-    "WriteTxnMarkers",
-    "IncrementalAlterConfigs",
-    "DeleteRecords",
-    "OffsetCommit",
-    "OffsetDelete",
-    "DescribeCluster",
-    "AlterPartitionReassignments",
-    "ListPartitionReassignments",
-    "ElectLeaders",
-    "DescribeLogDirs",
-    "AlterReplicaLogDirs",
-    "ShareGroupDescribe",
-    "DescribeShareGroupOffsets",
-    "AlterShareGroupOffsets",
-    "DeleteShareGroupOffsets",
-    "StreamsGroupDescribe",
-)
-_OPERATOR = (
-    "CreateAcls",
-    "DescribeAcls",
-    "DeleteAcls",
-    "AlterClientQuotas",
-    "DescribeClientQuotas",
-    "AlterUserScramCredentials",
-    "DescribeUserScramCredentials",
-    "CreateDelegationToken",
-    "DescribeDelegationToken",
-    "RenewDelegationToken",
-    "ExpireDelegationToken",
-    "UpdateFeatures",
-    "DescribeQuorum",
-    "AddRaftVoter",
-    "RemoveRaftVoter",
-    "UnregisterBroker",
-    "UnregisterController",
-    "ListConfigResources",
-    "InitProducerId",
-)
-_TRANSACTIONS = (
-    "InitProducerId",
-    "AddPartitionsToTxn",
-    "AddOffsetsToTxn",
-    "TxnOffsetCommit",
-    "EndTxn",
-    "FindCoordinator",
-    "Produce",
-)
-_SHARE = ("ShareGroupHeartbeat", "ShareFetch", "ShareAcknowledge", "FindCoordinator")
 #: The APIs that are attacked in each use, beside metadata and the negotiation of versions.
 USES: dict[Use, tuple[str, ...]] = {
-    consumer: _GROUPS,
-    admin: _ADMIN,
-    operator: _OPERATOR,
-    producer: ("InitProducerId", "Produce", "DescribeTopicPartitions"),
-    transactions: _TRANSACTIONS,
-    share: _SHARE,
+    consumer: (*GROUP, "FindCoordinator"),
+    admin: tuple(dict.fromkeys((*ADMIN, *MEMBERS, *HANGING))),
+    operator: OPERATOR,
+    producer: PRODUCER,
+    transactions: TRANSACTIONS,
+    share: (*SHARE, "FindCoordinator"),
 }
 #: The most responses that are changed in one run.
 _MOST = 250

@@ -13,6 +13,16 @@ from typing import Any
 
 import pytest
 import trio
+from damaged_apis import (
+    ADMIN,
+    GROUP,
+    HANGING,
+    MEMBERS,
+    OPERATOR,
+    PRODUCER,
+    SHARE,
+    TRANSACTIONS,
+)
 from kafka.protocol.api_key import ApiKey
 from test_authentication import Broker, connecting
 from trio.testing import MockClock as Clock
@@ -32,81 +42,6 @@ from trikafka.testing.messages import api_name
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 REPLICA = TopicPartitionReplica("t", 0, 0)
 TOPIC, OTHER = ConfigResource("topic", "t"), ConfigResource("topic", "other")
-ADMIN = [
-    "IncrementalAlterConfigs",
-    "DeleteRecords",
-    "OffsetCommit",
-    "OffsetDelete",
-    "DescribeCluster",
-    "AlterPartitionReassignments",
-    "ListPartitionReassignments",
-    "ElectLeaders",
-    "DescribeLogDirs",
-    "AlterReplicaLogDirs",
-    "ShareGroupDescribe",
-    "DescribeShareGroupOffsets",
-    "AlterShareGroupOffsets",
-    "DeleteShareGroupOffsets",
-    "StreamsGroupDescribe",
-    "LeaveGroup",
-    "ListOffsets",
-    "ListGroups",
-    "DescribeGroups",
-    "CreateTopics",
-    "DescribeConfigs",
-    "OffsetFetch",
-    "FindCoordinator",
-    "CreatePartitions",
-    "DeleteTopics",
-    "DeleteGroups",
-    "GetTelemetrySubscriptions",
-]
-OPERATOR = [
-    "CreateAcls",
-    "DescribeAcls",
-    "DeleteAcls",
-    "AlterClientQuotas",
-    "DescribeClientQuotas",
-    "AlterUserScramCredentials",
-    "DescribeUserScramCredentials",
-    "CreateDelegationToken",
-    "DescribeDelegationToken",
-    "RenewDelegationToken",
-    "ExpireDelegationToken",
-    "UpdateFeatures",
-    "DescribeQuorum",
-    "AddRaftVoter",
-    "RemoveRaftVoter",
-    "UnregisterBroker",
-    "UnregisterController",
-    "ListConfigResources",
-    "InitProducerId",
-]
-MEMBERS = ["ListGroups", "DescribeGroups", "ConsumerGroupDescribe"]
-GROUP = [
-    "JoinGroup",
-    "SyncGroup",
-    "Heartbeat",
-    "LeaveGroup",
-    "OffsetCommit",
-    "ConsumerGroupHeartbeat",
-    "OffsetFetch",
-    "ListOffsets",
-    "Fetch",
-    "OffsetForLeaderEpoch",
-]
-PRODUCER = ["InitProducerId", "Produce", "DescribeTopicPartitions"]
-TRANSACTIONS = [
-    "InitProducerId",
-    "AddPartitionsToTxn",
-    "AddOffsetsToTxn",
-    "TxnOffsetCommit",
-    "EndTxn",
-    "FindCoordinator",
-    "Produce",
-]
-SHARE = ["ShareGroupHeartbeat", "ShareFetch", "ShareAcknowledge"]
-HANGING = ["ListTransactions", "DescribeTransactions", "DescribeProducers", "WriteTxnMarkers"]
 SASL = ["SaslHandshake", "SaslAuthenticate"]
 ALL = ["Metadata", "ApiVersions"]
 PUSHES = ["GetTelemetrySubscriptions", "PushTelemetry"]
