@@ -11,7 +11,7 @@ import trio
 from cluster_waits import topic_reported
 
 import trikafka
-from trikafka import ConsumerSettings, NewTopic, OffsetSpec, TopicPartition
+from trikafka import ConfigResource, ConsumerSettings, NewTopic, OffsetSpec, TopicPartition
 
 
 def fresh() -> str:
@@ -57,6 +57,34 @@ async def test_topics_and_offsets_are_managed(kafka_broker: object) -> None:
             await admin.delete_topics([name])
         with pytest.raises(trikafka.UnknownTopicOrPartitionError, match=str(topic_id)):
             await admin.delete_topics([topic_id])
+
+
+async def test_controllers_are_asked_themselves(kafka_broker: object) -> None:
+    name = fresh()
+    servers: str = kafka_broker.bootstrap_servers  # type: ignore[attr-defined]
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        quorum = await admin.describe_metadata_quorum()
+        (endpoint,) = quorum.endpoints[quorum.leader_id or 0]
+        controllers = f"{endpoint.host}:{endpoint.port}"
+        async with trikafka.open_admin(bootstrap_controllers=controllers) as direct:
+            seen = await direct.describe_cluster()
+            assert seen.cluster_id == (await admin.describe_cluster()).cluster_id
+            assert seen.controller is not None
+            assert (seen.controller.host, seen.controller.port) == (endpoint.host, endpoint.port)
+            assert (await direct.describe_metadata_quorum()).leader_id == quorum.leader_id
+            assert "metadata.version" in (await direct.describe_features()).features
+            await direct.create_topics({name: NewTopic(1, 1)})
+            await direct.alter_configs({ConfigResource("topic", name): {"retention.ms": 7_000}})
+            await topic_reported(admin, name, 1)
+            with trio.fail_after(60):  # its settings are published a moment later
+                while await direct.topic_configs([name]) != {name: {"retention.ms": "7000"}}:
+                    await trio.sleep(0.05)
+            with pytest.raises(trikafka.IllegalStateError, match="list_topics"):
+                await direct.list_topics()
+            await direct.delete_topics([name])
+    with pytest.raises(trikafka.BootstrapError):
+        async with trikafka.open_admin(bootstrap_controllers=servers):
+            raise AssertionError
 
 
 @pytest.mark.parametrize("protocol", ["classic", "consumer"])

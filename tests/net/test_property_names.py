@@ -199,7 +199,6 @@ def test_second_name_of_a_setting_yields(
         ("rebalance_cb", "give subscribe() a RebalanceListener"),
         ("oauth_cb", "give sasl_oauth_token_provider, or the settings sasl_oauth_..."),
         ("ssl.curves.list", "give ssl_context"),
-        ("bootstrap.controllers", "give bootstrap.servers: calls go to brokers"),
         ("socks5_proxy", "give dial, a function that opens a stream to an address"),
     ],
 )

@@ -8,7 +8,7 @@ from ..errors import ConfigurationError
 from ..types import Node
 
 
-def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
+def parse_bootstrap(servers: str | Sequence[str], setting: str = "bootstrap_servers") -> list[Node]:
     """Read ``'host:port,[::1]:port'`` (or a sequence of such) into nodes with negative ids.
 
     Raises :exc:`ConfigurationError` that names the wrong address.
@@ -28,9 +28,7 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
             if good
             else type(servers).__name__
         )
-        raise ConfigurationError(
-            f"bootstrap_servers must name at least one 'host:port', not {shown}"
-        )
+        raise ConfigurationError(f"{setting} must name at least one 'host:port', not {shown}")
     return [Node(-1 - index, *_parse(text)) for index, text in enumerate(texts)]
 
 

@@ -63,7 +63,7 @@ class Common:
         behave_as_librdkafka(found, dict(self.from_file + self.properties), client)
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
-        elif "bootstrap_servers" not in found:
+        elif not found.get("bootstrap_servers") and not found.get("bootstrap_controllers"):
             found["bootstrap_servers"] = os.environ.get(ENVIRONMENT) or DEFAULT_SERVERS
         return {**found, **more}
 
@@ -97,6 +97,13 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         help="Brokers to begin with.",
     )
     @click.option(
+        "--bootstrap-controller",
+        "--bootstrap-controllers",
+        "controllers",
+        metavar="HOST:PORT[,...]",
+        help="KRaft controllers to ask instead of brokers.",
+    )
+    @click.option(
         "-F",
         "--config-file",
         "from_file",
@@ -111,6 +118,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(
         bootstrap_servers: str | None,
+        controllers: str | None,
         properties: tuple[tuple[str, str], ...],
         from_file: tuple[tuple[str, str], ...],
         debug: bool,
@@ -121,7 +129,9 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         servers = before.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
         common = Common(
             servers,
-            before.properties + properties,
+            before.properties
+            + properties
+            + (() if controllers is None else (("bootstrap.controllers", controllers),)),
             before.debug or debug,
             before.from_file + from_file,
         )

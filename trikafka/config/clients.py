@@ -223,6 +223,11 @@ class AdminConfig(ClientConfig):
 
     given_to = "open_admin()"
 
+    bootstrap_controllers: str | Sequence[str] = setting(
+        "",
+        "the addresses of some KRaft controllers, instead of bootstrap_servers: calls then go to "
+        "the controllers alone (KIP-919, Kafka 3.7)",
+    )
     retries: int | None = setting(
         None,
         "the number of retries before a call fails with its last error; None: only the limit "
@@ -234,6 +239,18 @@ class AdminConfig(ClientConfig):
         "push metrics of this client to the brokers, where an operator has set up a receiver and "
         "subscribed to them (KIP-714); other brokers are asked nothing",
     )
+
+    def check(self) -> None:
+        super().check()
+        if self.bootstrap_controllers and self.bootstrap_servers:
+            raise ConfigurationError(
+                "give bootstrap_servers or bootstrap_controllers, not both: a client asks either "
+                "brokers or controllers"
+            )
+
+    @property
+    def asks_controllers(self) -> bool:
+        return bool(self.bootstrap_controllers)
 
     @property
     def call_retries(self) -> float:

@@ -224,7 +224,6 @@ LIBRDKAFKA: Mapping[str, PropertyRule] = {
 JAVA: Mapping[str, PropertyRule] = {
     "auto.include.jmx.reporter": _METRICS,
     "auto.offset.reset": _to("auto_offset_reset", _RESETS),
-    "bootstrap.controllers": _refused("give bootstrap.servers: calls go to brokers"),
     "buffer.memory.allocation.strategy": _MEMORY,
     "client.dns.lookup": _anyway("use_all_dns_ips"),
     "config.providers": _refused(

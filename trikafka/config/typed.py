@@ -250,6 +250,10 @@ class ClientSettings(TypedDict, total=False):
 class AdminSettings(ClientSettings, total=False):
     """The keywords of :class:`AdminConfig`, for annotations: ``**settings: Unpack[AdminSettings]``."""
 
+    bootstrap_controllers: str | Sequence[str]
+    """The addresses of some KRaft controllers, instead of bootstrap_servers: calls then go to the
+    controllers alone (KIP-919, Kafka 3.7). Default: ""."""
+
     retries: int | None
     """The number of retries before a call fails with its last error; None: only the limit of the
     call counts. At least 0. Default: None."""

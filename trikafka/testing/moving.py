@@ -30,6 +30,7 @@ async def describe_cluster(call: ScriptedCall) -> Message:
     return call.respond(
         error_code=0,
         cluster_id=state.cluster_id,
+        endpoint_type=request.endpoint_type if call.version >= 1 else 1,
         controller_id=controller.node_id if controller.listed else -1,
         brokers=[
             {

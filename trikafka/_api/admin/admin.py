@@ -25,6 +25,7 @@ from ...error_codes import ErrorCode
 from ...errors import (
     AuthenticationError,
     ConfigurationError,
+    IllegalStateError,
     KafkaConnectionError,
     KafkaTimeoutError,
     RequestTimedOutError,
@@ -79,6 +80,7 @@ from .configs import (
 from .configs import alter as alter_configs
 from .configs import describe as describe_configs
 from .configs import error_of as config_error
+from .controllers import BY_CONTROLLERS
 from .deleting import checked_limits, delete_groups, delete_records
 from .describing import GroupLookups
 from .elections import Election, check_election, elect
@@ -199,6 +201,7 @@ class Admin(MeteredClient):
         """
         check_timeout(timeout, 0.0)
         self._check_open()
+        self._check_controllers("client_instance_id")
         return await self._telemetry.client_instance_id(timeout)
 
     # --- topics -----------------------------------------------------------------------------------
@@ -573,6 +576,7 @@ class Admin(MeteredClient):
                 call,
                 fenced=fenced_brokers,
                 operations=authorized_operations,
+                controllers=self._config.asks_controllers,
             )
 
         return await self._call("describe_cluster", attempt, timeout)
@@ -2074,6 +2078,13 @@ class Admin(MeteredClient):
 
     # --- inside -----------------------------------------------------------------------------------
 
+    def _check_controllers(self, name: str) -> None:
+        if self._config.asks_controllers and name not in BY_CONTROLLERS:
+            raise IllegalStateError(
+                f"controllers do not answer {name}, and this client asks controllers alone "
+                "(bootstrap_controllers): open one with bootstrap_servers"
+            )
+
     def _check_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError("this admin client is closed")
@@ -2095,6 +2106,7 @@ class Admin(MeteredClient):
 
         check_timeout(timeout, 0.0)
         self._check_open()
+        self._check_controllers(name)
         return await run_call(name, attempt, config=self._config, timeout=timeout, recover=recover)
 
     async def _call_parts(

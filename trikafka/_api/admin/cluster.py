@@ -6,6 +6,7 @@ from typing import Any
 
 from kafka.protocol.admin import DescribeClusterRequest
 
+from ..._managers.cluster.metadata import CONTROLLERS
 from ..._net.deadlines import RunningCall
 from ...errors import UnsupportedVersionError, from_code
 from ...interfaces import MetadataManager
@@ -16,6 +17,8 @@ from .types import ClusterDescription
 
 #: The version that shows fenced brokers (KIP-1073).
 _SINCE_FENCED = 2
+#: The kind of nodes to describe; from version 1 on there are also controllers.
+_BROKERS = 1
 
 
 async def describe(
@@ -25,6 +28,7 @@ async def describe(
     *,
     fenced: bool,
     operations: bool,
+    controllers: bool,
 ) -> ClusterDescription:
     """Return the description, by DescribeCluster or by Metadata of older brokers.
 
@@ -32,14 +36,15 @@ async def describe(
         UnsupportedVersionError: The brokers are too old for what was asked for.
     """
     request = DescribeClusterRequest(
-        min_version=_SINCE_FENCED if fenced else 0,
+        min_version=_SINCE_FENCED if fenced else int(controllers),
+        endpoint_type=CONTROLLERS if controllers else _BROKERS,
         include_cluster_authorized_operations=operations,
         include_fenced_brokers=fenced,
     )
     try:
         response = await routing.request(call, "any", request)
     except UnsupportedVersionError:
-        if fenced or operations:
+        if fenced or operations or controllers:
             raise
         return await _by_metadata(metadata, call)
     if response.error_code:

@@ -18,6 +18,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 import trio
+from kafka.protocol.admin import DescribeClusterRequest
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from ..._net import decoding, reasons
@@ -28,7 +29,7 @@ from ..._net.retry import Retry
 from ..._net.session import CredentialsUnavailableError
 from ..._net.singleflight import SingleFlight, StartSoon
 from ..._state.cluster import ClusterSnapshot, TopicInfo
-from ...config import ClientConfig
+from ...config import AdminConfig, ClientConfig
 from ...error_codes import ErrorCode
 from ...errors import (
     AuthenticationError,
@@ -59,6 +60,9 @@ _MOST_MISSING = 10_000
 _MOST_HEARD = 5_000
 _UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
+#: In DescribeCluster: describe the controllers; and the version that has this (KIP-919).
+CONTROLLERS = 2
+_SINCE_ENDPOINT_TYPE = 1
 #: The purposes of connections to the leader of a partition.
 _BY_LEADER: tuple[Purpose, ...] = ("general", "fetch", "produce")
 _log = logging.getLogger("trikafka.metadata")
@@ -74,6 +78,7 @@ class Metadata:
         self._config = config
         self._brokers = brokers
         self._recovery = Recovery(config, brokers)
+        self._of_controllers = isinstance(config, AdminConfig) and config.asks_controllers
         self._create_topics = bool(getattr(config, "allow_auto_create_topics", False))
         #: The cluster as last seen.
         self.snapshot = ClusterSnapshot()
@@ -398,6 +403,8 @@ class Metadata:
         return None if self._wants_all else frozenset(self._wanted | self._asked)
 
     async def _ask(self, node: Node, names: frozenset[str] | None) -> ClusterSnapshot:
+        if self._of_controllers:
+            return await self._ask_controller(node)
         topics = (
             None
             if names is None
@@ -411,6 +418,27 @@ class Metadata:
         if not response.brokers:
             raise from_code(_BROKER_NOT_AVAILABLE, f"{node} does not know of any broker yet")
         return await _read_checked(response, node, names)
+
+    async def _ask_controller(self, node: Node) -> ClusterSnapshot:
+        """Return the controllers as nodes; of topics a controller's clients know nothing."""
+        request = DescribeClusterRequest(
+            min_version=_SINCE_ENDPOINT_TYPE, endpoint_type=CONTROLLERS
+        )
+        response = await self._brokers.request(node, request)
+        if response.error_code:
+            raise from_code(
+                response.error_code,
+                f"{node}, asked for the controllers (bootstrap_controllers)",
+                operation="Describe",
+            )
+        if not response.brokers:
+            raise from_code(_BROKER_NOT_AVAILABLE, f"{node} does not know of any controller yet")
+        nodes = {
+            each.broker_id: Node(each.broker_id, each.host, each.port, each.rack)
+            for each in response.brokers
+        }
+        active = response.controller_id if response.controller_id in nodes else None
+        return ClusterSnapshot(0, response.cluster_id, active, nodes, {})
 
     async def _apply(self, known: ClusterSnapshot, names: frozenset[str] | None) -> None:
         # Merging two large snapshots runs in a thread, so the event loop goes on meanwhile, and a

@@ -14,7 +14,7 @@ import trio
 from ..._net.addresses import parse_bootstrap
 from ..._net.brokers import Brokers
 from ..._net.reminders import Reminder
-from ...config import ClientConfig
+from ...config import AdminConfig, ClientConfig
 from ...error_codes import ErrorCode
 from ...errors import TrikafkaError
 from ...errors.copies import again
@@ -29,7 +29,11 @@ class Recovery:
     """The bootstrap addresses, and how long no broker has responded."""
 
     def __init__(self, config: ClientConfig, brokers: Brokers) -> None:
-        self.addresses = parse_bootstrap(config.bootstrap_servers)
+        self.addresses = (
+            parse_bootstrap(config.bootstrap_controllers, "bootstrap_controllers")
+            if isinstance(config, AdminConfig) and config.asks_controllers
+            else parse_bootstrap(config.bootstrap_servers)
+        )
         self._brokers = brokers
         self._on = config.metadata_recovery_strategy == "rebootstrap"
         self._patience = config.metadata_recovery_rebootstrap_trigger_ms / 1000
