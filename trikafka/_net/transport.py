@@ -51,6 +51,9 @@ class Transport(Protocol):
         A checkpoint.
         """
 
+    def receive_now(self, view: memoryview) -> int | None:
+        """Put bytes that are there into ``view``; return how many, ``None`` if there are none."""
+
     async def send_all(self, views: Views) -> None:
         """Send everything. On cancellation it is unknown how much was sent."""
 
@@ -93,10 +96,16 @@ class SocketTransport:
         """See :class:`Transport`."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
-            try:
-                return self._socket.recv_into(view)
-            except BlockingIOError:
-                continue
+            count = self.receive_now(view)
+            if count is not None:
+                return count
+
+    def receive_now(self, view: memoryview) -> int | None:
+        """See :class:`Transport`."""
+        try:
+            return self._socket.recv_into(view)
+        except BlockingIOError:
+            return None
 
     async def send_all(self, views: Views) -> None:
         """See :class:`Transport`."""
@@ -149,6 +158,10 @@ class StreamTransport:
         data = await self._stream.receive_some(len(view))
         view[: len(data)] = data
         return len(data)
+
+    def receive_now(self, view: memoryview) -> int | None:
+        """See :class:`Transport`: a stream that is no socket always waits."""
+        return None
 
     async def send_all(self, views: Views) -> None:
         """See :class:`Transport`."""
