@@ -743,9 +743,9 @@ class ShareConsumerConfig(ClientConfig):
         java=None,
     )
     max_in_flight: int = setting(
-        500,
-        "the records that this member may hold, delivered or waiting; nothing is fetched while it "
-        "holds as many",
+        10_000,
+        "the most records that this member may hold, delivered or waiting; it begins with 500, and "
+        "holds more only while it is done with them within 50 ms",
         least=1,
         most=INT32,
         java=None,

@@ -42,7 +42,7 @@ class ShareBuiltin(Builtin):
             core.poll_timer,
             requests,
             client.membership_events,
-            lambda: core.open_blocks > 0,
+            lambda: bool(core.holdings.blocks),
             core.deliver,
             core.returned,
             core.buffer.give_back,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
 import trio
 
 from ..._state.group.member import MemberState
+from ..._state.share.acquired import AcquiredRecords
 from ..._wire.share import AckType
 from ...config import ShareConsumerConfig
 from ...errors import AcknowledgementError, DeserializationError, LockLostError
@@ -34,7 +36,14 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
     def __init__(self, parts: ShareParts) -> None:
         self._parts = parts
         self._metrics = parts.metrics
-        self._turn_ends = 0.0
+        self._deserializers = parts.deserializers
+        self._buffer = parts.core.buffer
+        self._now = parts.core.now
+        self._current_task = parts.core.current_task
+        self._turn_ends = -math.inf  # by the core's clock
+        self._keep_until = math.inf  # until when what is received in this turn is renewed
+        self._kept: AcquiredRecords | None = None  # the records of which that is known
+        self._longest = parts.config.max_processing_ms / 1000
         self._closing = False
 
     @property
@@ -55,9 +64,6 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
     def __aiter__(self) -> AsyncIterator[Delivery[Key, Value]]:
         return self
 
-    async def __anext__(self) -> Delivery[Key, Value]:
-        return await self.receive()
-
     async def receive(self) -> Delivery[Key, Value]:
         """Return the next record; wait until there is one.
 
@@ -72,7 +78,19 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
 
         When cancelled, no record is lost: the next receive returns it.
         """
+        # Within a turn of 1 ms a record that is at hand is delivered without a checkpoint, and the
+        # errors and the other states that _next looks at have their effect at the turn's end. A
+        # record that the close, or the member's leaving, has given back is not at hand any more.
+        current_task = self._current_task
+        if current_task is not None and self._now() < self._turn_ends:
+            task = current_task()
+            if not (task._cancel_status.effectively_cancelled or task._runner.ki_pending):
+                delivery = self._pop_delivery()
+                if delivery is not None:
+                    return delivery
         return await self._next(self._pop_delivery)
+
+    __anext__ = receive
 
     async def batches(self) -> AsyncIterator[ShareBatch[Key, Value]]:
         """Iterate over batches: records of one partition that were acquired together.
@@ -123,13 +141,15 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         while True:
             # A record leaves the buffer in the step after the last checkpoint, so a cancelled
             # receive takes none.
-            now = trio.current_time()
-            if now >= self._turn_ends:
+            if core.now() >= self._turn_ends:
                 await trio.lowlevel.checkpoint()
-                self._turn_ends = trio.current_time() + _TURN
+                self._turn_ends = core.now() + _TURN
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
+            now = trio.current_time()
+            self._keep_until = now + self._longest
+            self._kept = None
             core.poll_timer.polled(now)
             if core.member.state is MemberState.STALE:
                 core.returned.notify()
@@ -149,22 +169,31 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             raise again(refusal)
 
     def _pop_delivery(self) -> Delivery[Key, Value] | None:
-        found = self._parts.core.buffer.pop_record()
+        found = self._buffer.pop_record()
         if found is None:
             return None
-        acquired, index = found
-        record: Any = acquired.record(index)
-        if self._parts.deserializers is not None:
+        acquired, index, bare = found
+        record: Any = bare
+        if acquired is not self._kept:
+            self._keep(acquired)
+        if self._deserializers is not None:
             try:
-                record = self._parts.deserializers.apply(record)
+                record = self._deserializers.apply(record)
             except DeserializationError:
                 acquired.decide(index, index + 1, bytes((AckType.RELEASE,)))
                 raise
         return Delivery(self._parts, acquired, index, record)
 
     def _pop_batch(self) -> ShareBatch[Key, Value] | None:
-        found = self._parts.core.buffer.pop_run()
-        return None if found is None else ShareBatch(self._parts, *found)
+        found = self._buffer.pop_run()
+        if found is None:
+            return None
+        self._keep(found[0])
+        return ShareBatch(self._parts, *found)
+
+    def _keep(self, acquired: AcquiredRecords) -> None:
+        self._kept = acquired
+        acquired.keep(self._keep_until)
 
     # --- the end ---
 

@@ -76,6 +76,7 @@ class ShareParts(Context[ShareConsumerConfig]):
         self.start_soon(self.watchdog.run)
         if self.config.enable_metrics_push:
             self.start_soon(self.telemetry.run)
+        self.start_soon(self.core.end_long_blocks)
         self.notify_opened()
 
     def assignment(self) -> frozenset[TopicPartition]:

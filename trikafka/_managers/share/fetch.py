@@ -31,6 +31,7 @@ from ..._state.share.acquired import AcquiredRecords, Holdings
 from ..._state.share.assignment import ShareAssignment
 from ..._state.share.buffer import ShareBuffer
 from ..._state.share.session import ShareRequest, ShareSession, Slice
+from ..._state.share.window import FetchWindow
 from ..._wire.compression import Codecs
 from ..._wire.reading import LeaderIdAndEpoch, NodeEndpoint
 from ..._wire.share import (
@@ -163,6 +164,7 @@ class ShareFetcher:
         self._unresolved = False  # an assigned partition has no known leader
         # The brokers that wait for room or for their turn, in this order.
         self._line: deque[int] = deque()
+        self._window = FetchWindow(config.max_in_flight)
         self._reserved = 0  # the records that fetches in flight may bring
         self._fetching: set[int] = set()  # the brokers with a fetch in flight
         self._resting = 0  # tasks that wait for something to do
@@ -284,12 +286,21 @@ class ShareFetcher:
             broker.ended.set()
 
     async def _rest(self, until: float) -> None:
+        # A decision that makes room wakes the tasks that rest: see `Holdings.wake_at`.
+        enough = self._window.size // 2 - self._reserved
+        self._holdings.wake_at(enough, self._made_room)
         self._resting += 1
         try:
             with trio.move_on_at(until):
                 await self._wake.wait()
         finally:
             self._resting -= 1
+            if not self._resting:
+                self._holdings.wake_at(-1, self._made_room)
+
+    def _made_room(self) -> None:
+        if self._resting and self._room():
+            self._wake.notify()
 
     def _next(self, broker: _Broker) -> tuple[_Step | None, float]:
         """Return what to do now; if nothing, the time at which to look again."""
@@ -336,14 +347,14 @@ class ShareFetcher:
         return self._free(self._reserved)
 
     def _free(self, reserved: int) -> int:
-        config, holdings = self._config, self._holdings
+        holdings = self._holdings
         # Each fetch of a damaged partition brings another error, and no record that is held.
         if self._buffer.errors:
             return 0
-        room = config.max_in_flight - holdings.held - reserved
+        room = self._window.size - holdings.held - reserved
         # While records wait to be delivered, a fetch of a few more would be a waste. When none
         # wait, a handler may be idle, and a single record is worth a fetch.
-        if holdings.buffered and room < config.max_in_flight / 2:
+        if holdings.buffered and room < self._window.size / 2:
             return 0
         return max(0, room)
 
@@ -351,10 +362,10 @@ class ShareFetcher:
         """Return how many records one fetch may bring, and how long (ms) it may wait."""
         active = sum(bool(broker.session.wanted) for broker in self._brokers.values()) or 1
         wait = self._config.fetch_max_wait_ms
-        one_by_one = self._config.acquire == "records" or self._config.max_in_flight < active
+        one_by_one = self._config.acquire == "records" or self._window.size < active
         if one_by_one:
             return self._room(), int(wait / active)
-        return min(self._room(), -(-self._config.max_in_flight // active)), int(wait)
+        return min(self._room(), -(-self._window.size // active)), int(wait)
 
     async def _exchange(self, broker: _Broker, step: _Step) -> bool:
         """Make one request and take its response in; return whether to go on at once."""
@@ -702,6 +713,7 @@ class ShareFetcher:
             holdings=self._holdings,
             queue=partial(self._queue, broker),
             settled=self._settled.notify,
+            decided=partial(self._decided, trio.current_time()),
         )
         broker.session.add(acquired, sent, lock)
         if not renewable:
@@ -717,6 +729,9 @@ class ShareFetcher:
         # Tasks that wait have to set a timer for the first one. Later ones matter if they make room.
         if self._resting and (first or self._room()):
             self._wake.notify()
+
+    def _decided(self, came: float) -> None:
+        self._window.done(trio.current_time() - came)
 
     def _changed(self) -> None:
         """Wake what may have something to do: room, an outcome, a lost lock."""

@@ -25,6 +25,7 @@ import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
+from typing import Protocol
 
 from ..._wire.columns import RecordBatch
 from ..._wire.share import AckType, SharePartition
@@ -33,7 +34,7 @@ from ...types import Record, TopicPartition
 from .acknowledgements import Run, runs_of
 
 #: Records that are made from the columns at a time.
-_CHUNK = 64
+_CHUNK = 256
 
 
 class RecordState(IntEnum):
@@ -52,21 +53,79 @@ class RecordState(IntEnum):
 _BUFFERED, _DELIVERED, _OPEN, _DECIDED, _SENT, _SETTLED, _FAILED, _LOST = map(int, RecordState)
 
 
+#: By the least and the most of some states: what ``bytes.translate`` makes 1 of these, 0 of others.
+_MASKS = {
+    (least, most): bytes(least <= state <= most for state in range(256))
+    for least in range(_OPEN + 1)
+    for most in range(least, _OPEN + 1)
+}
+
+
+class Block(Protocol):
+    """An open block of the program, with the records that it works on."""
+
+    @property
+    def acquired(self) -> AcquiredRecords:
+        """Where its records are."""
+
+    def lock_lost(self) -> None:
+        """Cancel the block: its lock is lost."""
+
+    def cut_off(self) -> None:
+        """Cancel the block: it was open for too long."""
+
+
 class Holdings:
-    """The numbers of records in each state, of one share consumer."""
+    """The numbers of records in each state, of one share consumer, and the blocks that are open."""
 
     def __init__(self) -> None:
+        #: By block: the time at which it was opened, by the clock of the blocks; the oldest first.
+        self.blocks: dict[Block, float] = {}
         self.buffered = 0  #: acquired, and not delivered
-        self.delivered = 0  #: delivered, and not decided
+        self.held = 0  #: those whose locks this member holds: buffered, or delivered
+        #: See :meth:`wake_at`.
+        self.enough = -1
+        self.made_room: Callable[[], object] = lambda: None
         self.acquired = 0  #: all that were ever acquired
         self.settled = dict.fromkeys(AckType, 0)  #: taken by the broker, by type
         self.failed = 0  #: acknowledgements that failed
         self.lost = 0  #: locks that ended before there was an acknowledgement
 
+    def wake_at(self, enough: int, made_room: Callable[[], object]) -> None:
+        """Call ``made_room`` whenever a decision leaves no more than ``enough`` held records.
+
+        It is also called while no record is buffered.
+        """
+        self.enough = enough
+        self.made_room = made_room
+
+    def opened(self, block: Block, now: float) -> None:
+        """Record that the program is in a block."""
+        self.blocks[block] = now
+
+    def closed(self, block: Block) -> None:
+        """Record that the program has left a block."""
+        del self.blocks[block]
+
     @property
-    def held(self) -> int:
-        """The number of records whose locks this member holds."""
-        return self.buffered + self.delivered
+    def delivered(self) -> int:
+        """The number of records that are delivered, and not decided."""
+        return self.held - self.buffered
+
+
+class Waiting:
+    """An acknowledgement that waits for a request: of ``acquired[start:stop]``."""
+
+    __slots__ = ("acquired", "start", "stop")
+
+    def __init__(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
+        self.acquired = acquired
+        self.start = start
+        self.stop = stop
+
+    def upto(self, stop: int) -> None:
+        """Take in the records that follow."""
+        self.stop = stop
 
 
 class AcquiredRecords:
@@ -74,19 +133,18 @@ class AcquiredRecords:
 
     ``records`` is ``None`` for offsets that have no record (compaction, transaction markers).
     ``queue`` is called with the indexes of what was decided; ``settled`` whenever some records
-    have reached a final state.
+    have reached a final state; ``decided`` once every record is decided.
     """
 
     __slots__ = (
-        "_blocks",
         "_chunk",
         "_chunk_start",
         "_counts",
+        "_decided",
         "_errors",
         "_holdings",
         "_queue",
         "_settled",
-        "_states",
         "_types",
         "held",
         "keep_until",
@@ -94,8 +152,10 @@ class AcquiredRecords:
         "lock_ends",
         "offsets",
         "partition",
+        "queued",
         "records",
         "renew_at",
+        "states",
         "unsettled",
         "why_lost",
     )
@@ -111,6 +171,7 @@ class AcquiredRecords:
         holdings: Holdings,
         queue: Callable[[AcquiredRecords, int, int], object],
         settled: Callable[[], object],
+        decided: Callable[[], object] = lambda: None,
     ) -> None:
         self.partition = partition
         self.key = key
@@ -120,12 +181,15 @@ class AcquiredRecords:
         self._holdings = holdings
         self._queue = queue
         self._settled = settled
-        self._states = bytearray(len(offsets))
+        self._decided = decided
+        self.states = bytearray(len(offsets))
         self._types = bytearray(len(offsets))
-        self._blocks: dict[int, Callable[[], object]] = {}
         self._errors: dict[int, TrikafkaError] = {}
         self._chunk: list[Record] = []
         self._chunk_start = 0
+        #: The last of these records' entries among the acknowledgements that wait for a request:
+        #: what follows it is added there. ``None``: there is none.
+        self.queued: Waiting | None = None
         #: The number of records that this member holds, and that of records without a final state.
         self.held = len(offsets)
         self.unsettled = len(offsets)
@@ -137,14 +201,15 @@ class AcquiredRecords:
         #: Why locks were lost; empty while none was.
         self.why_lost = ""
         holdings.buffered += len(offsets)
+        holdings.held += len(offsets)
         holdings.acquired += len(offsets)
 
     def __len__(self) -> int:
-        return len(self._states)
+        return len(self.states)
 
     def state(self, index: int) -> RecordState:
         """Return the state of a record."""
-        return RecordState(self._states[index])
+        return RecordState(self.states[index])
 
     def delivery_count(self, index: int) -> int:
         """Return how often a record was delivered to members of the group, this time included."""
@@ -173,6 +238,10 @@ class AcquiredRecords:
         self.lock_ends = ends
         self.renew_at = renew_at
 
+    def wait(self, queued: Waiting | None) -> None:
+        """Record where these records' acknowledgements wait; ``None``: in no entry any more."""
+        self.queued = queued
+
     def keep(self, until: float) -> None:
         """Renew the locks of delivered records without an open block until then."""
         self.keep_until = until
@@ -183,7 +252,7 @@ class AcquiredRecords:
 
     def renewable(self) -> Iterator[Run]:
         """Yield the runs of offsets whose lock is to be renewed."""
-        renew = bytes(len(self._states))
+        renew = bytes(len(self.states))
         for start, stop in self._slices(_BUFFERED, _OPEN):
             yield from runs_of(self.offsets, renew, start, stop)
 
@@ -191,36 +260,75 @@ class AcquiredRecords:
 
     def next_buffered(self, start: int) -> int:
         """Return the index of the first record from ``start`` on that can be delivered; else -1."""
-        return self._states.find(_BUFFERED, start)
+        return self.states.find(_BUFFERED, start)
 
     def buffered_run(self, start: int) -> int:
         """Return the index after the buffered records that begin at ``start``."""
-        rest = bytes(self._states[start:])
+        rest = bytes(self.states[start:])
         return start + len(rest) - len(rest.lstrip(b"\0"))
+
+    def take(self, index: int) -> Record | None:
+        """Record that the program has a record, and return it; ``None`` if it is not BUFFERED."""
+        states = self.states
+        if index >= len(states) or states[index] != _BUFFERED:
+            return None
+        at = index - self._chunk_start
+        chunk = self._chunk
+        record = chunk[at] if 0 <= at < len(chunk) else self.record(index)
+        states[index] = _DELIVERED
+        self._holdings.buffered -= 1
+        return record
 
     def deliver(self, start: int, stop: int) -> None:
         """Record that the program has these records, which were BUFFERED."""
         assert self._are(start, stop, _BUFFERED)
         self._set(start, stop, _DELIVERED)
         self._holdings.buffered -= stop - start
-        self._holdings.delivered += stop - start
 
-    def enter(self, start: int, stop: int, lost: Callable[[], object]) -> None:
-        """Record that a block of delivered records is open; ``lost``: their lock has ended."""
-        assert self._are(start, stop, _DELIVERED)
+    def enter(self, start: int, stop: int) -> bool:
+        """Record that a block of records is open; return False if they are not DELIVERED."""
+        if stop - start == 1:
+            if self.states[start] != _DELIVERED:
+                return False
+            self.states[start] = _OPEN
+            return True
+        if not self._are(start, stop, _DELIVERED):
+            return False
         self._set(start, stop, _OPEN)
-        self._blocks[start] = lost
+        return True
+
+    def leave(self, start: int, stop: int, types: bytes) -> bool:
+        """Decide the records of an open block; return False if they are not OPEN."""
+        if self.states[start] != _OPEN if stop - start == 1 else not self._are(start, stop, _OPEN):
+            return False
+        self.decide(start, stop, types)
+        return True
 
     def decide(self, start: int, stop: int, types: bytes) -> None:
         """Take the acknowledgements of held records; a single type holds for all.
 
         Records whose lock was lost are passed over.
         """
-        if stop - start == 1:  # the usual case, without a loop
-            if self._states[start] <= _OPEN:
+        if stop - start == 1:  # the usual case, written out
+            states = self.states
+            state = states[start]
+            if state <= _OPEN:
                 self._types[start] = types[0]
-                self._leave(start, stop, _DECIDED)
-                self._queue(self, start, stop)
+                states[start] = _DECIDED
+                holdings = self._holdings
+                if state == _BUFFERED:
+                    holdings.buffered -= 1
+                holdings.held -= 1
+                self.held -= 1
+                if not self.held:
+                    self._decided()
+                queued = self.queued
+                if queued is not None and queued.stop == start:
+                    queued.stop = stop
+                    if holdings.held <= holdings.enough or not holdings.buffered:
+                        holdings.made_room()
+                else:
+                    self._queue(self, start, stop)
             return
         for begins, ends in list(self._slices(_BUFFERED, _OPEN, start, stop)):
             count = ends - begins
@@ -228,6 +336,8 @@ class AcquiredRecords:
                 types * count if len(types) == 1 else types[begins - start : ends - start]
             )
             self._leave(begins, ends, _DECIDED)
+            if not self.held:
+                self._decided()
             self._queue(self, begins, ends)
 
     def are_delivered(self, start: int, stop: int) -> bool:
@@ -261,7 +371,7 @@ class AcquiredRecords:
 
     def fail(self, start: int, stop: int, error: TrikafkaError) -> None:
         """Record that these acknowledgements failed."""
-        assert self._states[start] in (_DECIDED, _SENT)
+        assert self.states[start] in (_DECIDED, _SENT)
         self._set(start, stop, _FAILED)
         self._errors.update(dict.fromkeys(range(start, stop), error))
         self.unsettled -= stop - start
@@ -272,14 +382,14 @@ class AcquiredRecords:
         """Record that the locks of all held records are lost; open blocks are notified."""
         lost = 0
         self.why_lost = self.why_lost or why
-        blocks = list(self._blocks.values())
+        blocks = self._blocks()
         for start, stop in list(self._slices(_BUFFERED, _OPEN)):
             self._leave(start, stop, _LOST)
             self.unsettled -= stop - start
             lost += stop - start
         self._holdings.lost += lost
-        for notify in blocks:
-            notify()
+        for block in blocks:
+            block.lock_lost()
         self._settled()
 
     def give_back(self, why: str) -> None:
@@ -294,10 +404,10 @@ class AcquiredRecords:
     def release_all(self) -> None:
         """Release every held record, also those in open blocks, which are notified."""
         self.why_lost = self.why_lost or "the consumer is being closed"
-        blocks = list(self._blocks.values())
+        blocks = self._blocks()
         self.decide_where(_BUFFERED, _OPEN, bytes((AckType.RELEASE,)))
-        for notify in blocks:
-            notify()
+        for block in blocks:
+            block.lock_lost()
 
     def decide_where(self, least: int, most: int, types: bytes) -> None:
         """Decide the held records whose state is from ``least`` to ``most``."""
@@ -308,7 +418,7 @@ class AcquiredRecords:
 
     def error(self, index: int) -> TrikafkaError | None:
         """Return why a record's acknowledgement did not count; ``None`` if it may have."""
-        if self._states[index] == _LOST:
+        if self.states[index] == _LOST:
             return self.lock_lost(index)
         return self._errors.get(index)
 
@@ -320,7 +430,7 @@ class AcquiredRecords:
 
     def is_settled(self, start: int, stop: int) -> bool:
         """Return whether all of these records have a final state."""
-        return min(self._states[start:stop], default=_LOST) >= _SETTLED
+        return min(self.states[start:stop], default=_LOST) >= _SETTLED
 
     def runs(self, start: int, stop: int) -> Iterator[Run]:
         """Yield the runs of offsets with the same acknowledgement."""
@@ -329,41 +439,36 @@ class AcquiredRecords:
     # --- helpers ---
 
     def _leave(self, start: int, stop: int, state: int) -> None:
-        buffered = self._states.count(_BUFFERED, start, stop)
-        self._holdings.buffered -= buffered
-        self._holdings.delivered -= stop - start - buffered
+        self._holdings.buffered -= self.states.count(_BUFFERED, start, stop)
+        self._holdings.held -= stop - start
         self.held -= stop - start
         self._set(start, stop, state)
-        if self._blocks:
-            if stop - start == 1:
-                self._blocks.pop(start, None)
-                return
-            for index in range(start, stop):
-                self._blocks.pop(index, None)
+
+    def _blocks(self) -> list[Block]:
+        """Return the open blocks of these records."""
+        if not self.states.count(_OPEN):
+            return []
+        return [block for block in self._holdings.blocks if block.acquired is self]
 
     def _set(self, start: int, stop: int, state: int) -> None:
         if stop - start == 1:
-            self._states[start] = state
+            self.states[start] = state
         else:
-            self._states[start:stop] = bytes((state,)) * (stop - start)
+            self.states[start:stop] = bytes((state,)) * (stop - start)
 
     def _are(self, start: int, stop: int, state: int) -> bool:
         if stop - start == 1:
-            return self._states[start] == state
-        return self._states.count(state, start, stop) == stop - start
+            return self.states[start] == state
+        return self.states.count(state, start, stop) == stop - start
 
     def _slices(
         self, least: int, most: int, start: int = 0, stop: int | None = None
     ) -> Iterator[tuple[int, int]]:
         """Yield the slices of records with states from ``least`` to ``most``."""
-        stop = len(self._states) if stop is None else stop
-        begins = -1
-        for index in range(start, stop):
-            if least <= self._states[index] <= most:
-                if begins < 0:
-                    begins = index
-            elif begins >= 0:
-                yield begins, index
-                begins = -1
-        if begins >= 0:
-            yield begins, stop
+        mask = self.states[start:stop].translate(_MASKS[least, most])
+        ends = 0
+        while (begins := mask.find(1, ends)) >= 0:
+            ends = mask.find(0, begins)
+            if ends < 0:
+                ends = len(mask)
+            yield start + begins, start + ends

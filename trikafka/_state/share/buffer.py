@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 
 from ...errors import TrikafkaError
+from ...types import Record
 from .acquired import AcquiredRecords
 from .session import Slice
 
@@ -31,15 +32,25 @@ class ShareBuffer:
         self._waiting.append(error)
         self.errors += 1
 
-    def pop_record(self) -> tuple[AcquiredRecords, int] | None:
+    def pop_record(self) -> tuple[AcquiredRecords, int, Record] | None:
         """Take the next record; ``None`` if there is none. Raises an error whose turn it is."""
+        waiting = self._waiting
+        if not waiting:
+            return None
+        first, index = waiting[0], self._index
+        if type(first) is AcquiredRecords:
+            record = first.take(index)
+            if record is not None:
+                self._index = index + 1
+                return first, index, record
         acquired = self._take()
         if acquired is None:
             return None
         index = self._index
-        acquired.deliver(index, index + 1)
-        self._index += 1
-        return acquired, index
+        record = acquired.take(index)
+        assert record is not None
+        self._index = index + 1
+        return acquired, index, record
 
     def pop_run(self) -> Slice | None:
         """Take the next records of one partition, as :meth:`pop_record`."""

@@ -31,7 +31,7 @@ from ...errors import (
     TrikafkaError,
 )
 from .acknowledgements import Run, fold
-from .acquired import AcquiredRecords
+from .acquired import AcquiredRecords, Waiting
 
 _LAST_EPOCH = 2**31 - 1
 _LOCK_ENDED = "its time is over"
@@ -84,7 +84,7 @@ class ShareSession:
         self.wanted: dict[SharePartition, None] = {}
         #: The partitions in the broker's session.
         self._joined: dict[SharePartition, None] = {}
-        self._pending: dict[SharePartition, list[Slice]] = {}
+        self._pending: dict[SharePartition, list[Waiting]] = {}
         # The time of the oldest pending acknowledgement; infinity while there is none.
         self._pending_since = math.inf
         # Records with a held lock, or without a final state.
@@ -125,17 +125,19 @@ class ShareSession:
 
     def queue(self, acquired: AcquiredRecords, start: int, stop: int, now: float) -> None:
         """Send the acknowledgements of these records with the next request."""
-        entries = self._pending.setdefault(acquired.key, [])
-        if entries and entries[-1][0] is acquired and entries[-1][2] == start:
-            entries[-1] = (acquired, entries[-1][1], stop)
-        else:
-            entries.append((acquired, start, stop))
+        queued = acquired.queued
+        if queued is not None and queued.stop == start:
+            queued.upto(stop)
+            return
+        queued = Waiting(acquired, start, stop)
+        acquired.wait(queued)
+        self._pending.setdefault(acquired.key, []).append(queued)
         self._pending_since = min(self._pending_since, now)
 
     def waiting(self) -> Iterator[Slice]:
         """Yield the acknowledgements that have no outcome yet."""
-        for entries in list(self._pending.values()):
-            yield from entries
+        for waiting in list(self._pending.values()):
+            yield from [(each.acquired, each.start, each.stop) for each in waiting]
         if self.in_flight is not None:
             for entries in list(self.in_flight.decided.values()):
                 yield from entries
@@ -193,7 +195,9 @@ class ShareSession:
         found: dict[SharePartition, list[Run]] = {}
         for key in [key for key in self._pending if only is None or key in only]:
             runs: list[Run] = []
-            for acquired, start, stop in self._pending.pop(key):
+            for each in self._pending.pop(key):
+                acquired, start, stop = each.acquired, each.start, each.stop
+                acquired.wait(None)
                 # One late acknowledgement would fail all others of its partition.
                 if acquired.lock_ends <= now:
                     self._fail(acquired, start, stop, acquired_too_long(acquired, start))
@@ -308,7 +312,9 @@ class ShareSession:
         self._pending = {}
         self._pending_since = math.inf
         for entries in pending.values():
-            for acquired, start, stop in entries:
+            for each in entries:
+                acquired, start, stop = each.acquired, each.start, each.stop
+                acquired.wait(None)
                 self._fail(acquired, start, stop, error or acquired.lock_lost(start))
         for acquired in list(self._live):
             if acquired.held:
