@@ -147,6 +147,9 @@ def grids(found: Document) -> Iterator[Grid]:
         "standstill": "standstill_ms ,.0f",
     }
     yield from _grid_of(title, _of(found, "group"), columns, way="protocol")
+    columns = {"records/s": "records_per_second ,.0f", "CPU us/record": "cpu_per_million .2f"}
+    title = "One member of a share group, which acknowledges each record"
+    yield from _grid_of(title, _of(found, "share"), columns)
     columns = {
         "records/s": "records_per_second ,.0f",
         "CPU s/million": "cpu_per_million .2f",

@@ -16,6 +16,7 @@ from .jobs import Job, Missing, Outcome
 _MODULES = {
     **dict.fromkeys(("assigned", "group", "many", "streams"), "_consumers"),
     "process": "_processing",
+    "share": "_sharing",
 }
 
 

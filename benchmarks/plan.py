@@ -87,7 +87,7 @@ class Case:
     @property
     def reads(self) -> bool:
         """True if the case reads a topic that was filled before."""
-        return self.kind in ("consume", "streams", "many", "process")
+        return self.kind in ("consume", "streams", "many", "process", "share")
 
     @property
     def writes(self) -> bool:
@@ -97,7 +97,7 @@ class Case:
     @property
     def slow(self) -> bool:
         """True if the case mostly waits, and therefore runs in every second round only."""
-        return self.kind in ("assigned", "group", "many", "connect") or self.port in (
+        return self.kind in ("assigned", "group", "many", "connect", "share") or self.port in (
             BOTH,
             SESSIONS,
         )
@@ -144,6 +144,14 @@ _STREAM_RECORDS = {
     ("streams", "one", "ours"): 2_000_000,
     ("streams", "together", "ours"): 1_500_000,
     ("streams", "together", "confluent"): 1_000_000,
+}
+#: Records that a member of a share group acknowledges: each in a block, each by a call, or together.
+_SHARE_RECORDS = {
+    ("block", "ours"): 200_000,
+    ("accept", "ours"): 300_000,
+    ("batch", "ours"): 600_000,
+    ("accept", "java"): 300_000,
+    ("batch", "java"): 600_000,
 }
 #: Records of 10,000 tasks, each of which waits for its own.
 _CROWD_RECORDS = {"ours": 150_000, "confluent": 100_000, "aio": 90_000}
@@ -256,6 +264,7 @@ def all_cases(*, cap: int | None = None, quick: bool = False) -> list[Case]:
         *_groups(),
         *_many(),
         *_processing(),
+        *_sharing(),
     ]
     cases += _secured()
     if cap is not None:
@@ -334,6 +343,11 @@ def _many() -> Iterator[Case]:
 def _processing() -> Iterator[Case]:
     for (way, peer), records in _PROCESS_RECORDS.items():
         yield Case("process", way, peer, SETUPS[0], records, seconds=_COMMIT_EVERY)
+
+
+def _sharing() -> Iterator[Case]:
+    for (way, peer), records in _SHARE_RECORDS.items():
+        yield Case("share", way, peer, SETUPS[0], records)
 
 
 def _secured() -> Iterator[Case]:

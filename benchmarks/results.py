@@ -185,6 +185,15 @@ _AIMS = (
     _Aim("async for / confluent-kafka consume()", _ONE, (_CONSUME,), 1.5),
     _Aim("async for / confluent-kafka poll()", _ONE, ("consume/one/100/none/confluent",), 1.0),
     _Aim("async for / aiokafka async for", _ONE, ("consume/one/100/none/aio",), 3.0),
+    _Aim("share group, blocks / async for", "share/block/100/none/ours", (_ONE,), 0.7),
+    _Aim(
+        "share group, accept() / Java acknowledge()",
+        *("share/accept/100/none/ours", ("share/accept/100/none/java",), 1.0),
+    ),
+    _Aim(
+        "share group, batches / Java poll()",
+        *("share/batch/100/none/ours", ("share/batch/100/none/java",), 1.0),
+    ),
     _Aim("Arrow produce / confluent-kafka produce()", _ARROW_PRODUCE, (_PRODUCE,), 3.0),
     _Aim("send_nowait() / confluent-kafka produce()", _SEND_NOWAIT, (_PRODUCE,), 1.0),
     *(

@@ -174,6 +174,15 @@ def java_consumer() -> dict[str, Any]:
     }
 
 
+def java_share_consumer(mode: str) -> dict[str, Any]:
+    """Return the settings of a share consumer, which may hold as many records as ours."""
+    return {
+        "share.acknowledgement.mode": mode,
+        "fetch.max.bytes": _FETCH,
+        "max.poll.records": 10_000,
+    }
+
+
 def java_member(way: str) -> dict[str, Any]:
     assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
     protocol = (

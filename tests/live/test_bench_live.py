@@ -17,7 +17,7 @@ from benchmarks import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: Series whose cases only differ in a number: the first and the last of ours are enough.
-LADDERS = {"assigned": ("1", "2000"), "many": ("100",)}
+LADDERS = {"assigned": ("1", "2000"), "many": ("100",), "share": ("block",)}
 #: Ways of ours that are another's with another number, or that another way does as well.
 ALIKE = {("produce", "crowd"), ("streams", "batch"), ("latency", "one")}
 #: Each port once in each of the two clients with TLS and SASL; the way in depends on nothing else.
@@ -132,7 +132,7 @@ async def test_aims_are_ratios_of_the_measurements(run: tuple[dict[str, Any], Pa
     found, _ = run
     lines = {case["name"]: case["median"] for case in found["cases"]}
     aims = {aim["aim"]: aim for aim in found["aims"]}
-    assert len(aims) == 41
+    assert len(aims) == 44
     ratio = aims["Arrow consume / raw limit"]
     ours, raw = (
         lines[f"consume/{name}"]["records_per_second"]

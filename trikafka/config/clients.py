@@ -745,7 +745,7 @@ class ShareConsumerConfig(ClientConfig):
     max_in_flight: int = setting(
         10_000,
         "the most records that this member may hold, delivered or waiting; it begins with 500, and "
-        "holds more only while it is done with them within 50 ms",
+        "holds more only while it is done with them within 200 ms",
         least=1,
         most=INT32,
         java=None,

@@ -513,8 +513,8 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
 
     max_in_flight: int
     """The most records that this member may hold, delivered or waiting; it begins with 500, and
-    holds more only while it is done with them within 50 ms. At least 1, at most 2**31 - 1. Default:
-    10_000."""
+    holds more only while it is done with them within 200 ms. At least 1, at most 2**31 - 1.
+    Default: 10_000."""
 
     max_processing_ms: float
     """The longest time that a record's lock is renewed after its delivery; then its block is

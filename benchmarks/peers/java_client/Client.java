@@ -12,6 +12,7 @@ import java.util.List;
 import java.util.Map;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
@@ -31,6 +32,7 @@ public final class Client {
                 switch (job.get("kind").asText()) {
                     case "group" -> group(job);
                     case "process" -> process(job);
+                    case "share" -> share(job);
                     default -> consume(job);
                 };
         System.out.println(JSON.writeValueAsString(found));
@@ -82,6 +84,39 @@ public final class Client {
             }
         }
         return new long[] {count, size};
+    }
+
+    /** One member of a share group; a group of its own is read first, as above. */
+    private static Map<String, Object> share(JsonNode job) throws Exception {
+        member(job, job.get("settings").get("warm.group").asText());
+        return member(job, job.get("settings").get("group.id").asText());
+    }
+
+    private static Map<String, Object> member(JsonNode job, String group) throws Exception {
+        Map<String, Object> settings = settings(job, Map.of());
+        settings.remove("warm.group");
+        settings.put("group.id", group);
+        boolean explicit = settings.get("share.acknowledgement.mode").equals("explicit");
+        long wanted = job.get("records").asLong(), count = 0, size = 0;
+        try (KafkaShareConsumer<byte[], byte[]> consumer =
+                new KafkaShareConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.subscribe(List.of(job.get("topic").asText()));
+            Window window = null;
+            while (count < wanted) {
+                for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofSeconds(30))) {
+                    if (window == null) {
+                        window = new Window(); // the join is not what is timed
+                    }
+                    size += each.value().length;
+                    count++;
+                    if (explicit) {
+                        consumer.acknowledge(each);
+                    }
+                }
+            }
+            consumer.commitSync();
+            return window.close(count, size);
+        }
     }
 
     /** Read, process, write in transactions, each open for some time. */

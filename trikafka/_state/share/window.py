@@ -6,7 +6,7 @@ from __future__ import annotations
 _LEAST = 500
 #: Records that were decided within the first time (seconds) after they came let the window grow;
 #: those that took longer than the second let it shrink.
-_QUICK, _SLOW = 0.05, 0.5
+_QUICK, _SLOW = 0.2, 1.0
 
 
 class FetchWindow:
