@@ -9,7 +9,7 @@ import trio
 from sharing import cluster_of, queue_of, shared, states, until
 from trio.testing import MockClock as Clock
 
-from trikafka.errors import LockLostError
+from trikafka.errors import AcknowledgementError, LockLostError
 from trikafka.testing import ScriptedCluster
 
 
@@ -241,3 +241,61 @@ async def test_a_stale_member_gives_back_what_waits(autojump_clock: Clock) -> No
             (await queue.receive()).accept()
             await trio.sleep(25)
             assert states(cluster) == ["acknowledged", *["available"] * 4]
+
+
+async def test_a_new_leader_is_noticed_while_nothing_is_fetched(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(records=10, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=10) as queue,
+    ):
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match="broker 1 leads t-0 now"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(5)
+                cluster.move_leader("t", 0, 1)
+                await trio.sleep_forever()
+        assert trio.current_time() < 7.5
+
+
+async def test_a_frozen_leader_that_is_replaced_is_noticed(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match="broker 1 leads t-0 now"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(1)
+                cluster.freeze(0)
+                cluster.move_leader("t", 0, 1)
+                await trio.sleep_forever()
+        assert trio.current_time() < 5
+        cluster.thaw(0)
+
+
+async def test_a_failed_ack_takes_no_renewal_along(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster:
+        async with queue_of(cluster, max_in_flight=10) as queue:
+            first, second = await queue.receive(), await queue.receive()
+            cluster.fail(
+                "ShareAcknowledge", 121, where=lambda request: not request.is_renew_ack, topic="t"
+            )
+            async with second:
+                # In the very moment in which the locks are to be renewed.
+                await trio.sleep_until(first.deadline - 15)
+                first.accept()
+                with pytest.raises(AcknowledgementError, match="INVALID_RECORD_STATE"):
+                    await first.acknowledged()
+                await trio.sleep(20)
+            await second.acknowledged()
+            assert queue.statistics().lost == 0
+
+
+@pytest.mark.parametrize("work", [0.02, 0.1, 0.4])
+async def test_an_ack_waits_no_longer_than_the_work_took(
+    autojump_clock: Clock, work: float
+) -> None:
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        async with await queue.receive() as delivery:
+            began = trio.current_time()
+            await trio.sleep(work)
+        await delivery.acknowledged()
+        assert trio.current_time() - began < 2 * work + 0.02
+        assert len(cluster.requests("ShareFetch")) < 12

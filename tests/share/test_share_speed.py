@@ -184,7 +184,7 @@ async def test_a_slow_program_is_fed_no_more(autojump_clock: Clock) -> None:
 def test_a_window_grows_and_shrinks() -> None:
     window = FetchWindow(1_600)
     sizes = []
-    for seconds in (0.01, 0.2, 0.1, 0.5, 2, 2, 2):
+    for seconds in (0.01, 0.1, 0.1, 0.5, 2, 2, 2):
         window.done(seconds)
         sizes.append(window.size)
     assert sizes == [1_000, 1_600, 1_600, 1_600, 800, 500, 500]

@@ -151,6 +151,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             self._keep_until = now + self._longest
             self._kept = None
             core.poll_timer.polled(now)
+            core.holdings.receives(now)
             if core.member.state is MemberState.STALE:
                 core.returned.notify()
             item = pop()

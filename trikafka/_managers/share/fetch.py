@@ -60,6 +60,9 @@ from ...types import Node, TopicPartition
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 
 _log = logging.getLogger("trikafka.share")
+#: The seconds without a response of a broker after which the metadata is asked whether it still
+#: leads the partitions of which records are held.
+_UNHEARD = 1.0
 #: What the task of a broker does next: fetch, acknowledge, or close the session.
 _Step = Literal["fetch", "acknowledge", "close"]
 
@@ -71,6 +74,7 @@ class _Broker:
         self.node_id = node_id
         self.session = ShareSession()
         self.connection: Connection | None = None
+        self.heard_at = -math.inf  # when it last responded
         self.flushes = False  # acknowledgements are to go out now
         self.fetch_from = -math.inf  # when it may be asked for records again
         self.logged: str | None = None  # the kind of error that was logged
@@ -90,6 +94,10 @@ class _Broker:
         self.fetched_at = now
         self.errors = errors
         self.failure = None
+
+    def heard(self, now: float) -> None:
+        """Record a response of any kind."""
+        self.heard_at = now
 
     def failed(self, error: TrikafkaError) -> None:
         """Record a request without a usable response."""
@@ -180,6 +188,7 @@ class ShareFetcher:
         """Divide the assignment among the brokers' tasks, until cancelled."""
         self._start_soon(self._follow_metadata)
         self._start_soon(self._watch_locks)
+        self._start_soon(self._watch_leaders)
         retry = Retry(self._config)
         while True:
             self._divide()
@@ -210,6 +219,22 @@ class ShareFetcher:
             for broker in self._brokers.values():
                 broker.session.expire(now)
             self._wake.notify()
+
+    # A new leader gives the records to others at once. The old one says so in its responses, but it
+    # may be frozen, and it is asked nothing while this member holds all that it may.
+    async def _watch_leaders(self) -> None:
+        """Ask who leads while a broker has not responded and records of it are held."""
+        while True:
+            if not self._holdings.held:
+                await self._deliver.wait()
+                continue
+            await trio.sleep(_UNHEARD)
+            since = trio.current_time() - _UNHEARD
+            if any(
+                broker.heard_at <= since and broker.session.live_partitions()
+                for broker in self._brokers.values()
+            ):
+                self._metadata.request_update()
 
     def _divide(self) -> None:
         """Give each broker the partitions that it leads."""
@@ -362,6 +387,12 @@ class ShareFetcher:
         """Return how many records one fetch may bring, and how long (ms) it may wait."""
         active = sum(bool(broker.session.wanted) for broker in self._brokers.values()) or 1
         wait = self._config.fetch_max_wait_ms
+        # An acknowledgement that is made while a fetch waits for records has to wait with it: a
+        # session has one request at a time. So a fetch waits for as long as the program has been at
+        # work on what it has, which at most doubles the time of a record.
+        if self._holdings.held:
+            at_work = 1000 * (trio.current_time() - self._holdings.received_at)
+            wait = min(wait, max(at_work, self._config.ack_linger_ms, 1))
         one_by_one = self._config.acquire == "records" or self._window.size < active
         if one_by_one:
             return self._room(), int(wait / active)
@@ -516,7 +547,7 @@ class ShareFetcher:
         session, sent = broker.session, trio.current_time()
         if (request := session.acknowledge(sent, closes=closes)) is None:
             return True
-        broker.flush(False)
+        broker.flush(session.pending_since < math.inf)  # those behind a renewal
         if request.awaited:
             broker.sends_acknowledgements(sent)
         response: ShareAcknowledgeResponse = await connection.request(
@@ -556,6 +587,7 @@ class ShareFetcher:
     ) -> None:
         """Move the session on. Raise the errors that end it, or that a user has to know."""
         session = broker.session
+        broker.heard(trio.current_time())
         if session.in_flight is not request:
             raise KafkaConnectionError(f"the share session with {node} ended meanwhile")
         if not response.error_code:
@@ -688,6 +720,7 @@ class ShareFetcher:
         for error in found.errors:
             _log.error("%s; its records are rejected", error)
             self._buffer.put_error(error)
+        self._holdings.receives(trio.current_time())
         ends = sent + lock
         if ends < self._lock_scope.deadline:
             self._lock_scope.deadline = ends

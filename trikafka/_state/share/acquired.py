@@ -86,6 +86,8 @@ class Holdings:
         #: See :meth:`wake_at`.
         self.enough = -1
         self.made_room: Callable[[], object] = lambda: None
+        #: When the program last received something, or something came for it.
+        self.received_at = -math.inf
         self.acquired = 0  #: all that were ever acquired
         self.settled = dict.fromkeys(AckType, 0)  #: taken by the broker, by type
         self.failed = 0  #: acknowledgements that failed
@@ -98,6 +100,10 @@ class Holdings:
         """
         self.enough = enough
         self.made_room = made_room
+
+    def receives(self, now: float) -> None:
+        """Record that the program receives something, or that something came for it."""
+        self.received_at = now
 
     def opened(self, block: Block, now: float) -> None:
         """Record that the program is in a block."""

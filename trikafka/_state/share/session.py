@@ -19,7 +19,7 @@ brokers:
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from ..._wire.share import CLOSES, OPENS, AckBatch, AckType, SharePartition
@@ -174,26 +174,29 @@ class ShareSession:
     def acknowledge(self, now: float, *, closes: bool = False) -> ShareRequest | None:
         """Return the contents of the next ShareAcknowledge; ``None`` if there is nothing to say.
 
+        All that a request carries of one partition fails together. So acknowledgements of a
+        partition whose locks are renewed wait for the request after: one that comes too late must
+        not cost the locks of other records.
+
         ``closes`` makes it the session's last request, which is never ``None`` in an open session.
         """
         assert self.in_flight is None
         if not self.is_open:
             return None
         request = ShareRequest(CLOSES if closes else self._epoch, {})
-        runs = self._take_pending(request, now)
         if not closes:
-            self._take_renewals(request, now, runs)
+            self._take_renewals(request, now)
+        self._take_pending(request, now, self._pending.keys() - request.named.keys())
         if not request.named and not closes:
             return None
         self.in_flight = request
         return request
 
     def _take_pending(
-        self, request: ShareRequest, now: float, only: Collection[SharePartition] | None = None
-    ) -> dict[SharePartition, list[Run]]:
-        """Move pending acknowledgements into a request; return their runs."""
-        found: dict[SharePartition, list[Run]] = {}
-        for key in [key for key in self._pending if only is None or key in only]:
+        self, request: ShareRequest, now: float, only: Collection[SharePartition]
+    ) -> None:
+        """Move the pending acknowledgements of some partitions into a request."""
+        for key in [key for key in self._pending if key in only]:
             runs: list[Run] = []
             for each in self._pending.pop(key):
                 acquired, start, stop = each.acquired, each.start, each.stop
@@ -206,15 +209,11 @@ class ShareSession:
                 acquired.sent(start, stop)
                 request.decided.setdefault(key, []).append((acquired, start, stop))
             if runs:
-                found[key] = runs
                 request.named[key] = fold(runs)
         if not self._pending:
             self._pending_since = math.inf
-        return found
 
-    def _take_renewals(
-        self, request: ShareRequest, now: float, decided: Mapping[SharePartition, list[Run]]
-    ) -> None:
+    def _take_renewals(self, request: ShareRequest, now: float) -> None:
         renewals: dict[SharePartition, list[Run]] = {}
         for acquired in self._live:
             if acquired.renew_at > now or not acquired.held:
@@ -229,7 +228,7 @@ class ShareSession:
             )
         for key, runs in renewals.items():
             request.renews = True
-            request.named[key] = fold([*decided.get(key, ()), *runs])
+            request.named[key] = fold(runs)
 
     # --- responses ---
 
