@@ -59,8 +59,9 @@ first, within seconds.
 
 from .admin import Admin
 from .consumer import Consumer
-from .opening import open_admin, open_consumer, open_producer
+from .opening import open_admin, open_consumer, open_producer, open_share_consumer
 from .producer import Ack, Producer, Transaction
+from .sharing import Delivery, ShareBatch, ShareConsumer
 from .streams import PartitionStream
 from .tasks import ensure_topics, process, run_tasks
 
@@ -68,13 +69,17 @@ __all__ = [
     "Ack",
     "Admin",
     "Consumer",
+    "Delivery",
     "PartitionStream",
     "Producer",
+    "ShareBatch",
+    "ShareConsumer",
     "Transaction",
     "ensure_topics",
     "open_admin",
     "open_consumer",
     "open_producer",
+    "open_share_consumer",
     "process",
     "run_tasks",
 ]

@@ -17,7 +17,13 @@ import trio
 from .. import open_admin as _open_admin
 from .. import open_consumer as _open_consumer
 from .. import open_producer as _open_producer
-from ..config.typed import AdminSettings, BytesConsumerSettings, ProducerSettings
+from .. import open_share_consumer as _open_share_consumer
+from ..config.typed import (
+    AdminSettings,
+    BytesConsumerSettings,
+    BytesShareConsumerSettings,
+    ProducerSettings,
+)
 from ..errors import ClientFailedError, IllegalStateError
 from ..toolkit import calling_for_host, set_host
 from ..types import AsyncDeserializer, Deserializer, Key, SubscriptionPattern, Value
@@ -26,6 +32,7 @@ from .consumer import Consumer
 from .crossing import AsyncioHost, Client, Wait, on_host
 from .guest import Guest, acquire
 from .producer import Producer
+from .sharing import ShareConsumer
 
 _log = logging.getLogger("trikafka.aio")
 Face = TypeVar("Face", bound=Client)
@@ -271,6 +278,43 @@ def open_consumer(
 
     face: type[Consumer[Any, Any]] = Consumer
     return Opening("open_consumer", face, make)
+
+
+def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
+    value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> Opening[ShareConsumer[Key, Value]]:
+    """Open a share consumer: a member of a group that shares topics record by record.
+
+    Use it with ``async with``. Arguments, errors and the end of the block are those of
+    :func:`trikafka.open_share_consumer`.
+
+    Args:
+        topics: Names of topics, at least one.
+        key_deserializer: A function of a key's bytes, or a :class:`Deserializer`.
+        value_deserializer: The same for values.
+        settings: The others of :class:`trikafka.ShareConsumerConfig`. An async
+            ``sasl_oauth_token_provider`` or ``sasl_credentials`` runs in asyncio.
+
+    Raises:
+        IllegalStateError: No asyncio runs, or Trio runs in this thread.
+        TrikafkaError: As :func:`trikafka.open_share_consumer`.
+
+    When the block is cancelled, records that are held are released within a second.
+    """
+    given: dict[str, Any] = {
+        **settings,
+        "key_deserializer": key_deserializer,
+        "value_deserializer": value_deserializer,
+    }
+
+    def make(guest: Guest) -> Any:
+        return _open_share_consumer(*topics, **_bridged(guest, given))
+
+    face: type[ShareConsumer[Any, Any]] = ShareConsumer
+    return Opening("open_share_consumer", face, make)
 
 
 def open_producer(**settings: Unpack[ProducerSettings]) -> Opening[Producer]:

@@ -107,6 +107,36 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         """
         return await self._next(self._pop_batch)
 
+    def receive_nowait(self) -> Delivery[Key, Value]:
+        """Return the next record if one is buffered.
+
+        Raises :exc:`trio.WouldBlock` if not, else as :meth:`receive`.
+        """
+        return self._next_nowait(self._pop_delivery)
+
+    def receive_batch_nowait(self) -> ShareBatch[Key, Value]:
+        """Return the next batch if records are buffered.
+
+        Raises :exc:`trio.WouldBlock` if not, else as :meth:`receive`.
+        """
+        return self._next_nowait(self._pop_batch)
+
+    async def wait_receivable(self) -> bool:
+        """Wait until a record is buffered, or an error for a receive; return True.
+
+        Raises as :meth:`receive`. When cancelled, nothing is lost: this takes no record.
+        """
+        core = self._parts.core
+        await trio.lowlevel.checkpoint()
+        while True:
+            self._check()
+            if self._buffer:
+                return True
+            self._received(trio.current_time())
+            core.wake.notify()
+            with core.poll_timer.waiting():
+                await core.deliver.wait()
+
     async def flush(self) -> None:
         """Send every acknowledgement made so far; return when the brokers have taken them.
 
@@ -147,19 +177,32 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
-            now = trio.current_time()
-            self._keep_until = now + self._longest
-            self._kept = None
-            core.poll_timer.polled(now)
-            core.holdings.receives(now)
-            if core.member.state is MemberState.STALE:
-                core.returned.notify()
+            self._received(trio.current_time())
             item = pop()
             if item is not None:
                 return item
             core.wake.notify()  # nothing is buffered any more: the smallest fetch helps
             with core.poll_timer.waiting():
                 await core.deliver.wait()
+
+    def _next_nowait(self, pop: Callable[[], Item | None]) -> Item:
+        self._check()
+        self._received(trio.current_time())
+        item = pop()
+        if item is None:
+            self._parts.core.wake.notify()
+            raise trio.WouldBlock
+        return item
+
+    def _received(self, now: float) -> None:
+        """Note that the program receives."""
+        core = self._parts.core
+        self._keep_until = now + self._longest
+        self._kept = None
+        core.poll_timer.polled(now)
+        core.holdings.receives(now)
+        if core.member.state is MemberState.STALE:
+            core.returned.notify()
 
     def _check(self) -> None:
         if self._parts.closed:

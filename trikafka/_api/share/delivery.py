@@ -7,7 +7,7 @@ cancels the block: nothing works on for a record that is another member's.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
@@ -31,6 +31,8 @@ _ACCEPT, _RELEASE, _REJECT = (
     bytes((kind,)) for kind in (AckType.ACCEPT, AckType.RELEASE, AckType.REJECT)
 )
 _TOO_LONG = "max_processing_ms passed"
+#: Stands for the task of a block in another event loop.
+_ELSEWHERE = object()
 
 
 class _Held:
@@ -150,8 +152,46 @@ class _Held:
         """Cancel the block: it was open for too long."""
         self._cancel(_TOO_LONG)
 
+    # A block in a task of another event loop, which has no scopes (trikafka.aio).
+
+    def open_elsewhere(self, cancel: Callable[[str], object]) -> None:
+        """Open the block outside of Trio; ``cancel`` is called with the reason if it must end.
+
+        Raises as :meth:`accept`.
+        """
+        if self._task is not None:
+            raise IllegalStateError("a delivery has one block; it was entered before")
+        if not self.acquired.enter(self._start, self._stop):
+            raise self._why_not()
+        self._task = _ELSEWHERE
+        self._below = cancel
+        core = self._parts.core
+        core.holdings.opened(self, core.now())
+
+    def close_elsewhere(self, *, clean: bool, cut: bool) -> None:
+        """Close that block as it has ended; ``cut``: ``cancel`` has ended it.
+
+        Raises :exc:`LockLostError` if the lock is lost, unless an error of the program goes on.
+        """
+        held = self._leave(clean=clean)
+        if cut:
+            raise self._cut()
+        if clean and not held:
+            raise self._lost_error()
+
+    def _leave(self, *, clean: bool) -> bool:
+        """Decide what the block leaves undecided; return whether its records were still held."""
+        self._parts.core.holdings.closed(self)
+        verdict = self._verdict or (_ACCEPT if clean else _RELEASE)
+        held = self.acquired.leave(self._start, self._stop, verdict)
+        if held:
+            self._verdict = verdict
+        return held
+
     def _cancel(self, reason: str) -> None:
-        if self._scope is None:
+        if self._task is _ELSEWHERE:
+            self._below(reason)
+        elif self._scope is None:
             self._scope = cancel_from(self._task, self._below, reason)
         else:
             cancel(self._scope, reason)
@@ -172,11 +212,7 @@ class _Held:
             if scope is not None:
                 scope.__exit__(kind, error, trace)
         finally:
-            self._parts.core.holdings.closed(self)
-            verdict = self._verdict or (_ACCEPT if error is None else _RELEASE)
-            held = self.acquired.leave(self._start, self._stop, verdict)
-            if held:
-                self._verdict = verdict
+            held = self._leave(clean=error is None)
         if scope is not None and scope.cancelled_caught:
             raise self._cut() from None
         if error is None and not held:
