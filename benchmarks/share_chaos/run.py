@@ -66,7 +66,7 @@ class Handled(NamedTuple):
 
     began: float
     ended: float
-    count: int
+    delivery: int  # its number, from 1
     member: str
     whole: bool
 
@@ -118,7 +118,7 @@ def check(
         figures.handled += len(times)
         figures.cut += sum(not each.whole for each in times)
         if len(times) == 1:
-            if times[0].count > 1 and not touched(times[0].began - _AFTER, times[0].began):
+            if times[0].delivery > 1 and not touched(times[0].began - _AFTER, times[0].began):
                 figures.violated("delivered again without a fault", (place, times))
             continue
         figures.again += 1
@@ -138,7 +138,7 @@ def check(
                 figures.longest_past = max(figures.longest_past, past)
                 if past > PAST:
                     figures.violated("a handler ran past its lock", (place, earlier, later))
-        whole = Counter(each.count for each in times if each.whole)
+        whole = Counter(each.delivery for each in times if each.whole)
         for count, accepted in whole.items():
             first, last = times[0].began, times[-1].began
             if accepted > 1 and not touched(first, last):
@@ -174,7 +174,7 @@ class Member:
                 stderr=log,
             )
 
-    def signal(self, number: signal.Signals) -> None:
+    def send(self, number: signal.Signals) -> None:
         """Send a signal to the process."""
         assert self.process is not None
         self.process.send_signal(number)
@@ -261,9 +261,9 @@ async def _trouble(
                 await trio.to_thread.run_sync(member.end, signal.SIGKILL)
                 await trio.to_thread.run_sync(member.start)
             case "member frozen":
-                member.signal(signal.SIGSTOP)
+                member.send(signal.SIGSTOP)
                 await trio.sleep(rng.uniform(0.2, 4))
-                member.signal(signal.SIGCONT)
+                member.send(signal.SIGCONT)
             case "broker killed":
                 await broker.kill()
                 await broker.start()

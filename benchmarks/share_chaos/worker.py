@@ -52,7 +52,7 @@ async def _work(bootstrap: str, group: str, topic: str, out: int) -> None:
                 nursery.start_soon(_handle, queue, out)
 
 
-async def _handle(queue: trikafka.ShareConsumer[bytes, bytes], out: int) -> None:
+async def _handle(queue: trikafka.ShareConsumer[bytes | None, bytes | None], out: int) -> None:
     async for delivery in queue:
         record = delivery.record
         began = time.monotonic()

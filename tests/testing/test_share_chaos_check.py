@@ -30,7 +30,7 @@ def judged(times: Sequence[Handled], faults: Sequence[Fault] = ()) -> Figures:
         # A frozen member cannot end its handlers, and a lock may be a little late.
         ([ONCE._replace(ended=130.0), AGAIN], [Fault(101.0, 130.0, "a")]),
         ([ONCE._replace(ended=120.05), AGAIN], [KILLED._replace(member="")]),
-        ([ONCE, AGAIN._replace(count=1)], [KILLED]),
+        ([ONCE, AGAIN._replace(delivery=1)], [KILLED]),
     ],
 )
 def test_what_a_fault_explains_is_right(times: Sequence[Handled], faults: Sequence[Fault]) -> None:
@@ -45,7 +45,7 @@ def test_what_a_fault_explains_is_right(times: Sequence[Handled], faults: Sequen
         ([AGAIN], [], {"delivered again without a fault"}),
         ([ONCE, AGAIN], [Fault(10.0, 11.0, "")], {"delivered again without a fault"}),
         (
-            [ONCE, AGAIN._replace(count=1)],
+            [ONCE, AGAIN._replace(delivery=1)],
             [],
             {"delivered again without a fault", "accepted twice in one delivery"},
         ),
