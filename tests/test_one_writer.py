@@ -30,10 +30,6 @@ FOREIGN = {
     "deadline",
     "shield",
     "custom_sleep_data",
-    # of a cancel scope that is put into a task's stack later (late_scope)
-    "parent",
-    "_cancel_status",
-    "_has_been_entered",
     "minimum_version",
     "check_hostname",
     "verify_flags",  # of an SSLContext that was just created

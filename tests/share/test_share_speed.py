@@ -1,4 +1,4 @@
-"""What makes a share consumer fast: blocks without a scope of their own, and a window that grows."""
+"""What makes a share consumer fast, a window that grows, and what cancels its blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import trio.lowlevel
 from sharing import cluster_of, queue_of
 from trio.testing import MockClock as Clock
 
-from trikafka._api.client import late_scope
 from trikafka._api.share import core
 from trikafka._state.share.window import FetchWindow
 from trikafka.errors import LockLostError
@@ -20,11 +19,11 @@ from trikafka.errors import LockLostError
 Body = Callable[[], Any]
 
 
-@pytest.fixture(params=["late", "at once"], autouse=True)
-def scopes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=["known", "unknown"], autouse=True)
+def tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run each test also as with a Trio whose tasks have other attributes."""
-    if request.param == "at once":
-        monkeypatch.setattr(core, "known_tasks", lambda: None)
+    if request.param == "unknown":
+        monkeypatch.setattr(core, "known_current_task", lambda: None)
 
 
 async def sleep_in_a_scope() -> None:
@@ -192,14 +191,3 @@ def test_a_window_grows_and_shrinks() -> None:
     small.done(1)
     small.done(0.01)
     assert small.size == 20
-
-
-async def test_this_trio_has_the_known_tasks() -> None:
-    assert late_scope.known_tasks() is not None
-
-
-async def test_an_unknown_trio_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    task = type(trio.lowlevel.current_task())
-    with monkeypatch.context() as patch:  # Trio itself needs it at the next checkpoint
-        patch.delattr(task, "_activate_cancel_status")
-        assert late_scope.known_tasks() is None

@@ -41,11 +41,11 @@ def record_iterator(whole_way: Callable[[], Coroutine[Any, Any, Record]]) -> Rec
     # be asked.
     own_clock = type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
     return _implementation.current.RecordIterator(
-        whole_way, TURN, _current_task(), None if own_clock else trio.current_time
+        whole_way, TURN, known_current_task(), None if own_clock else trio.current_time
     )
 
 
-def _current_task() -> Callable[[], object] | None:
+def known_current_task() -> Callable[[], object] | None:
     """Return Trio's function for the running task; ``None`` if its tasks have other attributes.
 
     Each record looks at two attributes of the task that ``checkpoint_if_cancelled`` looks at. They

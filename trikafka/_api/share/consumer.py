@@ -39,7 +39,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         self._deserializers = parts.deserializers
         self._buffer = parts.core.buffer
         self._now = parts.core.now
-        self._current_task = parts.core.current_task
+        self._goes_on = parts.core.goes_on
         self._turn_ends = -math.inf  # by the core's clock
         self._keep_until = math.inf  # until when what is received in this turn is renewed
         self._kept: AcquiredRecords | None = None  # the records of which that is known
@@ -81,13 +81,10 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         # Within a turn of 1 ms a record that is at hand is delivered without a checkpoint, and the
         # errors and the other states that _next looks at have their effect at the turn's end. A
         # record that the close, or the member's leaving, has given back is not at hand any more.
-        current_task = self._current_task
-        if current_task is not None and self._now() < self._turn_ends:
-            task = current_task()
-            if not (task._cancel_status.effectively_cancelled or task._runner.ki_pending):
-                delivery = self._pop_delivery()
-                if delivery is not None:
-                    return delivery
+        if self._now() < self._turn_ends and self._goes_on():
+            delivery = self._pop_delivery()
+            if delivery is not None:
+                return delivery
         return await self._next(self._pop_delivery)
 
     __anext__ = receive

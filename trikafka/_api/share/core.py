@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import trio
 
@@ -14,7 +15,7 @@ from ..._state.share.acquired import Holdings
 from ..._state.share.assignment import ShareAssignment
 from ..._state.share.buffer import ShareBuffer
 from ...config import ShareConsumerConfig
-from ..client.late_scope import known_tasks
+from ..client.turns import known_current_task
 
 
 class ShareCore:
@@ -36,9 +37,17 @@ class ShareCore:
         # its own clock takes 0.2 µs.
         own_clock = type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
         self.now: Callable[[], float] = time.perf_counter if own_clock else trio.current_time
-        #: Trio's function for the running task, where blocks need no scope until they are cancelled.
-        self.current_task = known_tasks()
+        #: Trio's function for the running task, where its tasks have the attributes to look at.
+        self._current_task = known_current_task()
         self._longest = config.max_processing_ms / 1000
+
+    def goes_on(self) -> bool:
+        """Return whether the running task is known to be neither cancelled nor interrupted."""
+        current_task = self._current_task
+        if current_task is None:
+            return False
+        task: Any = current_task()
+        return not (task._cancel_status.effectively_cancelled or task._runner.ki_pending)
 
     # A block that is opened later ends later. So this task has to know nothing of the blocks that
     # are opened while it sleeps: they end after the time at which it looks again.

@@ -6,6 +6,7 @@ cancels the block: nothing works on for a record that is another member's.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
@@ -20,7 +21,6 @@ from ...errors import IllegalStateError, LockLostError, TrikafkaError
 from ...errors.copies import again
 from ...types import Key, Record, Value
 from ..client.deserializing import DeserializedBatch
-from ..client.late_scope import cancel, cancel_from
 from .parts import ShareParts
 
 if TYPE_CHECKING:
@@ -31,14 +31,21 @@ _ACCEPT, _RELEASE, _REJECT = (
     bytes((kind,)) for kind in (AckType.ACCEPT, AckType.RELEASE, AckType.REJECT)
 )
 _TOO_LONG = "max_processing_ms passed"
-#: Stands for the task of a block in another event loop.
-_ELSEWHERE = object()
+#: Older releases of Trio take no reason.
+_TAKES_REASON = "reason" in inspect.signature(trio.CancelScope.cancel).parameters
+
+
+def _cancel(scope: trio.CancelScope, reason: str) -> None:
+    if _TAKES_REASON:
+        scope.cancel(reason=reason)
+    else:
+        scope.cancel()
 
 
 class _Held:
     """Records that the program has, from ``start`` to before ``stop`` among those acquired."""
 
-    __slots__ = ("_below", "_parts", "_scope", "_start", "_stop", "_task", "_verdict", "acquired")
+    __slots__ = ("_cancel_elsewhere", "_parts", "_scope", "_start", "_stop", "_verdict", "acquired")
 
     def __init__(self, parts: ShareParts, acquired: AcquiredRecords, start: int, stop: int) -> None:
         self._parts = parts
@@ -46,11 +53,9 @@ class _Held:
         self._start = start
         self._stop = stop
         self._verdict: bytes | None = None
-        # Of the block: the task that has entered it, the task's cancel status before, and the scope
-        # that cancels it, which is made when it is needed (see the module late_scope).
-        self._task: Any = None
-        self._below: Any = None
+        # Of the block: its cancel scope, or what cancels it in another event loop.
         self._scope: trio.CancelScope | None = None
+        self._cancel_elsewhere: Callable[[str], object] | None = None
 
     @property
     def deadline(self) -> float:
@@ -117,12 +122,9 @@ class _Held:
     # --- the block ---
 
     async def __aenter__(self) -> Self:
-        if self._task is not None:
-            raise IllegalStateError("a delivery has one block; it was entered before")
+        self._check_block_is_new()
         core = self._parts.core
-        lately = core.current_task is not None
-        task: Any = trio.lowlevel.current_task()
-        if not lately or task._cancel_status.effectively_cancelled or task._runner.ki_pending:
+        if not core.goes_on():
             try:
                 await trio.lowlevel.checkpoint_if_cancelled()
             except BaseException:
@@ -131,12 +133,8 @@ class _Held:
                 raise
         if not self.acquired.enter(self._start, self._stop):
             raise self._why_not()
-        self._task = task
-        if lately:
-            self._below = task._cancel_status
-        else:
-            self._scope = trio.CancelScope()
-            self._scope.__enter__()
+        self._scope = trio.CancelScope()
+        self._scope.__enter__()
         core.holdings.opened(self, core.now())
         return self
 
@@ -159,12 +157,10 @@ class _Held:
 
         Raises as :meth:`accept`.
         """
-        if self._task is not None:
-            raise IllegalStateError("a delivery has one block; it was entered before")
+        self._check_block_is_new()
         if not self.acquired.enter(self._start, self._stop):
             raise self._why_not()
-        self._task = _ELSEWHERE
-        self._below = cancel
+        self._cancel_elsewhere = cancel
         core = self._parts.core
         core.holdings.opened(self, core.now())
 
@@ -189,12 +185,10 @@ class _Held:
         return held
 
     def _cancel(self, reason: str) -> None:
-        if self._task is _ELSEWHERE:
-            self._below(reason)
-        elif self._scope is None:
-            self._scope = cancel_from(self._task, self._below, reason)
-        else:
-            cancel(self._scope, reason)
+        if self._cancel_elsewhere is not None:
+            self._cancel_elsewhere(reason)
+        elif self._scope is not None:
+            _cancel(self._scope, reason)
 
     # What comes out of the block. The scope swallows a cancellation only if it is the scope's own:
     # the lock was lost, or max_processing_ms passed. Then the block raises LockLostError. A
@@ -208,12 +202,12 @@ class _Held:
         trace: TracebackType | None,
     ) -> bool:
         scope = self._scope
+        assert scope is not None
         try:
-            if scope is not None:
-                scope.__exit__(kind, error, trace)
+            scope.__exit__(kind, error, trace)
         finally:
             held = self._leave(clean=error is None)
-        if scope is not None and scope.cancelled_caught:
+        if scope.cancelled_caught:
             raise self._cut() from None
         if error is None and not held:
             raise self._lost_error()
@@ -231,6 +225,10 @@ class _Held:
         )
 
     # --- helpers ---
+
+    def _check_block_is_new(self) -> None:
+        if self._scope is not None or self._cancel_elsewhere is not None:
+            raise IllegalStateError("a delivery has one block; it was entered before")
 
     def _acknowledge(self, verdict: bytes) -> None:
         acquired, start, stop = self.acquired, self._start, self._stop
@@ -284,7 +282,7 @@ class Delivery(_Held, Generic[Key, Value]):
         self.acquired = acquired
         self._start = index
         self._stop = index + 1
-        self._verdict = self._task = self._below = self._scope = None
+        self._verdict = self._scope = self._cancel_elsewhere = None
         self.record = record
 
     @property
