@@ -11,6 +11,7 @@ import gc
 import logging
 import random
 import re
+import signal
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -151,6 +152,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell without job control lets what it starts in the background ignore Ctrl-C, and every
+    # process that this one starts would inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--chance"):
         hypothesis.settings.load_profile("others")
     config.addinivalue_line(

@@ -218,7 +218,10 @@ def test_ctrl_c_ends_the_program_in_order(runner: str, tmp_path: Path) -> None:
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n", program.communicate(timeout=240)[1]
         program.send_signal(signal.SIGINT)
-        out, err = program.communicate(timeout=240)
+        try:
+            out, err = program.communicate(timeout=240)
+        finally:
+            program.kill()  # leaving the block would wait for it without a limit
     assert sorted(out.split("\n")) == ["", "end", "interrupted", "members 0"], err
     assert program.returncode == 0, err
     assert "Traceback" not in err, err

@@ -233,7 +233,7 @@ async def test_lost_end_names_a_possible_earlier_one(version: int, autojump_cloc
         cluster.on("EndTxn", lose, 1)
         with pytest.raises(
             TransactionNotOpenError,
-            match="perhaps by an earlier attempt of this call, which got no response",
+            match="perhaps by an earlier attempt of this call, whose response is missing",
         ):
             await admin.end_transaction(transaction, commit=True)
         assert await seen(cluster) == [b"a", b"b"]
