@@ -15,6 +15,7 @@ from trio.testing import MockClock as Clock
 from trikafka._api.share import core
 from trikafka._state.share.window import FetchWindow
 from trikafka.errors import LockLostError
+from trikafka.testing import control_batch
 
 Body = Callable[[], Any]
 
@@ -129,6 +130,55 @@ async def test_blocks_in_each_other_end_one_by_one(autojump_clock: Clock) -> Non
         await first.acknowledged()
 
 
+async def test_blocks_in_each_other_are_lost_at_once(autojump_clock: Clock) -> None:
+    """The outer block hears of it first, and the inner one is left first."""
+    async with cluster_of(records=3) as cluster, queue_of(cluster) as queue:
+        first, second, third = [await queue.receive() for _ in range(3)]
+        with trio.fail_after(5):
+            with pytest.raises(LockLostError, match="t-0 at offset 0 is lost"):  # noqa: PT012
+                async with first, second, third:
+                    await trio.sleep(0.01)
+                    cluster.disconnect(0)
+                    await trio.sleep_forever()
+            await trio.sleep(0.1)  # nothing outside of the blocks is cancelled
+        async with await queue.receive() as again:
+            assert again.delivery_count == 2
+
+
+@pytest.mark.parametrize("limits", [(500, 900), (900, 500)], ids=["outer first", "inner first"])
+async def test_blocks_of_two_consumers_are_cut(
+    autojump_clock: Clock, limits: tuple[int, int]
+) -> None:
+    async with cluster_of(records=1) as cluster:
+        async with (
+            queue_of(cluster, group_id="one", max_processing_ms=limits[0]) as one,
+            queue_of(cluster, group_id="other", max_processing_ms=limits[1]) as other,
+        ):
+            outer, inner = await one.receive(), await other.receive()
+            with pytest.raises(LockLostError, match="max_processing_ms"):  # noqa: PT012
+                async with outer, inner:
+                    with trio.CancelScope(shield=True):
+                        await trio.sleep(2)
+                    await trio.sleep_forever()
+            await trio.sleep(0.1)
+
+
+async def test_a_block_around_started_is_cancelled(autojump_clock: Clock) -> None:
+    """``started()`` moves the task into another nursery, while it is in the block."""
+    async with a_delivery() as (cluster, delivery):
+
+        async def work(task_status: trio.TaskStatus[None]) -> None:
+            with pytest.raises(LockLostError, match="connection"):  # noqa: PT012
+                async with delivery:
+                    task_status.started()
+                    await trio.sleep_forever()
+
+        with trio.fail_after(5):
+            async with trio.open_nursery() as nursery:
+                await nursery.start(work)
+                cluster.disconnect(0)
+
+
 async def test_a_block_left_open_is_passed_over(autojump_clock: Clock) -> None:
     """Its task has ended, so nothing is left to cancel."""
     async with a_delivery() as (cluster, delivery):
@@ -173,6 +223,19 @@ async def test_a_slow_program_is_fed_no_more(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster, queue_of(cluster) as queue:
         for _ in range(4):
             cluster.append("t", 0, [b"x"] * 250)
+        for _ in range(1_000):
+            async with await queue.receive():
+                await trio.sleep(0.01)
+        sizes = [seen.request.max_records for seen in cluster.requests("ShareFetch")]
+        assert max(sizes) == 500
+
+
+async def test_gaps_do_not_feed_a_slow_program_more(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster, queue_of(cluster) as queue:
+        for count in range(4):
+            cluster.append("t", 0, [b"x"] * 250)
+            marker = control_batch(7, 251 * count + 250, commit=True, timestamp=1)
+            cluster.append_batch("t", 0, marker)
         for _ in range(1_000):
             async with await queue.receive():
                 await trio.sleep(0.01)
