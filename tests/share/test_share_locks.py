@@ -9,7 +9,7 @@ import trio
 from sharing import cluster_of, queue_of, shared, states, until
 from trio.testing import MockClock as Clock
 
-from trikafka.errors import AcknowledgementError, LockLostError
+from trikafka.errors import AcknowledgementError, AuthorizationError, LockLostError
 from trikafka.testing import ScriptedCluster
 
 
@@ -72,6 +72,21 @@ async def test_a_delivery_without_a_block_is_given_back(autojump_clock: Clock) -
                 async with delivery:
                     pass
             again.accept()
+
+
+async def test_a_delivery_after_an_error_is_given_back(autojump_clock: Clock) -> None:
+    """The receive before it, in the same turn, raised the error and delivered nothing."""
+    async with cluster_of(records=2) as cluster:
+        async with queue_of(cluster, max_processing_ms=1_000) as queue:
+            (await queue.receive()).accept()
+            cluster.fail("ShareGroupHeartbeat", 30, 1_000)
+            await trio.sleep(10)
+            with pytest.raises(AuthorizationError):
+                await queue.receive()
+            delivery = await queue.receive()
+            await trio.sleep(2)
+            with pytest.raises(LockLostError, match="max_processing_ms"):
+                delivery.accept()
 
 
 async def test_a_refused_renewal_cancels_the_block(autojump_clock: Clock) -> None:

@@ -168,13 +168,16 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         while True:
             # A record leaves the buffer in the step after the last checkpoint, so a cancelled
             # receive takes none.
-            if core.now() >= self._turn_ends:
+            over = core.now() >= self._turn_ends
+            if over:
                 await trio.lowlevel.checkpoint()
-                self._turn_ends = core.now() + _TURN
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
             self._check()
             self._received(trio.current_time())
+            # Only here: the other receives of a turn count on what this one has noted.
+            if over:
+                self._turn_ends = core.now() + _TURN
             item = pop()
             if item is not None:
                 return item
