@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+import trio
 from hosting import cluster_of, nothing_left, run
 
 import trikafka.aio
@@ -117,6 +118,45 @@ def test_a_cancellation_of_the_user_releases() -> None:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert (await queue.receive()).delivery_count == 2
+
+    with nothing_left("asyncio"):
+        run(main)
+
+
+@pytest.mark.parametrize("ends", ["cancelled", "raising", "clean"])
+def test_a_block_outlives_the_consumer(ends: str) -> None:
+    """A cancellation, and an error of the program, come out of the block as they are."""
+
+    async def main() -> None:
+        started, go = asyncio.Event(), asyncio.Event()
+
+        async def work(delivery: Any) -> None:
+            async with delivery:
+                started.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    while not go.is_set():  # it cleans up, for longer than the close takes
+                        with suppress(asyncio.CancelledError):
+                            await asyncio.sleep(0.001)
+                    if ends == "cancelled":
+                        raise
+                    if ends == "raising":
+                        raise KeyError from None
+
+        async with a_queue(1) as (_, queue):
+            task = asyncio.create_task(work(await queue.receive()))
+            await started.wait()
+            if ends == "cancelled":
+                task.cancel()
+        go.set()
+        expected = {
+            "cancelled": asyncio.CancelledError,
+            "raising": KeyError,
+            "clean": trio.ClosedResourceError,
+        }
+        with pytest.raises(expected[ends]):
+            await task
 
     with nothing_left("asyncio"):
         run(main)

@@ -18,7 +18,7 @@ from .. import Delivery as _Delivery
 from .. import Record
 from .. import ShareBatch as _ShareBatch
 from .. import ShareConsumer as _ShareConsumer
-from ..errors import IllegalStateError
+from ..errors import ClientFailedError, IllegalStateError
 from ..types import Key, TopicPartition, Value
 from .crossing import Client, cross
 from .guest import Guest
@@ -110,7 +110,12 @@ class _Held:
             else:
                 cut, cancelled = False, error is None
         clean = error is None and not cancelled
-        self._consumer.call(lambda: self._held.close_elsewhere(clean=clean, cut=cut))
+        try:
+            self._consumer.call(lambda: self._held.close_elsewhere(clean=clean, cut=cut))
+        except (trio.ClosedResourceError, ClientFailedError):
+            # The consumer has ended before the block, and has released its records.
+            if clean or cut:
+                raise
         if cancelled:
             raise asyncio.CancelledError
 
