@@ -242,7 +242,7 @@ class RequestMeter(Protocol):
 
 
 class _NoMeter:
-    """The meter of connections that nobody measures."""
+    """The meter of connections without metrics."""
 
     recording = False
 
