@@ -46,6 +46,9 @@ _SETTINGS = {
 _KINDS = ("member killed", "member frozen", "broker killed", "broker frozen", "leaders moved")
 #: Seconds after the end of a fault in which its consequences may come: locks and sessions end.
 _AFTER = 25.0
+#: Otherwise the faults follow each other so closely that one of them excuses whatever happens. So
+#: before each twentieth one comes a long pause (seconds).
+_EVERY, _QUIET = 20, 60.0
 #: Seconds for which a handler may go on after its record began elsewhere.
 PAST = 0.1
 
@@ -145,6 +148,14 @@ def check(
                 figures.violated("accepted twice in one delivery", (place, count))
 
 
+def pauses_of(options: Options, rng: random.Random) -> list[float]:
+    """Return the seconds before each fault."""
+    return [
+        rng.uniform(0, options.pause) if number % _EVERY else _QUIET
+        for number in range(1, options.faults + 1)
+    ]
+
+
 class Member:
     """A slot for a process of a member; each process has a name and a log of its own."""
 
@@ -208,10 +219,12 @@ async def run(
         await trio.to_thread.run_sync(member.start)
     began = time.monotonic()
     faults: list[Fault] = []
+    pauses = pauses_of(options, rng)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(_feed, bootstrap, options, say)
-            await _trouble(options, cluster, members, rng, faults, figures, say)
+            seconds = sum(pauses) + 2 * options.faults
+            nursery.start_soon(_feed, bootstrap, options, seconds, say)
+            await _trouble(pauses, cluster, members, rng, faults, figures, say)
         await _drained(directory, options.records, say)
     finally:
         for member in members:
@@ -225,10 +238,11 @@ async def run(
     return figures
 
 
-async def _feed(bootstrap: str, options: Options, say: Callable[[str], None]) -> None:
-    """Write the records over the time of the faults, at the same number of offsets in each partition."""
+async def _feed(
+    bootstrap: str, options: Options, seconds: float, say: Callable[[str], None]
+) -> None:
+    """Write the records over the time of the faults, as many into each partition."""
     each = options.records // PARTITIONS
-    seconds = options.faults * (options.pause / 2 + 2)
     began = trio.current_time()
     async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
         for offset in range(each):
@@ -240,7 +254,7 @@ async def _feed(bootstrap: str, options: Options, say: Callable[[str], None]) ->
 
 
 async def _trouble(
-    options: Options,
+    pauses: Sequence[float],
     cluster: Cluster,
     members: Sequence[Member],
     rng: random.Random,
@@ -249,10 +263,10 @@ async def _trouble(
     say: Callable[[str], None],
 ) -> None:
     """Cause the faults, one after the other."""
-    kinds = [_KINDS[number % len(_KINDS)] for number in range(options.faults)]
+    kinds = [_KINDS[number % len(_KINDS)] for number in range(len(pauses))]
     rng.shuffle(kinds)
-    for kind in kinds:
-        await trio.sleep(rng.uniform(0, options.pause))
+    for kind, pause in zip(kinds, pauses, strict=True):
+        await trio.sleep(pause)
         member, broker = rng.choice(members), rng.choice(cluster.brokers)
         struck = member.name if kind.startswith("member") else ""
         began = time.monotonic()
@@ -281,7 +295,7 @@ async def _trouble(
 
 
 async def _drained(directory: Path, records: int, say: Callable[[str], None]) -> None:
-    """Wait until each record was accepted; give up after two minutes without progress."""
+    """Wait until each record was accepted; stop after two minutes without progress."""
     before, patience = -1, 24
     while patience:
         handled = await trio.to_thread.run_sync(_read, directory)

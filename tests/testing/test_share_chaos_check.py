@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.share_chaos.run import Fault, Figures, Handled, check
+from benchmarks.share_chaos.run import Fault, Figures, Handled, Options, check, pauses_of
 
 PLACE = (0, 7)
 ONCE = Handled(100.0, 100.1, 1, "a", True)
@@ -60,3 +61,29 @@ def test_every_violation_is_found(
     times: Sequence[Handled], faults: Sequence[Fault], kinds: set[str]
 ) -> None:
     assert set(judged(times, faults).violations) == kinds
+
+
+def test_a_run_has_times_without_an_excuse() -> None:
+    """Each record is accepted by two members, and another one is in its third delivery at once."""
+    now = 0.0
+    faults = []
+    for pause in pauses_of(Options(seed=1), random.Random(1)):
+        faults.append(Fault(now + pause, now + pause + 2, "a"))
+        now += pause + 2
+    handled = {
+        (0, second): [
+            Handled(second, second + 0.01, 1, "a", True),
+            Handled(second + 0.1, second + 0.11, 1, "b", True),
+        ]
+        for second in range(int(now))
+    }
+    again = {
+        (1, second): [Handled(second, second + 0.01, 3, "a", True)] for second in range(int(now))
+    }
+    for found, kind in (
+        (handled, "accepted twice in one delivery"),
+        (again, "delivered again without a fault"),
+    ):
+        figures = Figures()
+        check(found, set(found), faults, figures)
+        assert figures.violations[kind] >= 40
