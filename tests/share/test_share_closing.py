@@ -7,7 +7,7 @@ import trio
 from sharing import GROUP, cluster_of, queue_of, states, until
 from trio.testing import MockClock as Clock
 
-from trikafka.errors import LockLostError
+from trikafka.errors import ErrorCode, LockLostError
 from trikafka.testing import ScriptedCluster
 
 
@@ -38,6 +38,16 @@ async def test_a_close_acknowledges_then_leaves(autojump_clock: Clock) -> None:
         with pytest.raises(trio.ClosedResourceError):
             await queue.receive()
         assert not queue.health().ok
+
+
+async def test_a_group_that_is_gone_needs_no_leave(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster) as queue:
+            await queue.receive()
+            cluster.fail("ShareGroupHeartbeat", ErrorCode.GROUP_ID_NOT_FOUND, None)
+    assert "could not leave" not in caplog.text
 
 
 async def test_a_close_needs_no_more_than_a_long_poll(autojump_clock: Clock) -> None:

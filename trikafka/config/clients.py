@@ -118,7 +118,8 @@ class ClientConfig(SecurityConfig):
     enable_metrics_push: bool = setting(
         True,
         "push metrics of this client to the brokers, where an operator has set up a receiver and "
-        "subscribed to them (KIP-714); other brokers are asked nothing",
+        "subscribed to them (KIP-714); other brokers are asked nothing. An admin client's default "
+        "is False",
     )
     plugins: Sequence[object] = setting(
         (), "plugin objects to use in addition to those found by entry point", java=None

@@ -237,7 +237,8 @@ class ClientSettings(TypedDict, total=False):
 
     enable_metrics_push: bool
     """Push metrics of this client to the brokers, where an operator has set up a receiver and
-    subscribed to them (KIP-714); other brokers are asked nothing. Default: True."""
+    subscribed to them (KIP-714); other brokers are asked nothing. An admin client's default is
+    False. Default: True."""
 
     plugins: Sequence[object]
     """Plugin objects to use in addition to those found by entry point. Default: ()."""

@@ -272,7 +272,8 @@ class ShareMembership:
                         )
                         left = True
                         break
-                    except MemberFencedError:
+                    # The group is not there if no member stayed for long enough to make it.
+                    except (MemberFencedError, GroupIdNotFoundError):
                         left = True
                         break
                     except TrikafkaError as failed:
