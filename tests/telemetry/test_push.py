@@ -245,6 +245,27 @@ async def test_refused_subscription_is_final(
         assert "pushes no more" in lines[0].getMessage()
 
 
+@pytest.mark.parametrize("pushing", [True, False])
+async def test_refused_id_records_nothing(
+    pushing: bool, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Calls for the id neither warn of pushes again nor begin to record."""
+    async with receiving("*") as cluster:
+        cluster.fail(GET, 42, times=3)
+        async with trikafka.open_producer(
+            **settings(cluster, enable_metrics_push=pushing)
+        ) as producer:
+            await trio.sleep(1)
+            for _ in range(2 if pushing else 3):
+                with pytest.raises(trikafka.BrokerResponseError):
+                    await producer.client_instance_id()
+            assert (await producer.client_instance_id()).int
+            assert not producer._metrics.recording
+        assert not cluster.requests(PUSH)
+    lines = [record for record in caplog.records if record.name == "trikafka.telemetry"]
+    assert len(lines) == pushing
+
+
 async def test_new_subscription_is_taken_over(autojump_clock: MockClock) -> None:
     async with receiving(f"{KAFKA}producer.connection.") as cluster:
         async with trikafka.open_producer(**settings(cluster)):
@@ -282,6 +303,39 @@ async def test_lost_push_goes_to_another_broker(autojump_clock: MockClock) -> No
             assert len(later) >= 3
             assert len({seen.request.client_instance_id for seen in cluster.requests(PUSH)}) == 1
             assert len(cluster.requests(GET)) == 1
+
+
+async def test_withdrawn_receiver_is_asked_no_more(autojump_clock: MockClock) -> None:
+    """A broker that lost its receiver is left for one that has it, and the pushes have metrics."""
+    async with receiving("*", nodes=2) as cluster:
+        async with trikafka.open_producer(**settings(cluster)) as producer:
+
+            async def work(seconds: int) -> None:
+                for _ in range(seconds):
+                    await producer.send("t", b"1", partition=0)
+                    await producer.send("t", b"1", partition=1)
+                    await trio.sleep(1)
+
+            await work(40)
+            (node,) = {seen.node_id for seen in cluster.requests(PUSH)}
+            for api in (GET, PUSH):
+                cluster.offer(api, None, node=node)
+            cluster.disconnect()
+            before = len(cluster.requests(PUSH))
+            await work(100)
+            later = cluster.requests(PUSH)[before:]
+            assert {seen.node_id for seen in later} == {1 - node}
+            assert len(later) >= 5
+            assert all(decoded(seen).metrics for seen in later)
+            for api in (GET, PUSH):
+                cluster.offer(api, None)
+            cluster.disconnect()
+            before = len(cluster.log)
+            await work(100)
+            told = producer.statistics().metrics_push
+            assert told is not None
+            assert told.state == "subscription needed"
+            assert not [s for s in cluster.log[before:] if s.api_name in (GET, PUSH)]
 
 
 async def test_too_large_is_not_sent(

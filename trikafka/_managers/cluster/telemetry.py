@@ -148,8 +148,11 @@ class Telemetry:
             else:
                 self._schedule.lost(trio.current_time())
         except UnsupportedVersionError as error:
+            # A broker without a receiver. Another one may have one, or have one later: then it is
+            # asked for the subscription again.
             self._metrics.select(())
             self._failed(error)
+            self._schedule.withdrawn(trio.current_time())
         except TrikafkaError as error:
             self._failed(error)
 
@@ -232,10 +235,12 @@ class Telemetry:
         Raises the broker's error, which has its effect on the schedule before.
         """
         now = trio.current_time()
+        pushing = self._enabled and self._schedule.state is not PushState.OFF
         if response.error_code:
-            self._schedule.get_failed(response.error_code, now)
             self._last_error = from_code(response.error_code, "asking for the client instance id")
-            self._check_off()
+            if pushing:
+                self._schedule.get_failed(response.error_code, now)
+                self._check_off()
             raise self._last_error
         given: uuid.UUID | None = response.client_instance_id
         if given is not None and given != _NOBODY:
@@ -243,7 +248,7 @@ class Telemetry:
         elif self._schedule.instance_id is None:
             raise DamagedResponseError("the broker gave no client instance id when asked for one")
         self._last_error = None
-        if self._enabled:
+        if pushing:
             subscription = subscription_of(
                 response.subscription_id,
                 response.accepted_compression_types or (),

@@ -141,6 +141,10 @@ class PushSchedule:
         """Record a request without a response, or a push that was not sent: try again later."""
         self._next(self.state, now + self.interval)
 
+    def withdrawn(self, now: float) -> None:
+        """Record that a broker does not offer the requests any more."""
+        self._next(PushState.SUBSCRIPTION_NEEDED, now + self.interval)
+
     def off(self) -> None:
         """End the conversation for the rest of the client's life."""
         self.state = PushState.OFF
