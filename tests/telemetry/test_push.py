@@ -338,6 +338,17 @@ async def test_withdrawn_receiver_is_asked_no_more(autojump_clock: MockClock) ->
             assert not [s for s in cluster.log[before:] if s.api_name in (GET, PUSH)]
 
 
+async def test_null_in_a_subscription_is_refused(autojump_clock: MockClock) -> None:
+    async with receiving("*") as cluster:
+        answer(cluster, requested_metrics=["a", None])
+        async with trikafka.open_producer(**settings(cluster)) as producer:
+            await trio.sleep(1000)
+            await producer.send("t", b"1")
+            told = producer.statistics().metrics_push
+            assert told is not None
+            assert "requested_metrics has a null item" in str(told.last_error)
+
+
 async def test_too_large_is_not_sent(
     autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -90,6 +90,8 @@ _ENDLESS = re.compile(rb"[\x80-\xff]{%d}" % _LONG_RUN)
 _Plan = tuple[tuple[str, bool, Any], ...]
 #: The types of single values that the decoder may return as null. Numbers and ids are never null.
 _MAY_COME_AS_NULL = ("string", "bytes", "records")
+#: In a plan: an array of such values. Kafka's schemas have no array with null items.
+_ITEMS = "items"
 
 
 class EncodedRequest(NamedTuple):
@@ -350,8 +352,11 @@ def _has_inside(field: Any) -> bool:
     return bool(field.is_struct() or field.is_struct_array())
 
 
-def _plan_inside(field: Any, version: int) -> _Plan | None:
-    return _plan(field.fields, version) if _has_inside(field) else None
+def _plan_inside(field: Any, version: int) -> _Plan | str | None:
+    if _has_inside(field):
+        return _plan(field.fields, version)
+    of_texts = field.is_array() and field.array_of.type_str in _MAY_COME_AS_NULL
+    return _ITEMS if of_texts else None
 
 
 def _check_fields(message: Any, plan: _Plan) -> None:
@@ -360,6 +365,9 @@ def _check_fields(message: Any, plan: _Plan) -> None:
         if value is None:
             if not nullable:
                 raise ValueError(f"{name} is null")
+        elif inside is _ITEMS:
+            if None in value:
+                raise ValueError(f"{name} has a null item")
         elif inside:
             for item in value if isinstance(value, list) else (value,):
                 _check_fields(item, inside)
