@@ -530,6 +530,20 @@ async def test_silent_broker_delays_no_close(
         assert cluster.requests(PUSH)[-1].request.terminating
 
 
+@pytest.mark.parametrize(("limit", "takes"), [(0.2, 0.2), (None, 1.0), (5, 1.0)])
+async def test_admin_close_waits_for_the_last_push(
+    limit: float | None, takes: float, autojump_clock: MockClock
+) -> None:
+    async with receiving("*") as cluster:
+        async with trikafka.open_admin(**settings(cluster, enable_metrics_push=True)) as admin:
+            await trio.sleep(20)
+            cluster.silence(PUSH)
+            began = trio.current_time()
+            await admin.aclose(limit)
+            assert trio.current_time() - began == pytest.approx(takes)
+        assert cluster.connections() == 0
+
+
 async def test_short_limit_of_a_close_counts(autojump_clock: MockClock) -> None:
     async with receiving("*") as cluster:
         async with trikafka.open_consumer(**settings(cluster, close_timeout_ms=200)):

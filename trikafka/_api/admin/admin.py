@@ -7,6 +7,7 @@ cluster's groups.
 
 from __future__ import annotations
 
+import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from ..._managers.cluster.builtin import Builtin
 from ..._managers.cluster.metadata import read_metadata
-from ..._net.deadlines import RunningCall, check_timeout, run_call
+from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.gather import all_of
 from ...config import AdminConfig
 from ...error_codes import ErrorCode
@@ -2058,13 +2059,14 @@ class Admin(MeteredClient):
         """Close the sockets. A second call is a no-op.
 
         Args:
-            timeout: Seconds; accepted as in the other clients. Closing an admin client waits for no
-                broker.
+            timeout: Seconds for the last push of metrics, a second at most. Only a client with
+                ``enable_metrics_push=True`` has one; otherwise closing waits for no broker.
 
         When cancelled, the sockets are closed all the same.
         """
-        check_timeout(timeout, 0.0)
-        await self._finish(Exit.CLEAN)
+        limit = check_timeout(timeout, math.inf)
+        with trio.move_on_after(max(GRACE, limit)):
+            await self._finish(Exit.CLEAN)
 
     async def _finish(self, how: Exit) -> None:
         await trio.lowlevel.cancel_shielded_checkpoint()
