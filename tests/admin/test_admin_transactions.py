@@ -232,6 +232,17 @@ async def test_abort_with_a_lost_response_succeeds(autojump_clock: trio.testing.
         assert cluster.partition("t", 0).aborted == [(5, 0, 1)]
 
 
+async def test_abort_of_nothing_fails_after_a_retry(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """An attempt that failed before the marker was asked for has not written it."""
+    async with opened() as (cluster, admin):
+        cluster.fail("DescribeProducers", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        with pytest.raises(trikafka.TransactionNotOpenError):
+            await admin.abort_transaction(T0, 5)
+        assert len(cluster.requests("DescribeProducers")) == 2
+
+
 async def test_wrong_arguments_are_refused_early(autojump_clock: trio.testing.MockClock) -> None:
     wrong: list[Callable[[Admin], Awaitable[object]]] = [
         lambda admin: admin.list_transactions(states="Ongoing"),

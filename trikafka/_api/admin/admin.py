@@ -109,6 +109,7 @@ from .topics import describe as describe_topics
 from .transactions import (
     Filters,
     HangingSearch,
+    TransactionAbort,
     TransactionLookups,
     check_seconds,
     checked_producers,
@@ -1376,11 +1377,8 @@ class Admin(MeteredClient):
         """
         (tp,) = messages.partitions_of([partition])
         messages.check_offset(start_offset)
-        await self._call(
-            "abort_transaction",
-            lambda call: self._transactions.abort(call, tp, start_offset),
-            timeout,
-        )
+        abort = TransactionAbort(self._routing, self._transactions, tp, start_offset)
+        await self._call("abort_transaction", abort.attempt, timeout)
 
     async def fence_producers(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None

@@ -151,20 +151,39 @@ class TransactionLookups:
         await self._routing.leaders(call, parts, build, read)
         parts.check(parts.left, "DescribeProducers")
 
-    async def abort(self, call: RunningCall, tp: TopicPartition, start_offset: int) -> None:
-        """Write the marker that ends the transaction at that offset."""
+
+class TransactionAbort:
+    """The abort of the transaction at an offset of a partition, over all attempts of a call."""
+
+    def __init__(
+        self, routing: Routing, lookups: TransactionLookups, tp: TopicPartition, start_offset: int
+    ) -> None:
+        self._routing = routing
+        self._lookups = lookups
+        self._tp = tp
+        self._start_offset = start_offset
+        self._asked = False  # a leader may have written the marker
+
+    async def attempt(self, call: RunningCall) -> None:
+        """Write the marker that ends the transaction."""
+        tp = self._tp
         found: Parts[TopicPartition, Producers] = Parts([tp], patient=True)
-        await self.producers(call, found)
+        await self._lookups.producers(call, found)
         producer = next(
-            (each for each in found.finish()[tp] if each.transaction_start == start_offset), None
+            (each for each in found.finish()[tp] if each.transaction_start == self._start_offset),
+            None,
         )
         if producer is None:
-            if call.attempts > 1:
+            if self._asked:
                 return  # an earlier attempt, which got no response, wrote the marker
             raise TransactionNotOpenError(
-                f"{tp} has no open transaction that begins at offset {start_offset}"
+                f"{tp} has no open transaction that begins at offset {self._start_offset}"
             )
         aborted: Parts[TopicPartition, None] = Parts([tp], patient=True)
+
+        def build(partitions: list[TopicPartition]) -> Any:
+            self._asked = True
+            return _abort_marker(tp, producer)
 
         def read(response: Any, partitions: list[TopicPartition]) -> None:
             for part in (
@@ -174,15 +193,13 @@ class TransactionLookups:
                 for part in topic.partitions
             ):
                 if part.error_code:
-                    what = f"aborting the transaction at offset {start_offset} of {tp}"
+                    what = f"aborting the transaction at offset {self._start_offset} of {tp}"
                     error = from_code(part.error_code, what, operation="ClusterAction")
                     aborted.failed(tp, error)
                 else:
                     aborted.done(tp, None)
 
-        await self._routing.leaders(
-            call, aborted, lambda partitions: _abort_marker(tp, producer), read
-        )
+        await self._routing.leaders(call, aborted, build, read)
         aborted.check(aborted.left, "WriteTxnMarkers")
         aborted.finish()
 
