@@ -19,6 +19,7 @@ from trikafka.cli.options import Common
 from trikafka.config import ProducerConfig
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
+from trikafka.testing.group import CommittedOffset
 
 
 async def fill(cluster: ScriptedCluster, count: int, partitions: int = 2) -> None:
@@ -176,6 +177,64 @@ async def test_new_member_doubles_no_record(autojump_clock: Clock) -> None:
             nursery.cancel_scope.cancel()
         count = sum(len(there.records("t", number)) for number in range(4))
         assert count == 80
+
+
+async def test_lost_partition_sets_no_group_back(autojump_clock: Clock) -> None:
+    """Another member has committed more by the time this one has the partition again."""
+    place = ("t", 0)
+    async with (
+        ScriptedCluster(topics={"t": 1}) as here,
+        ScriptedCluster(topics={"t": 1}, cluster_id="other") as there,
+        trio.open_nursery() as nursery,
+    ):
+        here.offer("ConsumerGroupHeartbeat", None)
+        await fill(here, 10, 1)
+        nursery.start_soon(partial(copied, here, there, group="g", until_end=False))
+        while len(there.records(*place)) < 10:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        here.fail("Heartbeat", ErrorCode.UNKNOWN_MEMBER_ID)
+        here.delay("JoinGroup", 1)
+        joins = len(here.requests("JoinGroup"))
+        while len(here.requests("JoinGroup")) == joins:  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        group = here.group("g")
+        assert group is not None
+        assert here.committed("g", place) is None
+        await fill(here, 10, 1)
+        group.offsets[place] = CommittedOffset(20, -1, "")  # the other member has copied them
+        looked_up = len(here.requests("OffsetFetch"))
+        while len(here.requests("OffsetFetch")) == looked_up:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        await trio.sleep(10)  # two commits were due
+        at = here.committed("g", place)
+        assert at is not None
+        assert at.offset == 20
+        await fill(here, 5, 1)
+        while len(there.records(*place)) < 15:  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        nursery.cancel_scope.cancel()
+
+
+async def test_failed_reader_ends_what_is_under_way(autojump_clock: Clock) -> None:
+    """Batches that were handed over are waited for and committed; the close waits for nothing."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as here,
+        ScriptedCluster(topics={"t": 1}, cluster_id="other") as there,
+    ):
+        await fill(here, 10, 1)
+
+        async def slow(request: Any, default: Any) -> Any:
+            here.fail("Fetch", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+            response = await default()
+            await trio.sleep(2)
+            return response
+
+        there.on("Produce", slow)
+        with pytest.raises(trikafka.AuthorizationError), trio.fail_after(8):
+            await copied(here, there, group="g", until_end=False)
+        at = here.committed("g", ("t", 0))
+        assert at is not None
+        assert at.offset == 10
 
 
 def test_copy_stays_on_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,9 +8,10 @@ group and loses nothing; records that were not committed yet may be there twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import click
 import trio
@@ -50,13 +51,18 @@ _NOT_COPIED = {
 }
 
 
-class _UnderWay(NamedTuple):
-    """A batch that was handed to the producer."""
+@dataclass(slots=True, eq=False)
+class _UnderWay:
+    """A batch that was handed to the producer.
+
+    ``owned``: this member still has the partition, so it may commit the batch.
+    """
 
     place: TopicPartition
     offsets: Sequence[int]
     next_offset: int
     ack: ArrowAck
+    owned: bool = True
 
 
 class Copying(Consuming):
@@ -102,9 +108,14 @@ class Copying(Consuming):
             await with_background((self._settle, commit), lambda: self._copy(consumer))
 
     async def _copy(self, consumer: Consumer) -> None:
+        broken: Exception | None = None
         with self._stop.here(), self._scope:
-            await self._check_target(consumer)
-            await self._consume(consumer)
+            try:
+                await self._check_target(consumer)
+                await self._consume(consumer)
+            # What is under way has its outcome all the same, and is committed.
+            except Exception as error:
+                broken = error
         try:
             await self._until(lambda: not self._under_way)
         except trio.Cancelled:
@@ -112,13 +123,20 @@ class Copying(Consuming):
                 offset = next(e.offsets[0] for e in self._under_way if e.place == place)
                 warn(f"no acknowledgement for {place} from offset {offset} on")
             raise
-        await self._commit(consumer)
-        for error in self._failed.values():
-            raise error
+        failures = [*self._failed.values(), *([] if broken is None else [broken])]
+        try:
+            await self._commit(consumer)
+        except click.ClickException as error:
+            if not failures:
+                raise
+            warn(error.message)
+        for failure in failures:
+            raise failure
 
     def _subscribe(self, consumer: Consumer) -> None:
         """Subscribe to the topics; partitions that are revoked are copied and committed first."""
-        consumer.subscribe(self._plan.topics, _Revoked(partial(self._give_up, consumer)))
+        listener = _Revoked(partial(self._finish, consumer), self._forget)
+        consumer.subscribe(self._plan.topics, listener)
 
     # The topics of the other cluster.
 
@@ -224,7 +242,7 @@ class Copying(Consuming):
                 self.delivered.add(outcome.partitions)
                 if each.place in self._failed:
                     self._warn_of_double(each.place, each.offsets[0])
-                else:
+                elif each.owned:
                     self._copied[each.place] = each.next_offset
             self._under_way.popleft()
             self._meter(self.delivered.count)
@@ -283,26 +301,44 @@ class Copying(Consuming):
             if self._copied.get(tp) == offset:
                 del self._copied[tp]
 
-    async def _give_up(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
+    async def _finish(self, consumer: Consumer, partitions: Sequence[TopicPartition]) -> None:
         """Let the batches of revoked partitions end, and commit them."""
         revoked = set(partitions)
-        await self._until(lambda: not any(each.place in revoked for each in self._under_way))
         try:
+            await self._until(lambda: not any(each.place in revoked for each in self._under_way))
             await self._commit(consumer)
         except click.ClickException as error:
             warn(error.message)
-        for tp in revoked:
+        finally:
+            self._forget(revoked)
+
+    # Another member may have copied and committed more by now. Once this member has the partition
+    # again, a commit of what it copied before would set the group back.
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit nothing of partitions that this member does not have any more."""
+        gone = set(partitions)
+        for tp in gone:
             self._copied.pop(tp, None)
+        for each in self._under_way:
+            each.owned = each.owned and each.place not in gone
 
 
 class _Revoked(RebalanceListener):
-    """A listener that gives up revoked partitions."""
+    """A listener for partitions that this member has to hand over, or has lost."""
 
-    def __init__(self, give_up: Callable[[Sequence[TopicPartition]], Any]) -> None:
-        self._give_up = give_up
+    def __init__(
+        self,
+        finish: Callable[[Sequence[TopicPartition]], Awaitable[None]],
+        forget: Callable[[Sequence[TopicPartition]], None],
+    ) -> None:
+        self._finish = finish
+        self._forget = forget
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        await self._give_up(partitions)
+        await self._finish(partitions)
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._forget(partitions)
 
 
 def _of_admin(settings: Mapping[str, Any]) -> dict[str, Any]:
