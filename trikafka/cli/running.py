@@ -166,16 +166,16 @@ def sentence(error: BaseException) -> tuple[str, int]:
 
 
 def _parts(error: AdminErrors) -> tuple[str, int]:
-    told = {str(key): _sentence(each) for key, each in error.failures.items()}
-    lines = [f"{len(told)} of {len(told) + len(error.results)} failed"]
-    lines += [f"  {_one_line(key)}: {text}" for key, (text, _) in told.items()]
+    failed = {str(key): _sentence(each) for key, each in error.failures.items()}
+    lines = [f"{len(failed)} of {len(failed) + len(error.results)} failed"]
+    lines += [f"  {_one_line(key)}: {text}" for key, (text, _) in failed.items()]
     if error.results:
         done = [_one_line(str(key)) for key in error.results]
         more = len(done) - _NAMED
         lines.append(
             f"  done: {', '.join(done[:_NAMED])}" + (f" and {more} more" if more > 0 else "")
         )
-    return "\n".join(lines), max(code for _, code in told.values())
+    return "\n".join(lines), max(code for _, code in failed.values())
 
 
 def _sentence(error: BaseException) -> tuple[str, int]:

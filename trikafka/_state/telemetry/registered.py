@@ -52,7 +52,7 @@ class RegisteredMetric:
         try:
             value = self._read()
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"it returned {value!r}, which is no number")
+                raise TypeError(f"{value!r} is no number")
         # The application's metric must not end its client.
         except Exception as error:
             if not self._failed:
