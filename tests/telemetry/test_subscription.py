@@ -48,6 +48,11 @@ def test_first_push_is_spread(chance: float, due: float) -> None:
     assert schedule.due == 210.0  # no chance in the later ones
 
 
+def test_an_interval_has_a_least() -> None:
+    assert subscription(1).interval == 0.1
+    assert subscription(150).interval == 0.15
+
+
 @pytest.mark.parametrize("interval", [0, -1])
 def test_no_interval_means_five_minutes(interval: int) -> None:
     assert subscription(interval).interval == DEFAULT_INTERVAL == 300

@@ -24,6 +24,8 @@ from enum import Enum
 
 from ...error_codes import ErrorCode
 
+#: The least time between two pushes, whatever a broker says (seconds); Kafka allows no less.
+LEAST_INTERVAL = 0.1
 #: Seconds between two requests where the broker gives no interval.
 DEFAULT_INTERVAL = 300.0
 #: The first push of a subscription comes after this share of the interval at least, and at most
@@ -75,7 +77,7 @@ def subscription_of(
     """Return the subscription of a broker's response."""
     # Kafka's rule: one entry "*" wants everything. As a prefix the empty text means the same.
     prefixes = tuple("" if prefix == "*" else prefix for prefix in requested)
-    interval = interval_ms / 1000 if interval_ms > 0 else DEFAULT_INTERVAL
+    interval = max(LEAST_INTERVAL, interval_ms / 1000) if interval_ms > 0 else DEFAULT_INTERVAL
     return Subscription(subscription_id, tuple(codecs), interval, max_bytes, delta, prefixes)
 
 
