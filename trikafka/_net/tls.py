@@ -30,8 +30,6 @@ from .transport import STREAM_ERRORS, Transport, Views, without
 
 #: The ciphertext taken from the socket at a time (bytes).
 _RECEIVE = 262_144
-#: The pieces of ciphertext taken in one turn of the task: together they need half a millisecond.
-_PIECES = 3
 #: The plaintext encrypted at a time (bytes): about a tenth of a millisecond.
 _SLICE = 262_144
 #: Smaller views (bytes) are joined, because each write to OpenSSL makes TLS records of its own.
@@ -148,10 +146,6 @@ class TlsTransport:
                 await self._rest()
             await self._receive()
 
-    def receive_now(self, view: memoryview) -> int | None:
-        """See :class:`Transport`."""
-        return None if self._drained else self._read(view)
-
     async def _rest(self) -> None:
         """Keep the broker's ticket as soon as that delays nothing."""
         # The ticket arrives before the first response. To take it costs Python half a millisecond,
@@ -173,19 +167,11 @@ class TlsTransport:
 
         0 at the end of the stream, ``None`` if there is nothing yet.
         """
-        # A wait for the socket gives other tasks a turn, and costs a good part of what it costs to
-        # decrypt the piece that follows. While a large frame is being filled, pieces that are
-        # already there are taken without a wait. An error of the socket then loses nothing: the
-        # frame is not whole, and no other bytes are in `view`.
-        total = pieces = 0
+        total = 0
         while total < len(view):
             try:
                 count: Any = self._tls.read(len(view) - total, view[total:])
             except ssl.SSLWantReadError:
-                pieces += 1
-                large = total and len(view) - total >= _RECEIVE
-                if large and pieces < _PIECES and self._receive_now():
-                    continue
                 self._drained = True
                 return total or None
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
@@ -199,16 +185,7 @@ class TlsTransport:
         return total
 
     async def _receive(self) -> None:
-        self._add(await self._inner.receive_into(self._received))
-
-    def _receive_now(self) -> bool:
-        count = self._inner.receive_now(self._received)
-        if count is None:
-            return False
-        self._add(count)
-        return True
-
-    def _add(self, count: int) -> None:
+        count = await self._inner.receive_into(self._received)
         self._drained = False
         if count:
             self._incoming.write(self._received[:count])

@@ -51,9 +51,6 @@ class Transport(Protocol):
         A checkpoint.
         """
 
-    def receive_now(self, view: memoryview) -> int | None:
-        """Put bytes that are there into ``view``; return how many, ``None`` if there are none."""
-
     async def send_all(self, views: Views) -> None:
         """Send everything. On cancellation it is unknown how much was sent."""
 
@@ -96,16 +93,10 @@ class SocketTransport:
         """See :class:`Transport`."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
-            count = self.receive_now(view)
-            if count is not None:
-                return count
-
-    def receive_now(self, view: memoryview) -> int | None:
-        """See :class:`Transport`."""
-        try:
-            return self._socket.recv_into(view)
-        except BlockingIOError:
-            return None
+            try:
+                return self._socket.recv_into(view)
+            except BlockingIOError:
+                continue
 
     async def send_all(self, views: Views) -> None:
         """See :class:`Transport`."""
@@ -158,10 +149,6 @@ class StreamTransport:
         data = await self._stream.receive_some(len(view))
         view[: len(data)] = data
         return len(data)
-
-    def receive_now(self, view: memoryview) -> int | None:
-        """See :class:`Transport`: a stream that is no socket always waits."""
-        return None
 
     async def send_all(self, views: Views) -> None:
         """See :class:`Transport`."""
