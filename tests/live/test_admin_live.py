@@ -25,7 +25,7 @@ async def test_topics_and_offsets_are_managed(kafka_broker: object) -> None:
         seen = await admin.describe_cluster()
         assert len(seen.nodes) == 1
         assert seen.cluster_id
-        await admin.create_topics({name: NewTopic(2, 1, {"retention.ms": 3_600_000})})
+        await admin.create_topics({name: NewTopic(2, 1, {"retention.ms": -1})})
         with pytest.raises(trikafka.TopicAlreadyExistsError, match=name):
             await admin.create_topics({name: NewTopic(2)})
         with pytest.raises(trikafka.ConfigurationError, match="a mapping of names to NewTopic"):
@@ -35,7 +35,7 @@ async def test_topics_and_offsets_are_managed(kafka_broker: object) -> None:
         with pytest.raises(trikafka.BrokerResponseError, match="INVALID_REPLICATION_FACTOR"):
             await admin.create_topics({fresh(): NewTopic(1, 7)})
         await topic_reported(admin, name, 2)
-        assert await admin.topic_configs([name]) == {name: {"retention.ms": "3600000"}}
+        assert await admin.topic_configs([name]) == {name: {"retention.ms": "-1"}}
         await admin.create_partitions({name: 3})
         await topic_reported(admin, name, 3)
         assert [info.partition for info in (await admin.list_topics())[name]] == [0, 1, 2]

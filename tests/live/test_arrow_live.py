@@ -29,6 +29,8 @@ DOCUMENT = Path(__file__).parents[2] / "docs" / "columns.md"
 
 
 async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
+    # The records have old times, and a broker deletes what is older than its retention.
+    config = {"retention.ms": "-1", **config}
     name = f"arrow-{uuid.uuid4().hex[:8]}"
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({name: trikafka.NewTopic(partitions, 1, config)})

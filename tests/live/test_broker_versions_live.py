@@ -57,6 +57,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("broker", versions, indirect=True, scope="module")
 
 
+#: Some records have old times, and a broker deletes what is older than its retention.
+KEPT = {"retention.ms": -1}
+
+
 class Broker:
     """A broker of some version."""
 
@@ -70,7 +74,7 @@ class Broker:
     async def topic(self, partitions: int = 2) -> str:
         name = self.fresh()
         async with trikafka.open_admin(bootstrap_servers=self.bootstrap) as admin:
-            await admin.create_topics({name: NewTopic(partitions, 1)})
+            await admin.create_topics({name: NewTopic(partitions, 1, KEPT)})
         return name
 
     async def fill(self, topic: str, count: int, partitions: int = 2) -> None:

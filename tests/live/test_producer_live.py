@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
+    # The records have old times, and a broker deletes what is older than its retention.
+    config = {"retention.ms": "-1", **config}
     name = f"producer-{uuid.uuid4().hex[:8]}"
     replicas = min(3, len(bootstrap.split(",")))
     async with open_admin(bootstrap_servers=bootstrap) as admin:
