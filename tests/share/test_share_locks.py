@@ -258,7 +258,7 @@ async def test_a_stale_member_gives_back_what_waits(autojump_clock: Clock) -> No
             assert states(cluster) == ["acknowledged", *["available"] * 4]
 
 
-async def test_a_new_leader_is_noticed_while_nothing_is_fetched(autojump_clock: Clock) -> None:
+async def test_a_new_leader_is_noticed_without_fetches(autojump_clock: Clock) -> None:
     async with (
         cluster_of(records=10, nodes=2) as cluster,
         queue_of(cluster, max_in_flight=10) as queue,

@@ -32,7 +32,8 @@ class ParquetFile:
     def __init__(self, path: str, key: str | None, value: str | None, any_partition: bool) -> None:
         self._path = path
         self._any_partition = any_partition
-        self._key, self._value = key, value
+        self._key = key
+        self._value = value
         self._file: Any = None
         self._batches: Iterator[Any]
         self._limiter = trio.CapacityLimiter(1)

@@ -10,7 +10,7 @@ import uuid
 from .call import ScriptedCall
 from .messages import Message
 
-_NOBODY = uuid.UUID(int=0)
+_NO_ID = uuid.UUID(int=0)
 _CODECS = [4, 3, 1, 2]  # zstd, lz4, gzip and snappy, in Kafka's order
 _MAX_BYTES = 1_048_576
 
@@ -20,11 +20,11 @@ async def get_telemetry_subscriptions(call: ScriptedCall) -> Message:
     if code := call.error():
         return call.respond(error_code=code)
     wanted, asked = call.state.telemetry, call.request.client_instance_id
-    if asked in (None, _NOBODY):  # kafka-python reads a zero id as None
+    if asked in (None, _NO_ID):  # kafka-python reads a zero id as None
         wanted.clients += 1
-        given = uuid.uuid5(_NOBODY, f"client {wanted.clients}")
+        given = uuid.uuid5(_NO_ID, f"client {wanted.clients}")
     else:
-        given = _NOBODY
+        given = _NO_ID
     return call.respond(
         error_code=0,
         client_instance_id=given,

@@ -340,8 +340,9 @@ def entries_of(result: Any) -> dict[str, ConfigEntry]:
 # it. All other settings are in the cluster's metadata: any broker returns them, and forwards a change
 # to the controller. One request to a broker takes all of its resources.
 #
-# A repeated change is harmless: "set" and "delete" name the outcome, and a broker neither appends an
-# item twice nor misses one to subtract. So what has failed for a passing reason is simply sent again.
+# A repeated change is harmless: "set" and "delete" name the outcome, and a broker neither appends
+# an item twice nor misses one to subtract. So what has failed for a passing reason is simply sent
+# again.
 def _by_place(resources: Iterable[ConfigResource]) -> dict[Place, list[ConfigResource]]:
     places: dict[Place, list[ConfigResource]] = defaultdict(list)
     for one in resources:

@@ -115,8 +115,8 @@ class ConsumerCore:
         # reads it: with thousands of streams, waking all of them for each fetch would cost more
         # than the records. Without a stream, ``deliver`` wakes the task that receives from all
         # partitions. News of no single partition (None: a rebalance, a close, an error of the
-        # group) wakes everything, and sends the next record over the full path (``_on_news``), because a
-        # live cursor looks at none of these.
+        # group) wakes everything, and sends the next record over the full path (``_on_news``),
+        # because a live cursor looks at none of these.
         self.signals.position.notify()
         if partition is not None and (signal := self._streams.get(partition)) is not None:
             signal.notify()

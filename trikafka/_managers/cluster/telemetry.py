@@ -53,7 +53,7 @@ from ...interfaces import ClientMetrics, MetadataManager
 from ...types import MetricsPush, Node
 
 _log = logging.getLogger("trikafka.telemetry")
-_NOBODY = uuid.UUID(int=0)
+_NO_ID = uuid.UUID(int=0)
 _SCOPE = ("trikafka", _version.VERSION)
 #: The longest time (seconds) that the last push delays a close.
 _LAST_PUSH = 1.0
@@ -226,7 +226,7 @@ class Telemetry:
 
     def _get_request(self) -> GetTelemetrySubscriptionsRequest:
         return GetTelemetrySubscriptionsRequest(
-            client_instance_id=self._schedule.instance_id or _NOBODY
+            client_instance_id=self._schedule.instance_id or _NO_ID
         )
 
     def _subscribed(self, response: Any) -> None:
@@ -243,7 +243,7 @@ class Telemetry:
                 self._check_off()
             raise self._last_error
         given: uuid.UUID | None = response.client_instance_id
-        if given is not None and given != _NOBODY:
+        if given is not None and given != _NO_ID:
             self._schedule.known_as(given)
         elif self._schedule.instance_id is None:
             raise DamagedResponseError("the broker gave no client instance id when asked for one")

@@ -66,7 +66,7 @@ class Block(Protocol):
 
     @property
     def acquired(self) -> AcquiredRecords:
-        """Where its records are."""
+        """The records that were acquired together with its own."""
 
     def lock_lost(self) -> None:
         """Cancel the block: its lock is lost."""
