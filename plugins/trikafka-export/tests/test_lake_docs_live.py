@@ -31,7 +31,7 @@ async def test_program_of_the_page_runs(
     delta, iceberg = make_lake("delta", tmp_path), make_lake("iceberg", tmp_path)
     own = {name: value for name, value in iceberg.options.items() if name.startswith("catalog")}
     program, replaced = re.subn(
-        r"^catalog = \{.*\}$", f"catalog = {own!r}", program, flags=re.MULTILINE
+        r"^catalog = \{.*?\}$", f"catalog = {own!r}", program, flags=re.MULTILINE | re.DOTALL
     )
     assert replaced == 1
     program = program.replace('"flights"', repr(topic)).replace(
