@@ -337,6 +337,8 @@ class MetricsPush:
         last: Seconds since the last push that the broker took; ``None`` before the first.
         pushes: Pushes that the brokers took.
         last_error: Why the last request failed; ``None`` after a success.
+        failing: Seconds since the first of the requests that failed in a row; ``None`` after a
+            success.
     """
 
     state: str
@@ -348,6 +350,7 @@ class MetricsPush:
     last: float | None
     pushes: int
     last_error: Exception | None
+    failing: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +360,7 @@ class ConnectionStatistics:
     Attributes:
         node: The broker. A bootstrap address has a negative id.
         purpose: ``"fetch"``, ``"produce"``, ``"group"`` (requests that may wait inside the broker),
-            ``"coordinator"`` or ``"general"``.
+            ``"coordinator"``, ``"telemetry"`` (pushed metrics) or ``"general"``.
         state: ``"new"`` (connecting, TLS included), ``"negotiating"``, ``"authenticating"``,
             ``"ready"``, ``"reauthenticating"`` (KIP-368) or ``"closed"``.
         seconds: The time spent in each state so far.

@@ -499,7 +499,129 @@ async def test_payload_has_no_data_and_no_settings(autojump_clock: MockClock) ->
                 assert word not in text
 
 
+# --- no harm ---
+
+
+@pytest.mark.parametrize("api", [GET, PUSH])
+async def test_silent_receiver_delays_nothing(
+    api: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with receiving("*") as cluster:
+        cluster.silence(api)
+        async with trikafka.open_producer(
+            **settings(cluster, request_timeout_ms=31_000, linger_ms=0)
+        ) as client:
+            await cluster.seen(api)
+            asked = trio.current_time()
+            for wait in (0.0, 4.0, 3.0, 13.0, 11.5):  # until after the request has expired
+                await trio.sleep(wait)
+                began = trio.current_time()
+                assert len(await client.partitions_for("t")) == 2
+                await client.send("t", b"1")
+                await client._metadata.refresh()
+                assert trio.current_time() == began
+                health = client.health()
+                assert (health.ok, health.reasons, dict(health.unreachable)) == (True, (), {})
+            assert health.metrics_push is not None
+            limit = 31.0 if api == PUSH else 5.0
+            assert health.metrics_push.failing == pytest.approx(31.5 - limit)
+            assert isinstance(health.metrics_push.last_error, trikafka.KafkaConnectionError)
+            assert (health.metrics_push.last, health.metrics_push.pushes) == (None, 0)
+            assert times(cluster, api) == [asked]
+            await trio.sleep(400)
+            every = limit + (INTERVAL if api == PUSH else 300)
+            assert times(cluster, api)[:2] == pytest.approx([asked, asked + every])
+    assert not [record for record in caplog.records if record.levelname == "WARNING"]
+
+
+async def test_refused_dial_harms_nothing(autojump_clock: MockClock) -> None:
+    """Such as where the broker limits the connections of a client."""
+    async with receiving("*") as cluster:
+        refused = [False]
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            if refused[0]:
+                raise OSError("too many connections")
+            return await cluster.dial(host, port)
+
+        async with trikafka.open_producer(**settings(cluster) | {"dial": dial}) as producer:
+            await producer.send("t", b"1")
+            await cluster.seen(PUSH)
+            (pushed,) = times(cluster, PUSH)
+            await trio.sleep(1)
+            cluster.disconnect()
+            await producer.send("t", b"2")
+            await trio.sleep(1)  # the connections for other purposes are there again
+            refused[0] = True
+            await trio.sleep(60)
+            health = producer.health()
+            assert (health.ok, dict(health.unreachable)) == (True, {})
+            assert health.metrics_push is not None
+            since = trio.current_time() - (pushed + INTERVAL)
+            assert health.metrics_push.failing == pytest.approx(since)
+            assert "too many connections" in str(health.metrics_push.last_error)
+            refused[0] = False
+            before = len(cluster.requests(PUSH))
+            await trio.sleep(INTERVAL)
+            assert len(cluster.requests(PUSH)) == before + 1
+            told = producer.health().metrics_push
+            assert told is not None
+            assert (told.failing, told.last_error) == (None, None)
+
+
+async def test_id_is_asked_of_another_broker(autojump_clock: MockClock) -> None:
+    async with receiving(nodes=2) as cluster:
+        cluster.silence(GET, times=1)
+        async with trikafka.open_admin(**settings(cluster)) as admin:
+            began = trio.current_time()
+            assert (await admin.client_instance_id()).int
+            assert 5.0 <= trio.current_time() - began <= 5.2
+        first, second = cluster.requests(GET)
+        assert first.node_id != second.node_id
+
+
+async def test_broker_without_receiver_is_passed(autojump_clock: MockClock) -> None:
+    """During a rolling upgrade some brokers have the requests."""
+    async with receiving(nodes=3) as cluster:
+        for node in (0, 2):
+            cluster.offer(GET, None, node=node)
+        for _ in range(5):
+            async with trikafka.open_admin(**settings(cluster)) as admin:
+                assert (await admin.client_instance_id()).int
+        assert {seen.node_id for seen in cluster.requests(GET)} == {1}
+
+
+@pytest.mark.parametrize("opening", [trikafka.open_consumer, trikafka.open_producer])
+async def test_health_shows_the_push(opening: Any, autojump_clock: MockClock) -> None:
+    async with receiving("*") as cluster:
+        async with opening(**settings(cluster)) as client:
+            await trio.sleep(50)
+            told = client.health().metrics_push
+            assert told == client.statistics().metrics_push
+            assert told.failing is None
+            cluster.fail(PUSH, 42)
+            await trio.sleep(50)
+            health = client.health()
+            told = health.metrics_push
+            assert health.ok
+            assert told is not None
+            assert (told.state, getattr(told.last_error, "code", None)) == ("off", 42)
+            assert told.failing == pytest.approx((told.last or 0) - INTERVAL)
+        async with opening(**settings(cluster, enable_metrics_push=False)) as client:
+            assert client.health().metrics_push is None
+
+
 # --- the end ---
+
+
+async def test_idle_connection_is_no_obstacle(autojump_clock: MockClock) -> None:
+    """Where the interval is longer than connections live, the last push has another connection."""
+    async with receiving("*", interval=3600) as cluster:
+        async with trikafka.open_producer(**settings(cluster)) as producer:
+            await trio.sleep(1200)
+            await producer._metadata.refresh()
+        (last,) = cluster.requests(PUSH)
+        assert last.request.terminating
 
 
 async def test_cancelled_close_pushes_last(autojump_clock: MockClock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -56,18 +57,30 @@ async def test_share_consumer_has_them_too(autojump_clock: MockClock) -> None:
         assert payloads(cluster)[-1].resource["group_id"] == "g"
 
 
-@pytest.mark.parametrize("fault", ["raises", "returns text", "returns nothing", "returns a truth"])
+RETURNED: dict[str, Any] = {
+    "text": "3",
+    "nothing": None,
+    "a truth": True,
+    "NaN": math.nan,
+    "infinity": math.inf,
+    "negative infinity": -math.inf,
+    "more than a double has": 10**400,
+}
+
+
+@pytest.mark.parametrize("kind", ["gauge", "total"])
+@pytest.mark.parametrize("fault", ["raises", *RETURNED])
 async def test_failing_function_is_logged_once(
-    fault: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+    kind: Any, fault: str, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     def read() -> Any:
         if fault == "raises":
             raise KeyError("oops")
-        return {"returns text": "3", "returns nothing": None, "returns a truth": True}[fault]
+        return RETURNED[fault]
 
     async with receiving("com.", interval=1) as cluster:
         async with trikafka.open_producer(**settings(cluster)) as producer:
-            producer.register_metric(NAME, read)
+            producer.register_metric(NAME, read, kind=kind)
             producer.register_metric("com.good", lambda: 1)
             await trio.sleep(20)
             await producer.send("t", b"1")
@@ -90,6 +103,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"attributes": {"a": None}}, "attributes map"),
     ({"attributes": {1: "a"}}, "attributes map"),
     ({"attributes": "a"}, "attributes map"),
+    ({"attributes": {"a": math.nan}}, "finite numbers"),
+    ({"attributes": {"a": 10**400}}, "finite numbers"),
 ]
 
 
@@ -112,6 +127,29 @@ async def test_name_is_registered_once(autojump_clock: MockClock) -> None:
             consumer.register_metric(NAME, lambda: 2)
         consumer.unregister_metric(NAME)
         consumer.register_metric(NAME, lambda: 2)
+
+
+def test_infinite_value_passes() -> None:
+    """The metric is back with the first finite value, and a total has lost nothing."""
+    time = Time()
+    meter = Meter(PRODUCER, time.clock, time.wall)
+    meter.select(["com."])
+    value: float = 5
+    meter.register(RegisteredMetric("com.total", lambda: value, "total", None))
+    meter.register(RegisteredMetric("com.gauge", lambda: value, "gauge", None))
+
+    def collected() -> dict[str, float]:
+        found = {metric.name: metric.points[0].value for metric in meter.collect(delta=True)}
+        meter.confirm()
+        return found
+
+    assert collected() == {"com.total": 5, "com.gauge": 5}
+    value = math.inf
+    assert collected() == {}
+    value = math.nan
+    assert collected() == {}
+    value = 8
+    assert collected() == {"com.total": 3, "com.gauge": 8}
 
 
 def test_totals_of_the_application() -> None:

@@ -2,8 +2,8 @@
 
 A connection is dialled once however many callers ask for it, dialled again after a wait, and closed
 when idle. A broker answers the requests of one connection in order. So requests that may wait
-inside the broker (a fetch, a JoinGroup) get a socket of their own, by *purpose*, and a heartbeat
-never waits behind them.
+inside the broker (a fetch, a JoinGroup, a push to the operator's receiver of metrics) get a socket
+of their own, by *purpose*, and a heartbeat never waits behind them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from .session import Ask
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 from .throttles import Throttles
 
-Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
+Purpose = Literal["general", "fetch", "produce", "coordinator", "group", "telemetry"]
 
 
 class _Key(NamedTuple):
@@ -272,15 +272,18 @@ class Brokers:
         key = _Key(node.node_id, node.host, node.port, purpose)
         slot = self._slots.get(key)
         if slot is None:
-            endpoint = self._endpoints.setdefault(
-                key[:3], BrokerEndpoint(self._listener_of(node), Reconnect(self._config))
-            )
+            made = BrokerEndpoint(self._listener_of(node), Reconnect(self._config))
+            # A connection for metrics that cannot be made, or is lost, is no outage, and delays no
+            # dial of another purpose: metrics never harm the client.
+            aside = purpose == "telemetry"
+            endpoint = made if aside else self._endpoints.setdefault(key[:3], made)
+            outages = Outages() if aside else self.outages
             watch = self._watch_of(node, purpose)
             slot = ConnectionSlot(
                 node,
                 self._config,
                 self._start_soon,
-                self.outages,
+                outages,
                 self._security,
                 endpoint,
                 watch,

@@ -29,8 +29,16 @@ _WRITE_BYTES = 262_144
 SILENCE = 5.0
 #: After a blocked event loop, the time (seconds) to read first what has arrived meanwhile.
 _SECOND_LOOK = 0.25
-#: These wait for the other members of a group, so their time says nothing of the broker.
-_HELD = frozenset({"JoinGroupRequest", "SyncGroupRequest"})
+#: These wait for the other members of a group, or for the operator's receiver of metrics, so their
+#: time says nothing of the broker.
+_HELD = frozenset(
+    {
+        "JoinGroupRequest",
+        "SyncGroupRequest",
+        "GetTelemetrySubscriptionsRequest",
+        "PushTelemetryRequest",
+    }
+)
 
 
 class InFlightRequest:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 #: The purpose of a connection. A broker handles the requests of one connection in order, so
 #: requests that may wait inside the broker have connections of their own.
-Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
+Purpose = Literal["general", "fetch", "produce", "coordinator", "group", "telemetry"]
 
 
 class Response(Protocol):

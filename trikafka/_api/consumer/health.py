@@ -22,7 +22,7 @@ from ..._state.consumer.assignment import AssignedPartition
 from ..._state.group.member import MemberState
 from ...error_codes import ErrorCode
 from ...errors import topic_missing
-from ...types import Node, TopicPartition
+from ...types import MetricsPush, Node, TopicPartition
 from .parts import ConsumerParts
 from .watchdog import GROUP
 
@@ -49,6 +49,8 @@ class ConsumerHealth:
             fetching, looking up positions, auto commit. ``None`` while all of it works.
         throttled: Brokers whose quota makes the consumer wait now (KIP-219), with details. Not a
             reason: the consumer works, but slowly.
+        metrics_push: The pushes of metrics (KIP-714), what fails of them and since when; ``None``
+            without pushes. Not a reason: metrics do not concern the work of the consumer.
     """
 
     ok: bool
@@ -62,6 +64,7 @@ class ConsumerHealth:
     last_fetch: Mapping[TopicPartition, float]
     last_error: Exception | None
     throttled: Mapping[Node, str]
+    metrics_push: MetricsPush | None = None
 
 
 def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
@@ -101,6 +104,7 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
         MappingProxyType(_last_fetches(parts, now)),
         next(_errors(parts, fatal), None),
         MappingProxyType(parts.brokers.throttles.now()),
+        parts.telemetry.statistics(),
     )
 
 

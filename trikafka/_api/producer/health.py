@@ -19,7 +19,7 @@ from ...errors import (
     UnsupportedVersionError,
 )
 from ...interfaces import ProduceManager
-from ...types import Node
+from ...types import MetricsPush, Node
 from ..client.stalls import Stalled
 
 #: Errors after which other records will fare no better: they concern the producer itself, or say
@@ -51,6 +51,8 @@ class ProducerHealth:
             ``transactional_id``.
         throttled: Brokers whose quota makes the producer wait now (KIP-219), with details. Not a
             reason: the producer works, but slowly.
+        metrics_push: The pushes of metrics (KIP-714), what fails of them and since when; ``None``
+            without pushes. Not a reason: metrics do not concern the work of the producer.
     """
 
     ok: bool
@@ -61,6 +63,7 @@ class ProducerHealth:
     error: Exception | None
     transaction: str | None
     throttled: Mapping[Node, str]
+    metrics_push: MetricsPush | None = None
 
 
 def producer_health(
@@ -70,6 +73,7 @@ def producer_health(
     transaction: ProducerTransaction | None,
     failure: Exception | None,
     standing: Sequence[Stalled],
+    metrics_push: MetricsPush | None,
     *,
     closed: bool,
 ) -> ProducerHealth:
@@ -118,4 +122,5 @@ def producer_health(
         error,
         None if transaction is None else transaction.state.value,
         MappingProxyType(throttled),
+        metrics_push,
     )

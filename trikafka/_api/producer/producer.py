@@ -668,6 +668,7 @@ class Producer(MeteredClient):
             self._transaction,
             failure,
             standing,
+            self._telemetry.statistics(),
             closed=self._closed,
         )
 

@@ -33,6 +33,8 @@ class ShareConsumerHealth:
             ``None`` before the first one.
         last_error: The last error of something that has not worked since.
         throttled: Brokers whose quota makes the client wait now (KIP-219).
+        metrics_push: The pushes of metrics (KIP-714), what fails of them and since when; ``None``
+            without pushes. Not a reason: metrics do not concern the work of the client.
     """
 
     ok: bool
@@ -44,6 +46,7 @@ class ShareConsumerHealth:
     last_heartbeat: float | None
     last_error: Exception | None
     throttled: Mapping[Node, str]
+    metrics_push: MetricsPush | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,7 @@ def share_health(parts: ShareParts) -> ShareConsumerHealth:
         None if member.last_heartbeat is None else now - member.last_heartbeat,
         fatal or outages.cause or member.heartbeat_error or parts.fetcher.last_error,
         MappingProxyType(parts.brokers.throttles.now()),
+        parts.telemetry.statistics(),
     )
 
 

@@ -63,8 +63,8 @@ _BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
 #: In DescribeCluster: describe the controllers; and the version that has this (KIP-919).
 CONTROLLERS = 2
 _SINCE_ENDPOINT_TYPE = 1
-#: The purposes of connections to the leader of a partition.
-_BY_LEADER: tuple[Purpose, ...] = ("general", "fetch", "produce")
+#: The purposes of connections to the leader of a partition, and of those that any broker serves.
+_BY_LEADER: tuple[Purpose, ...] = ("general", "fetch", "produce", "telemetry")
 _log = logging.getLogger("trikafka.metadata")
 
 

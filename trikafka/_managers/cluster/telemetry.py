@@ -16,13 +16,21 @@ only where an operator has set up a receiver; elsewhere this manager sends nothi
 #
 # A broker keeps what it knows of a client's pushes in memory. So the client stays with one broker
 # while that is in the cluster and responds. `PushSchedule` has the rest of the rules.
+#
+# A connection of their own
+# -------------------------
+#
+# The broker hands each push to a receiver that the operator has written, and answers the requests
+# of one connection in order. A receiver that hangs would delay the metadata and the look-ups behind
+# a push. So these requests have a connection of their own, and no silence on it counts as an outage
+# of the broker: metrics never harm the client.
 
 from __future__ import annotations
 
 import logging
 import random
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Container
 from typing import Any
 
 import trio
@@ -57,6 +65,9 @@ _NO_ID = uuid.UUID(int=0)
 _SCOPE = ("trikafka", _version.VERSION)
 #: The longest time (seconds) that the last push delays a close.
 _LAST_PUSH = 1.0
+#: The time (seconds) in which a broker names the subscription, which it has in memory. Then another
+#: broker is asked: a caller may wait for the client's id.
+_GET_LIMIT = 5.0
 
 
 class Telemetry:
@@ -81,9 +92,11 @@ class Telemetry:
         self._wake = trio.Event()
         self._closing = False
         self._node: Node | None = None
+        self._left: int | None = None  # the broker whose request failed last
         self._last: float | None = None
         self._pushes = 0
         self._last_error: Exception | None = None
+        self._failing_since: float | None = None
         self._too_large = False  # it was logged
 
     # --- the identity ---
@@ -111,10 +124,25 @@ class Telemetry:
         return self._schedule.instance_id
 
     async def _get(self) -> None:
-        """Ask any broker for the id and the subscription."""
-        self._subscribed(await self._metadata.ask_any(self._get_request))
+        """Ask a broker for the id and the subscription; another one, if that has no receiver."""
+        lacking: set[int] = set()
+        limit = min(_GET_LIMIT, self._config.request_timeout)
+        while True:
+            node = self._chosen_node(lacking)
+            try:
+                response = await self._brokers.request(
+                    node, self._get_request(), purpose="telemetry", response_timeout=limit
+                )
+            except UnsupportedVersionError:
+                lacking.add(node.node_id)
+                if lacking.issuperset(self._metadata.snapshot.nodes):
+                    raise
+            else:
+                self._subscribed(response)
+                return
 
     def _recover(self, error: TrikafkaError) -> None:
+        self._leave()
         if error.refresh_metadata:
             self._metadata.request_update()
 
@@ -158,10 +186,24 @@ class Telemetry:
 
     def _failed(self, error: TrikafkaError) -> None:
         """Record that a request had no response that counts; the next one goes elsewhere."""
-        self._last_error = error
-        self._node = None
+        self._note(error)
+        self._leave()
         self._schedule.lost(trio.current_time())
         _log.debug("the metrics of this client were not pushed: %s", error)
+
+    def _leave(self) -> None:
+        """Choose another broker for the next request, if there is one."""
+        if self._node is not None:
+            self._left = self._node.node_id
+            self._node = None
+
+    def _note(self, error: Exception | None) -> None:
+        """Record how a request ended, for the statistics."""
+        self._last_error = error
+        if error is None:
+            self._failing_since = None
+        elif self._failing_since is None:
+            self._failing_since = trio.current_time()
 
     async def push_last(self) -> None:
         """Push once more, for a close, on a connection that exists; a second at most.
@@ -174,11 +216,16 @@ class Telemetry:
         with trio.move_on_after(_LAST_PUSH):
             async with self._turn:
                 try:
-                    connection = self._brokers.ready(self._chosen_node(), "general")
+                    node = self._chosen_node()
+                    # An idle connection may have been closed since the last push. At the end of a
+                    # close no other request is delayed by this one.
+                    connection = self._brokers.ready(node, "telemetry") or self._brokers.ready(
+                        node, "general"
+                    )
                     if connection is not None and self._schedule.wanted:
                         await self._push(connection.request, terminating=True)
                 except TrikafkaError as error:
-                    self._last_error = error
+                    self._note(error)
                     _log.debug("the last metrics of this client were not pushed: %s", error)
 
     async def _push(self, ask: Callable[[Any], Awaitable[Any]], *, terminating: bool) -> None:
@@ -204,7 +251,7 @@ class Telemetry:
         )
         code, now = response.error_code, trio.current_time()
         self._schedule.pushed(code, now)
-        self._last_error = from_code(code, "pushing metrics to the broker") if code else None
+        self._note(from_code(code, "pushing metrics to the broker") if code else None)
         if not code:
             self._metrics.confirm()
             self._last = now
@@ -217,7 +264,7 @@ class Telemetry:
             f"{subscription.max_bytes:,}; subscribe to fewer metrics, or raise the broker's "
             "telemetry.max.bytes"
         )
-        self._last_error = TrikafkaError(text)
+        self._note(TrikafkaError(text))
         if not self._too_large:
             self._too_large = True
             _log.warning("%s", text)
@@ -237,17 +284,18 @@ class Telemetry:
         now = trio.current_time()
         pushing = self._enabled and self._schedule.state is not PushState.OFF
         if response.error_code:
-            self._last_error = from_code(response.error_code, "asking for the client instance id")
+            refusal = from_code(response.error_code, "asking for the client instance id")
+            self._note(refusal)
             if pushing:
                 self._schedule.get_failed(response.error_code, now)
                 self._check_off()
-            raise self._last_error
+            raise refusal
         given: uuid.UUID | None = response.client_instance_id
         if given is not None and given != _NO_ID:
             self._schedule.known_as(given)
         elif self._schedule.instance_id is None:
             raise DamagedResponseError("the broker gave no client instance id when asked for one")
-        self._last_error = None
+        self._note(None)
         if pushing:
             subscription = subscription_of(
                 response.subscription_id,
@@ -281,24 +329,32 @@ class Telemetry:
         return any(key in connection.versions for connection in self._brokers.connections())
 
     async def _to_node(self, message: Any) -> Any:
-        return await self._brokers.request(self._chosen_node(), message)
+        return await self._brokers.request(self._chosen_node(), message, purpose="telemetry")
 
-    def _chosen_node(self) -> Node:
-        """Return the broker of the last request while it is in the cluster, or choose one."""
-        nodes = self._metadata.snapshot.nodes
+    def _chosen_node(self, lacking: Container[int] = ()) -> Node:
+        """Return the broker of the last request while it is in the cluster, or choose one.
+
+        One of ``lacking`` is not chosen, and the broker that failed last only if it is alone.
+        """
+        nodes = {
+            number: node
+            for number, node in self._metadata.snapshot.nodes.items()
+            if number not in lacking
+        }
         chosen = self._node
         if chosen is not None:
             known = nodes.get(chosen.node_id)
             if known is not None and (known.host, known.port) == (chosen.host, chosen.port):
                 return chosen
         key = GetTelemetrySubscriptionsRequest.API_KEY
-        connected = [
-            node
-            for node in nodes.values()
-            if (connection := self._brokers.ready(node, "general")) is not None
-            and key in connection.versions
-        ]
-        candidates = connected or list(nodes.values())
+        offering = {
+            connection.node.node_id
+            for connection in self._brokers.connections()
+            if key in connection.versions
+        }
+        others = [node for node in nodes.values() if node.node_id != self._left]
+        connected = [node for node in others if node.node_id in offering]
+        candidates = connected or others or list(nodes.values())
         if not candidates:
             raise KafkaConnectionError("the cluster names no broker, so no metrics are pushed")
         self._node = random.choice(candidates)
@@ -322,6 +378,7 @@ class Telemetry:
             last=None if self._last is None else now - self._last,
             pushes=self._pushes,
             last_error=self._last_error,
+            failing=None if self._failing_since is None else now - self._failing_since,
         )
 
 

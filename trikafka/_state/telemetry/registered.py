@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Literal, get_args
@@ -48,11 +49,16 @@ class RegisteredMetric:
         self._confirmed: int | float = 0
 
     def read(self) -> int | float | None:
-        """Return the present value; ``None`` if the function fails, which is logged once."""
+        """Return the present value; ``None`` if the function fails, which is logged once.
+
+        A value that is infinite or no number is a failure, too: a receiver cannot add it to others.
+        """
         try:
             value = self._read()
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise TypeError(f"{value!r} is no number")
+            if not _is_finite(value):
+                raise ValueError("its value is infinite, or no number (NaN)")
         # The application's metric must not end its client.
         except Exception as error:
             if not self._failed:
@@ -93,17 +99,26 @@ def check_name(name: object) -> None:
         )
 
 
+def _is_finite(value: int | float) -> bool:
+    """Return whether a finite double can have this value, to the digits that it has."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an int beyond the largest double
+        return False
+
+
 def _checked_attributes(
     name: str, attributes: Mapping[str, AttributeValue] | None
 ) -> dict[str, AttributeValue]:
     if attributes is None:
         return {}
     if not isinstance(attributes, Mapping) or not all(
-        isinstance(key, str) and isinstance(value, str | bool | int | float)
+        isinstance(key, str)
+        and (isinstance(value, str) or (isinstance(value, int | float) and _is_finite(value)))
         for key, value in attributes.items()
     ):
         raise ConfigurationError(
-            f"metric {name!r}: attributes map texts to texts, numbers or booleans, not "
+            f"metric {name!r}: attributes map texts to texts, finite numbers or booleans, not "
             f"{attributes!r}"
         )
     return dict(attributes)
