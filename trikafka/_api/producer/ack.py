@@ -13,7 +13,7 @@ from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._wire import _implementation
 from ...types import RecordMetadata, TopicPartition
-from .waiting import fairness
+from .waiting import current
 
 if TYPE_CHECKING:
     from ..._wire._fallback_producing import DeliveryHandle as _DeliveryHandle
@@ -108,8 +108,8 @@ class Ack(_DeliveryHandle):
                 await trio.lowlevel.wait_task_rescheduled(signal)
                 if batch.parts:
                     batch, index = batch.part(index)
-        elif time.perf_counter() >= fairness.due:
-            await fairness.checkpoint()
+        elif time.perf_counter() >= current.fairness.due:
+            await current.fairness.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         return batch.metadata(index, self._timestamp)

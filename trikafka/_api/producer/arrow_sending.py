@@ -26,7 +26,7 @@ from ...config import ProducerConfig
 from ...errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ...interfaces import ProduceManager, RowsBatch, TableRows, TakenRows
 from ...types import TopicPartition
-from .waiting import fairness
+from .waiting import current
 
 if TYPE_CHECKING:
     from ..._wire.arrow import ArrowRows
@@ -119,6 +119,7 @@ class ArrowSending:
         asks: bool,
     ) -> None:
         self._manager = manager
+        self._fairness = current.fairness
         self._accumulator = manager.accumulator
         self.call = call  # the call's name, for errors
         self._joins = joins  # raises once the transaction of the table takes no more
@@ -198,7 +199,7 @@ class ArrowSending:
         most = -1
         pieces: Iterator[tuple[int, Any]] = self._rows.pieces(self._piece_rows, self._looked_at)
         for first, piece in pieces:
-            await fairness.checkpoint()
+            await self._fairness.checkpoint()
             unfit = _implementation.current.find_unfit(
                 self._rows.columns(piece, 0), self._accumulator.largest
             )
@@ -219,7 +220,7 @@ class ArrowSending:
         """Put every row into a batch, up to the first that fails."""
         pieces: Iterator[tuple[int, Any]] = self._rows.pieces(self._piece_rows, _PIECE_BYTES)
         for first, piece in pieces:
-            await fairness.checkpoint()
+            await self._fairness.checkpoint()
             columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
             partitions = (
                 self._rows.partition
@@ -233,7 +234,7 @@ class ArrowSending:
                 position = group.start
                 while position < group.stop:
                     self._at = first + _row(group, position)
-                    await fairness.checkpoint()
+                    await self._fairness.checkpoint()
                     taken = self._extend(columns, group, position) or await self._wait(
                         columns, group, position
                     )

@@ -51,7 +51,7 @@ from .arrow_sending import ArrowAck, ArrowDelivery, ArrowSending, open_rows
 from .builtin import ProducerBuiltin, ProducerClient
 from .health import ProducerHealth, producer_health
 from .transaction_handle import Transaction
-from .waiting import fairness
+from .waiting import current
 from .watchdog import ProducerWatchdog
 
 #: The events of batches that observers may implement.
@@ -129,6 +129,7 @@ class Producer(MeteredClient):
         self._metadata = self._context.metadata
         self._telemetry = self._context.telemetry
         self._manager = self._context.produce
+        self._fairness = current.fairness
         self._transaction = self._context.transaction
         self._transactions = self._context.transactions
         self._quick_append = cast("Callable[..., Ack | None]", self._manager.append)
@@ -344,8 +345,8 @@ class Producer(MeteredClient):
 
         After an error or a cancellation, nothing was accepted.
         """
-        if time.perf_counter() >= fairness.due:
-            await fairness.checkpoint()
+        if time.perf_counter() >= self._fairness.due:
+            await self._fairness.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
