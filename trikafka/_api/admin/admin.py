@@ -144,6 +144,7 @@ class Admin(MeteredClient):
     it raises one :exc:`~trikafka.errors.AdminErrors`, with the error of each thing that failed and
     the results of the others. A call about one thing raises the error of that thing. An error that
     says nothing of the things, such as a timeout before any of them is settled, is raised itself.
+    ``except* KafkaTimeoutError`` handles a timeout in both cases.
 
     When cancelled while a request is in flight, a change may or may not have happened.
     """
@@ -860,11 +861,20 @@ class Admin(MeteredClient):
         """Return all groups of every protocol, sorted by name.
 
         Raises:
-            KafkaTimeoutError: Not all brokers answered within ``timeout`` seconds.
+            AdminErrors: Some of several brokers failed. Its ``failures`` are by broker number; its
+                ``results`` have the list of each other broker.
+            KafkaTimeoutError: No broker answered within ``timeout`` seconds.
 
         When cancelled, nothing has changed.
         """
-        return await self._call("list_groups", self._groups.listed, timeout)
+        parts: Parts[int, list[GroupListing]] = Parts(())
+
+        async def attempt(call: RunningCall) -> None:
+            await self._groups.listed(call, parts)
+
+        found = await self._call_parts("list_groups", attempt, parts, timeout)
+        groups = {group.group_id: group for listed in found.values() for group in listed}
+        return [groups[name] for name in sorted(groups)]
 
     async def describe_groups(
         self,
@@ -1255,16 +1265,23 @@ class Admin(MeteredClient):
         Raises:
             ConfigurationError: A state does not exist, or a value is of the wrong kind.
             UnsupportedVersionError: The brokers are too old for ``longer_than`` or ``pattern``.
-            KafkaTimeoutError: Not all brokers answered in time.
+            AdminErrors: Some of several brokers failed. Its ``failures`` are by broker number; its
+                ``results`` have the list of each other broker.
+            KafkaTimeoutError: No broker answered in time.
 
         When cancelled, nothing has changed.
         """
         filters = Filters(
             tuple(names_of("states", states)), checked_producers(producer_ids), longer_than, pattern
         )
-        return await self._call(
-            "list_transactions", lambda call: self._transactions.listed(call, filters), timeout
-        )
+        parts: Parts[int, list[TransactionListing]] = Parts(())
+
+        async def attempt(call: RunningCall) -> None:
+            await self._transactions.listed(call, filters, parts)
+
+        found = await self._call_parts("list_transactions", attempt, parts, timeout)
+        ids = {each.transactional_id: each for listed in found.values() for each in listed}
+        return [ids[name] for name in sorted(ids)]
 
     async def describe_transactions(
         self, transactional_ids: Iterable[str], *, timeout: float | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,11 @@ from kafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from ..._net.deadlines import RunningCall
 from ..._wire.extra_messages import ConsumerGroupDescribeRequest, ShareGroupDescribeRequest
 from ...errors import ErrorCode, TrikafkaError, from_code
+from ...errors.groups import decisive, with_others
 from ...interfaces import CoordinatorKind
-from ...types import GroupDescription, Node
+from ...types import GroupDescription
 from . import messages
-from .routing import Parts, Routing
+from .routing import Build, Parts, Read, Routing
 from .types import GroupListing
 
 _NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
@@ -31,36 +32,34 @@ class GroupLookups:
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
 
-    async def listed(self, call: RunningCall) -> list[GroupListing]:
-        """Return the groups of all coordinators, by name."""
-        found: dict[str, GroupListing] = {}
-
-        def read(response: Any, node: Node) -> None:
-            found.update((group.group_id, group) for group in messages.read_listed(response))
-
-        await self._routing.every_broker(
-            call, lambda: ListGroupsRequest(states_filter=[], types_filter=[]), read
-        )
-        return [found[name] for name in sorted(found)]
+    async def listed(self, call: RunningCall, parts: Parts[int, list[GroupListing]]) -> None:
+        """List the groups of each broker, which coordinates them."""
+        await self._routing.every_broker(call, parts, _list_request, messages.read_listed)
 
     async def described(
         self, call: RunningCall, parts: Parts[str, GroupDescription], *, operations: bool = False
     ) -> None:
         """Describe the groups that are left."""
         # DescribeGroups knows the classic protocol alone, and calls groups of other kinds dead.
-        # Only then the list of all groups has to be asked for the real kind.
+        # Only then their coordinators have to be asked for the real kind.
         dead: set[str] = set()
-        await self._ask(
-            call,
-            parts,
-            parts.left,
-            lambda names: DescribeGroupsRequest(
-                groups=names, include_authorized_operations=operations
-            ),
-            partial(_read_classic, parts, dead),
-        )
+        failure: TrikafkaError | None = None
+        try:
+            await self._ask(
+                call,
+                parts,
+                parts.left,
+                lambda names: DescribeGroupsRequest(
+                    groups=names, include_authorized_operations=operations
+                ),
+                lambda response, names: _read_classic(parts, dead, response),
+            )
+        except TrikafkaError as error:  # of one coordinator: the others' groups are described
+            failure = error
         if dead:
             await self._describe_others(call, parts, dead, operations=operations)
+        if failure is not None:
+            raise failure
         parts.check(parts.left, "DescribeGroups")
 
     async def _describe_others(
@@ -72,46 +71,67 @@ class GroupLookups:
         operations: bool,
     ) -> None:
         """Describe groups that DescribeGroups reports as dead: of other kinds, or really dead."""
-        known = {one.group_id: one for one in await self.listed(call) if one.state}
         kinds: dict[str, dict[str, GroupDescription]] = {kind: {} for kind in _REQUESTS}
-        for name in dead:
-            if name not in known:
-                parts.done(name, GroupDescription(name, "Dead", "", ()))
-                continue
-            kind = known[name].type or ""
-            listed = GroupDescription(name, known[name].state or "", kind, (), kind or None)
-            if kind in kinds:
-                kinds[kind][name] = listed
-            else:
-                parts.done(name, listed)
-        for kind, listings in kinds.items():
+
+        def read(response: Any, names: list[str]) -> None:
+            known = {one.group_id: one for one in messages.read_listed(response) if one.state}
+            for name in names:
+                if name not in known:
+                    parts.done(name, GroupDescription(name, "Dead", "", ()))
+                    continue
+                kind = known[name].type or ""
+                listed = GroupDescription(name, known[name].state or "", kind, (), kind or None)
+                if kind in kinds:
+                    kinds[kind][name] = listed
+                else:
+                    parts.done(name, listed)
+
+        async def list_them() -> None:
+            await self._ask(call, parts, sorted(dead), lambda names: _list_request(), read)
+
+        async def describe(kind: str) -> None:
             request = _REQUESTS[kind]
+            listings = kinds[kind]
             await self._ask(
                 call,
                 parts,
                 list(listings),
-                lambda groups, request=request: request(
-                    group_ids=groups, include_authorized_operations=operations
-                ),
-                partial(_read_modern, parts, kind, listings),
+                lambda names: request(group_ids=names, include_authorized_operations=operations),
+                lambda response, names: _read_modern(parts, kind, listings, response),
             )
+
+        # One coordinator's failure keeps no other one's groups from being described.
+        errors: list[Exception] = []
+        works: list[Callable[[], Awaitable[None]]] = [list_them]
+        works += [partial(describe, kind) for kind in _REQUESTS]
+        for work in works:
+            try:
+                await work()
+            except TrikafkaError as error:
+                errors.append(error)
+        if errors:
+            raise with_others(decisive(errors), errors)
 
     async def _ask(
         self,
         call: RunningCall,
         parts: Parts[str, GroupDescription],
         groups: list[str],
-        build: Callable[..., Any],
-        read: Callable[[Any], None],
+        build: Build[str],
+        read: Read[str],
     ) -> None:
         await self._routing.coordinators(
             call,
             CoordinatorKind.GROUP,
             groups,
-            lambda names: build(names),
-            lambda response, names: read(response),
+            build,
+            read,
             refuse=parts.refuse,
         )
+
+
+def _list_request() -> ListGroupsRequest:
+    return ListGroupsRequest(states_filter=[], types_filter=[])
 
 
 def _read_classic(parts: Parts[str, GroupDescription], dead: set[str], response: Any) -> None:

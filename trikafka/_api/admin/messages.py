@@ -5,7 +5,7 @@ Pure functions; the admin client does the I/O.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -200,17 +200,19 @@ def create_partitions(
     )
 
 
-def read_listed(response: Any) -> Iterator[GroupListing]:
-    """Yield the groups of one broker. Raises the broker's error."""
+def read_listed(response: Any) -> list[GroupListing]:
+    """Return the groups of one broker. Raises the broker's error."""
     if response.error_code:
         raise from_code(response.error_code, "listing the groups", operation="Describe")
-    for group in response.groups:
-        yield GroupListing(
+    return [
+        GroupListing(
             group.group_id,
             group.protocol_type,
             group.group_state or None,
             (group.group_type or "").lower() or None,
         )
+        for group in response.groups
+    ]
 
 
 def read_group(group: Any) -> GroupDescription:

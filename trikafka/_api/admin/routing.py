@@ -80,15 +80,30 @@ class Routing:
         )
 
     async def every_broker(
-        self, call: RunningCall, build: Callable[[], Any], read: Callable[[Any, Node], None]
+        self,
+        call: RunningCall,
+        parts: Parts[int, V],
+        build: Callable[[], Any],
+        read: Callable[[Any], V],
     ) -> None:
-        """Send a request to each live broker. ``read`` gets each response with its broker."""
+        """Send a request to each live broker. The parts are the brokers' numbers."""
+        # Each attempt asks all brokers. What a broker lists are the groups, or transactional ids,
+        # that it coordinates. Those of a broker that failed may have moved since the attempt
+        # before, to a broker that had responded already.
         seen = await call.step("look up the brokers", self._metadata.refresh)
+        parts.restart(sorted(seen.nodes))
 
         async def ask(node: Node) -> None:
-            read(await self._at(call, node, build()), node)
+            try:
+                parts.done(node.node_id, read(await self._at(call, node, build())))
+            except TrikafkaError as error:
+                if error.retriable:
+                    parts.failed(node.node_id, error)
+                else:
+                    parts.refuse([node.node_id], error)
 
         await all_of([partial(ask, node) for node in seen.nodes.values()])
+        parts.check(parts.left, _name(build()))
 
     async def each_broker(
         self,
@@ -245,6 +260,14 @@ class Parts(Generic[K, V]):
     def left(self) -> list[K]:
         """The parts that are neither done nor have failed."""
         return list(self._left)
+
+    def restart(self, keys: Iterable[K]) -> None:
+        """Begin again with these parts, in a call whose every attempt asks for all that there is."""
+        self._order = list(dict.fromkeys(keys))
+        self._left = dict.fromkeys(self._order)
+        self._refused.clear()
+        self.results.clear()
+        self.failures.clear()
 
     def add(self, key: K) -> None:
         """Add a part that a response names, in a call about all that there is."""

@@ -20,7 +20,7 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 from ..._net.deadlines import RunningCall
 from ...errors import ConfigurationError, TransactionNotOpenError, combined, from_code
 from ...interfaces import CoordinatorKind
-from ...types import Node, TopicPartition
+from ...types import TopicPartition
 from ..client.option_parsing import is_utf8
 from .messages import by_topic
 from .routing import Parts, Routing
@@ -87,22 +87,22 @@ class TransactionLookups:
     def __init__(self, routing: Routing) -> None:
         self._routing = routing
 
-    async def listed(self, call: RunningCall, filters: Filters) -> list[TransactionListing]:
-        """Return the transactions of all coordinators, by name."""
-        found: dict[str, TransactionListing] = {}
+    async def listed(
+        self, call: RunningCall, filters: Filters, parts: Parts[int, list[TransactionListing]]
+    ) -> None:
+        """List the transactions of each broker, which coordinates them."""
 
-        def read(response: Any, node: Node) -> None:
+        def read(response: Any) -> list[TransactionListing]:
             if response.error_code:
                 raise from_code(
                     response.error_code, "listing the transactions", operation="Describe"
                 )
-            for each in response.transaction_states:
-                found[each.transactional_id] = TransactionListing(
-                    each.transactional_id, each.producer_id, each.transaction_state
-                )
+            return [
+                TransactionListing(each.transactional_id, each.producer_id, each.transaction_state)
+                for each in response.transaction_states
+            ]
 
-        await self._routing.every_broker(call, filters.request, read)
-        return [found[name] for name in sorted(found)]
+        await self._routing.every_broker(call, parts, filters.request, read)
 
     async def described(self, call: RunningCall, parts: Parts[str, TransactionDescription]) -> None:
         """Look up the transactional ids that are left at their coordinators."""
@@ -225,8 +225,17 @@ class HangingSearch:
         if not candidates:
             return []
         numbers = {each.producer_id for _, each in candidates}
-        listed = await self.lookups.listed(call, Filters(producer_ids=tuple(sorted(numbers))))
-        names = {each.producer_id: each.transactional_id for each in listed}
+        brokers: Parts[int, list[TransactionListing]] = Parts(())
+        filters = Filters(producer_ids=tuple(sorted(numbers)))
+        await self.lookups.listed(call, filters, brokers)
+        # A coordinator that was not asked may know any of the candidates.
+        if brokers.failures:
+            raise combined(brokers.failures)
+        names = {
+            each.producer_id: each.transactional_id
+            for listed in brokers.results.values()
+            for each in listed
+        }
         # An id that is gone by now, or may not be described, knows nothing of the partition.
         described: Parts[str, TransactionDescription] = Parts(sorted(names.values()), patient=True)
         await self.lookups.described(call, described)
