@@ -1,0 +1,155 @@
+"""State that clients of one process share: each has its place here, and the reason why it may.
+
+Clients may run in several threads, each with an event loop, also on a free-threaded Python.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import importlib
+import pkgutil
+import random
+import threading
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import click
+
+import trikafka
+
+RUN = "a value for each run of Trio"
+THREAD = "a value for each thread, which has one event loop at a time"
+#: What may change within the process, and why threads may share it.
+SHARED = {
+    "_api.client.loading._one_at_a_time": "a lock: plugins are loaded by one thread at a time",
+    "_api.consumer.handler_tasks._handlers": RUN,
+    "_api.producer.waiting.current": THREAD,
+    "_net.callers._calls": RUN,
+    "_net.callers._hosting": RUN,
+    "_net.deadlines._under_way": RUN,
+    "_net.decoding._collector": "the garbage collector is the process's; with a lock",
+    "_net.decoding._limiter": RUN,
+    "_net.retry._random": "Python's generator may be used by several threads",
+    "_net.tls_context._shared": "contexts that were made, to resume sessions; with a lock",
+    "_wire._implementation._warned": "a warning; two threads may both give it",
+    "_wire._implementation.current": "changed by tests alone",
+    "_wire._implementation.name_in_use": "changed by tests alone",
+    "_wire.compression._gunzip": "a guess of the next size; any value is good",
+    "_wire.compression._unlz4": "a guess of the next size; any value is good",
+    "_wire.compression._unzstd": "a guess of the next size; any value is good",
+    "_wire.compression.Scratch._spare": "spare memory; pop and append are atomic",
+    "aio.guest._here": THREAD,
+}
+#: Constants that a search by types takes for state.
+CONSTANTS = {
+    "_managers.group.membership_events._STALE",  # without attributes
+    "_net.in_flight.NO_METER",  # without attributes
+    "_net.connection._CLOSED",  # never raised itself, so it keeps no traceback
+}
+CHANGES = {"append", "add", "update", "setdefault", "pop", "clear", "remove", "discard", "extend"}
+CHANGES |= {"insert", "popitem", "appendleft", "__setitem__"}
+
+
+def modules() -> Iterator[ModuleType]:
+    for found in pkgutil.walk_packages(trikafka.__path__, "trikafka."):
+        if not found.name.startswith("trikafka.testing") and not found.name.endswith("__main__"):
+            module = importlib.import_module(found.name)
+            if (module.__file__ or "").endswith(".py"):
+                yield module
+
+
+@cache
+def tree_of(module: ModuleType) -> ast.Module:
+    return ast.parse(Path(module.__file__ or "").read_text())
+
+
+def is_state(value: Any) -> bool:
+    """Return whether an object may change, by its type; dicts, lists and sets are looked for."""
+    kind = type(value)
+    if isinstance(value, type | enum.Enum | tuple | click.Command):
+        return False
+    if dataclasses.is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        return False
+    if isinstance(value, threading.local | type(threading.Lock()) | BaseException | random.Random):
+        return True
+    return kind.__module__.startswith("trikafka.")
+
+
+def instances() -> set[str]:
+    """Return the module-level objects that may change, each by the module that is first in order."""
+    found: dict[int, str] = {}
+    for module in modules():
+        own = {
+            target.id
+            for each in tree_of(module).body
+            if isinstance(each, ast.Assign | ast.AnnAssign)
+            for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+            if isinstance(target, ast.Name)
+        }
+        for name in own & vars(module).keys():
+            if is_state(value := vars(module)[name]):
+                found.setdefault(id(value), f"{module.__name__}.{name}")
+    return set(found.values())
+
+
+def changed() -> set[str]:
+    """Return the names of modules and classes that a function assigns to, or whose value it changes."""
+    found = set()
+    for module in modules():
+        tree = tree_of(module)
+        for scope in [tree, *(each for each in ast.walk(tree) if isinstance(each, ast.ClassDef))]:
+            prefix = module.__name__ + (f".{scope.name}" if isinstance(scope, ast.ClassDef) else "")
+            held = {
+                target.id
+                for each in scope.body
+                if isinstance(each, ast.Assign | ast.AnnAssign) and each.value is not None
+                for target in (each.targets if isinstance(each, ast.Assign) else [each.target])
+                if isinstance(target, ast.Name)
+                and isinstance(each.value, ast.Dict | ast.List | ast.Set | ast.Call)
+            }
+            if held:
+                found |= {f"{prefix}.{name}" for name in held & _changes(scope, prefix)}
+        for each in ast.walk(tree):
+            if isinstance(each, ast.Global):
+                found |= {f"{module.__name__}.{name}" for name in each.names}
+    return found
+
+
+def _changes(scope: ast.AST, prefix: str) -> set[str]:
+    """Return names of ``scope`` on which a changing method is called, or an item is set."""
+    owner = {"cls", "self", prefix.rpartition(".")[2]}
+
+    def name_of(value: ast.expr) -> str | None:
+        if isinstance(scope, ast.ClassDef):
+            is_own = isinstance(value, ast.Attribute) and isinstance(value.value, ast.Name)
+            return value.attr if is_own and value.value.id in owner else None  # type: ignore[attr-defined]
+        return value.id if isinstance(value, ast.Name) else None
+
+    found: set[str | None] = set()
+    for function in ast.walk(scope):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        local = {each.arg for each in ast.walk(function) if isinstance(each, ast.arg)}
+        local |= {
+            each.id
+            for each in ast.walk(function)
+            if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)
+        }
+        here: set[str | None] = set()
+        for each in ast.walk(function):
+            if isinstance(each, ast.Attribute) and each.attr in CHANGES:
+                here.add(name_of(each.value))
+            if isinstance(each, ast.Subscript) and not isinstance(each.ctx, ast.Load):
+                here.add(name_of(each.value))
+        found |= here - (local if not isinstance(scope, ast.ClassDef) else set())
+    return {name for name in found if name is not None}
+
+
+def test_shared_state_has_its_reason() -> None:
+    found = {name.removeprefix("trikafka.") for name in instances() | changed()}
+    assert found - CONSTANTS == SHARED.keys()
