@@ -103,3 +103,55 @@ async def test_other_cluster_gets_no_records(
     messages = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
     # Once, however often the connections are closed meanwhile.
     assert sum("looking for the cluster again" in message for message in messages) == 1
+
+
+async def test_all_known_addresses_lead_astray(autojump_clock: Clock) -> None:
+    """The bootstrap address names them again and again: the dials back off, to one a second each."""
+    right, wrong = (
+        ScriptedCluster(nodes=3, topics={"t": 3}),
+        ScriptedCluster(nodes=3, topics={"t": 3}, cluster_id="another"),
+    )
+    moved, dials = False, 0
+
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        nonlocal dials
+        dials += 1
+        if host == "bootstrap":
+            return await right.dial("broker-0", port)
+        return await (wrong if moved else right).dial(host, port)
+
+    async with (
+        right,
+        wrong,
+        open_producer(
+            bootstrap_servers="bootstrap:9092",
+            dial=dial,
+            linger_ms=0,
+            delivery_timeout_ms=600_000,
+        ) as producer,
+    ):
+        await producer.send("t", b"before", partition=0)
+        moved = True
+        right.disconnect()
+        acks = [await producer.enqueue("t", b"after", partition=number) for number in range(3)]
+        await trio.sleep(30)
+        for _ in range(3):
+            dials = 0
+            await trio.sleep(60)
+            assert 60 < dials <= 300
+        moved = False
+        began = trio.current_time()
+        for ack in acks:
+            with trio.fail_after(10):
+                await ack.wait()
+        assert trio.current_time() - began < 2
+        # After a quiet time the next order is followed at once again.
+        await trio.sleep(60)
+        moved = True
+        right.disconnect()
+        ack = await producer.enqueue("t", b"later", partition=1)
+        await trio.sleep(1)
+        moved = False
+        with trio.fail_after(3):
+            await ack.wait()
+    assert wrong.requests("Produce") == wrong.requests("Metadata") == []

@@ -6,6 +6,7 @@ It implements KIP-899 and KIP-1102, and sends nothing.
 from __future__ import annotations
 
 import logging
+import math
 import random
 from collections.abc import Iterable
 
@@ -20,8 +21,12 @@ from ...errors import TrikafkaError
 from ...errors.copies import again
 from ...types import Node
 
-#: The seconds after a rebootstrap in which a misrouted connection causes no other.
+#: The seconds after a rebootstrap in which a broker's order, or a misrouted connection, closes no
+#: connections: the first time, and at most. It doubles each time.
 _REST = 1.0
+_LONGEST_REST = 30.0
+#: After so many seconds without an order the next one counts as the first.
+_QUIET = 10.0
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -42,7 +47,8 @@ class Recovery:
         self.last_error: TrikafkaError | None = None
         # True if a connection was misrouted since the last rebootstrap (KIP-1242).
         self.is_misrouted = False
-        self._rests_until = 0.0
+        self._rest = 0.0
+        self._rests_until = -math.inf
         # Bootstrap addresses respond while the known ones lead astray, so no response ends this.
         self._reminder = Reminder()
 
@@ -82,17 +88,21 @@ class Recovery:
         return self._on and error.code == ErrorCode.REBOOTSTRAP_REQUIRED
 
     def follow(self) -> list[Node]:
-        """Close all connections; return the nodes to ask after REBOOTSTRAP_REQUIRED.
+        """Return the nodes to ask after REBOOTSTRAP_REQUIRED; close all connections, if it is time.
 
         These are the bootstrap addresses; no known broker is among them.
         """
-        self._begin_anew("a broker asks for it")
+        # The end of all connections ends their reconnect back-offs, too. While addresses lead
+        # astray, the bootstrap addresses may name them again and again: then each misrouted
+        # connection would be dialled a dozen times a second. So connections are closed once in a
+        # time that doubles. The bootstrap addresses are asked every time.
+        if trio.current_time() >= self._rests_until:
+            self._begin_anew("a broker asks for it")
+        self.is_misrouted = False
         return self.addresses
 
     def misrouted(self) -> None:
         """Record that the address of a known broker leads to another one."""
-        # The end of all connections ends their reconnect back-offs, too. So while an address leads
-        # astray, they are closed once a second at most, and back off in between.
         self.is_misrouted = self._on and trio.current_time() >= self._rests_until
 
     def responded(self) -> None:
@@ -117,7 +127,9 @@ class Recovery:
             why,
         )
         self.is_misrouted = False
-        self._rests_until = now + _REST
+        is_first = now > self._rests_until + _QUIET
+        self._rest = _REST if is_first else min(2 * self._rest, _LONGEST_REST)
+        self._rests_until = now + self._rest
         self._brokers.disconnect()
 
 
