@@ -21,6 +21,7 @@ from ...errors import (
     MessageTooLargeError,
     OutOfOrderSequenceError,
     ProducerFencedError,
+    RequestTimedOutError,
     TrikafkaError,
     UnknownProducerIdError,
     from_code,
@@ -362,18 +363,19 @@ class BatchCompletion:
         self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float
     ) -> DeliveryTimeoutError:
         phase, seconds = batch.time_spent(now, self._obstacle(queue))
+        cause = batch.last_error or _waited_for(queue, batch, phase)
         error = DeliveryTimeoutError(
             call,
             limit,
             batch.attempts,
-            batch.last_error,
+            cause,
             topic=batch.topic,
             partition=batch.partition,
             phase=phase,
             seconds=seconds,
             maybe_written=batch.maybe_written or batch.in_flight,
         )
-        error.__cause__ = batch.last_error
+        error.__cause__ = cause
         return error
 
     def oldest(self, now: float) -> UnsentRecord | None:
@@ -519,3 +521,14 @@ class BatchCompletion:
             self.last_error = error
             self._producer.batch_failed(error)
             self._on_failed(batch)
+
+
+def _waited_for(
+    queue: PartitionQueue, batch: ProducerBatch, phase: str
+) -> RequestTimedOutError | None:
+    """Return what a batch waits for of which no attempt has failed yet, by its broker."""
+    if batch.in_flight:
+        return RequestTimedOutError(f"no response while waiting for Produce to broker {batch.node}")
+    if queue.leader is not None:
+        return RequestTimedOutError(f"{phase}; the leader is broker {queue.leader}")
+    return None
