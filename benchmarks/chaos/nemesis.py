@@ -142,13 +142,13 @@ class Nemesis:
 
 
 def _move(bootstrap: str, topic: str, orders: dict[int, list[int]]) -> None:
-    admin = kafka.KafkaAdminClient(
-        bootstrap_servers=bootstrap.split(","), request_timeout_ms=10_000
-    )
-    try:
-        places = {kafka.TopicPartition(topic, number): order for number, order in orders.items()}
-        with contextlib.suppress(KafkaError):  # a broker may still be starting
+    places = {kafka.TopicPartition(topic, number): order for number, order in orders.items()}
+    with contextlib.suppress(KafkaError):  # a broker may still be starting
+        admin = kafka.KafkaAdminClient(
+            bootstrap_servers=bootstrap.split(","), request_timeout_ms=10_000
+        )
+        try:
             admin.alter_partition_reassignments(places, timeout_ms=5_000)
             admin.elect_leaders(0, {topic: list(orders)}, timeout_ms=5_000, raise_errors=False)
-    finally:
-        admin.close()
+        finally:
+            admin.close()

@@ -42,7 +42,7 @@ _SETTINGS: dict[str, Any] = {
 #: States of a transaction that its coordinator has not finished.
 _UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
 #: Seconds within which a closed producer's last transaction must end.
-_SETTLES = 10.0
+_SETTLES = 20.0
 
 
 class Verdicts(Enum):

@@ -5,6 +5,8 @@ The controller has it first, and the brokers learn of it later.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import trio
 
 from trikafka import Admin, open_admin
@@ -15,6 +17,17 @@ async def topic_reported(admin: Admin, topic: str, partitions: int, limit: float
     with trio.fail_after(limit):
         while len((await admin.list_topics()).get(topic, ())) != partitions:  # noqa: ASYNC110
             await trio.sleep(0.05)
+
+
+async def topics_deleted(admin: Admin, topics: Collection[str], limit: float = 60) -> None:
+    """Delete topics, and wait up to ``limit`` seconds until the brokers report none of them.
+
+    A broker that still has a deleted topic would take the records for the next one of that name.
+    """
+    await admin.delete_topics(list(topics))
+    with trio.fail_after(limit):
+        while not set(topics).isdisjoint(await admin.list_topics()):  # noqa: ASYNC110
+            await trio.sleep(0.02)
 
 
 async def settled(bootstrap: str, limit: float = 60) -> None:

@@ -104,14 +104,17 @@ async def test_group_with_a_member_is_managed(
             "group_protocol": protocol,
         }
         async with trikafka.open_consumer(name, client_id="reader", **settings) as consumer:
-            while consumer.assignment() != set(places):
-                await consumer.receive_batch(timeout=0.1)
+            with trio.fail_after(60):
+                while consumer.assignment() != set(places):
+                    await consumer.receive_batch(timeout=0.1)
             await consumer.commit(dict.fromkeys(places, 0))
-            described = (await admin.describe_groups([group]))[group]
-            assert (described.state, [m.assignment for m in described.members]) == (
-                "Stable",
-                [places],
-            )
+            with trio.fail_after(60):  # the member confirms its assignment a moment later
+                while True:
+                    described = (await admin.describe_groups([group]))[group]
+                    if described.state == "Stable":
+                        break
+                    await trio.sleep(0.05)
+            assert [member.assignment for member in described.members] == [places]
             assert list(await admin.list_group_offsets(group)) == list(places)
             with pytest.raises(trikafka.BrokerResponseError, match="NON_EMPTY_GROUP"):
                 await admin.delete_groups([group])

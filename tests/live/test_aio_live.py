@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import random
@@ -21,6 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import trio
+from cluster_waits import topic_reported, topics_deleted
 from trikafka_broker.ports import Ports
 
 import trikafka
@@ -82,25 +85,24 @@ def finished(file: Path, *command: str) -> str:
     return done.stdout
 
 
-async def make_topic(servers: str, name: str | None = None) -> str:
-    topic = name or f"aio-{uuid.uuid4().hex[:8]}"
-    async with trikafka.aio.open_admin(bootstrap_servers=servers) as admin:
+async def make_topic(servers: str, topic: str) -> None:
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({topic: NewTopic(3, 1)})
-    return topic
+        await topic_reported(admin, topic, 3)
 
 
 async def delete_topic(servers: str, topic: str) -> None:
-    async with trikafka.aio.open_admin(bootstrap_servers=servers) as admin:
-        await admin.delete_topics([topic])
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await topics_deleted(admin, [topic])
 
 
 @pytest.fixture
 def servers(kafka_broker: KafkaBroker) -> Iterator[str]:
     """Create the empty topic that the programs use; return the broker's address."""
     address = kafka_broker.bootstrap_servers
-    asyncio.run(make_topic(address, "greetings"))
+    trio.run(make_topic, address, "greetings")
     yield address
-    asyncio.run(delete_topic(address, "greetings"))
+    trio.run(delete_topic, address, "greetings")
 
 
 def test_every_program_of_the_page_is_tested() -> None:
@@ -222,6 +224,8 @@ def test_program_of_anyio_on_trio_runs(servers: str, tmp_path: Path) -> None:
 def test_cancels_on_real_sockets_lose_nothing(kafka_broker: KafkaBroker) -> None:
     """Random cancellations of sends and receives, with every socket closed at the end."""
     servers, dice = kafka_broker.bootstrap_servers, random.Random(20261124)
+    topic = f"aio-{uuid.uuid4().hex[:8]}"
+    trio.run(make_topic, servers, topic)
 
     async def cut_off(work: Any, seconds: float) -> Any:
         task = asyncio.create_task(work)
@@ -233,7 +237,6 @@ def test_cancels_on_real_sockets_lose_nothing(kafka_broker: KafkaBroker) -> None
         return task.result()
 
     async def main() -> None:
-        topic = await make_topic(servers)
         settings: trikafka.ConsumerSettings = {
             "bootstrap_servers": servers,
             "group_id": topic,
@@ -267,8 +270,8 @@ def test_cancels_on_real_sockets_lose_nothing(kafka_broker: KafkaBroker) -> None
             await task
             assert acked <= set(seen.values())
             assert len(set(seen.values())) == len(seen)
-        await delete_topic(servers, topic)
 
+    gc.collect()  # a socket of an earlier test must not be closed meanwhile
     before = sockets()
     with asyncio.Runner() as runner:
         runner.run(main())

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from cluster_waits import topic_reported
+from cluster_waits import topic_reported, topics_deleted
 
 import trikafka
 from trikafka import NewTopic, UnknownTopicOrPartitionError
@@ -53,4 +53,4 @@ async def test_first_error_names_the_nearest_topic(
                 )  # a topic that was only found for the hint is looked up as any other
                 assert place.topic == "greetings"
         finally:
-            await admin.delete_topics(list(topics))
+            await topics_deleted(admin, topics)

@@ -12,7 +12,7 @@ import re
 import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
 
     @functools.wraps(test)
     async def limited(**fixtures: Any) -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await test(**fixtures)
 
     return limited
@@ -303,7 +303,7 @@ async def test_transaction_is_ended_by_another_program(broker: Broker) -> None:
     """
     topic = await broker.topic()
 
-    async def detach(value: bytes, timeout_ms: int = 30_000) -> DetachedTransaction:
+    async def detach(value: bytes, timeout_ms: int = 240_000) -> DetachedTransaction:
         name, servers = f"{topic}-{value.decode()}", broker.bootstrap
         async with trikafka.open_producer(
             bootstrap_servers=servers, transactional_id=name, transaction_timeout_ms=timeout_ms
@@ -314,7 +314,10 @@ async def test_transaction_is_ended_by_another_program(broker: Broker) -> None:
                 return await txn.detach()
 
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
-        late = await detach(b"late", 5_000)
+        while True:
+            with suppress(trikafka.TrikafkaError):  # aborted in time, on a machine that stood still
+                late = await detach(b"late", 5_000)
+                break
         kept, dropped, fenced = [await detach(value) for value in (b"kept", b"dropped", b"fenced")]
         assert kept.version == (2 if broker.version >= (4, 0) else 1)
         second = await detach(b"fenced")
@@ -443,6 +446,11 @@ async def test_share_groups_work_or_name_the_release(broker: Broker) -> None:
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
         resource = trikafka.ConfigResource("group", group)
         await admin.alter_configs({resource: {"share.auto.offset.reset": "earliest"}})
+        while True:  # the controller has it before the broker
+            entry = (await admin.describe_configs([resource]))[resource]["share.auto.offset.reset"]
+            if entry.value == "earliest":
+                break
+            await trio.sleep(0.02)
     await broker.fill(topic, 20, 1)
     async with trikafka.open_share_consumer(topic, **settings) as queue:
         counts = []
@@ -488,10 +496,10 @@ async def test_feature_levels_survive_restarts(tmp_path: Path) -> None:
                     re.findall(r"Feature: (\S+) .*FinalizedVersionLevel: (\d+)", described.stdout)
                 )
                 assert (levels["group.version"], levels["share.version"]) == ("1", "2")
-                async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
-                    kept = await admin.list_topics()
                 topics[directory].add(topic)
-                assert topics[directory] <= set(kept)
+                async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+                    for kept in topics[directory]:
+                        await topic_reported(admin, kept, 2)
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(cluster.close)

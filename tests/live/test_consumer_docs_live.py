@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported, topics_deleted
 
 import trikafka
 
@@ -42,11 +43,12 @@ async def servers(kafka_broker: Any) -> AsyncIterator[str]:
     address: str = kafka_broker.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=address) as admin:
         await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
+        await topic_reported(admin, "greetings", 3)
         async with trikafka.open_producer(bootstrap_servers=address) as producer:
             for number in range(RECORDS):
                 await producer.enqueue("greetings", b"hello %d" % number, partition=number % 3)
         yield address
-        await admin.delete_topics(["greetings"])
+        await topics_deleted(admin, ["greetings"])
 
 
 class Running:

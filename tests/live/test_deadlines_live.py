@@ -22,6 +22,9 @@ LIMIT = 0.3
 #: How late a call may be, in seconds, on a busy machine. A call that does not keep its limit would
 #: take a request's 30 s at least.
 TOLERANCE = 15.0
+#: How often a call is made until its error says what it waited for. A process that stands still for
+#: the whole limit of a call, between two of its lines, ends the call before anything was tried.
+TRIES = 20
 MANY = 2000
 TP = TopicPartition("t", 0)
 
@@ -155,29 +158,28 @@ async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
             opened["consumer"].seek_to_end([TP])  # its position has to be looked up
             kept = trio.current_time()
             assert opened["producer"].send_nowait("t", b"kept back") is not None
-            late: dict[tuple[str, str], float] = {}
+            port = f":{cluster.brokers[0].port}"
 
             async def one_by_one(kind: str) -> None:
                 for name, call in CALLS[kind].items():
-                    took, result = await timed(name, call, opened[kind], LIMIT)
-                    if name not in ("receive_batch", "flush"):
+                    for attempt in range(TRIES):
+                        took, result = await timed(name, call, opened[kind], LIMIT)
+                        assert took <= LIMIT + TOLERANCE, (kind, name)
+                        if name in ("receive_batch", "flush"):
+                            break
                         assert isinstance(result, KafkaTimeoutError), (kind, name, result)
-                        assert f":{cluster.brokers[0].port}" in str(result), (
-                            kind,
-                            name,
-                            str(result),
-                        )
-                        assert result.__cause__ is not None
                         # A record that joins the first one's batch has the batch's time.
-                        joined = trio.current_time() - kept if name == "send" else took
-                        assert joined > LIMIT - 0.01, (kind, name)
-                    if took > LIMIT + TOLERANCE:
-                        late[kind, name] = took
+                        joins = name == "send" and not attempt
+                        lasted = trio.current_time() - kept if joins else took
+                        assert lasted > LIMIT - 0.01, (kind, name)
+                        if port in str(result) and result.__cause__ is not None:
+                            break
+                    else:
+                        raise AssertionError((kind, name, str(result)))
 
             async with trio.open_nursery() as nursery:
                 for kind in CALLS:  # a client does one thing at a time
                     nursery.start_soon(one_by_one, kind)
-            assert late == {}
             many: list[tuple[float, Any]] = []
 
             async def one() -> None:

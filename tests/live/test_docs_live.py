@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster_waits import topic_reported, topics_deleted
 
 import trikafka
 
@@ -30,7 +31,7 @@ def run(text: str, servers: str, tmp_path: Path) -> list[str]:
     file = tmp_path / "program.py"
     file.write_text(text.replace("localhost:9092", servers), encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, str(file)], capture_output=True, text=True, timeout=90, cwd=ROOT
+        [sys.executable, str(file)], capture_output=True, text=True, timeout=240, cwd=ROOT
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
@@ -40,11 +41,12 @@ def run(text: str, servers: str, tmp_path: Path) -> list[str]:
 async def servers(kafka_broker: Any) -> Any:
     """Create the empty topic that the programs use; return the broker's address."""
     async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
-        await admin.create_topics(
-            dict.fromkeys(["greetings", "countries"], trikafka.NewTopic(3, 1))
-        )
+        topics = dict.fromkeys(["greetings", "countries"], trikafka.NewTopic(3, 1))
+        await admin.create_topics(topics)
+        for name in topics:
+            await topic_reported(admin, name, 3)
         yield kafka_broker.bootstrap_servers
-        await admin.delete_topics(["greetings", "countries"])
+        await topics_deleted(admin, topics)
 
 
 @pytest.mark.parametrize("name", ["producer", "consumer"])

@@ -76,7 +76,10 @@ async def test_replica_in_the_rack_is_read(
             with trio.fail_after(60):
                 got = sorted([(await consumer.receive()).value for _ in range(30)])
             assert got == sorted(f"second {number}".encode() for number in range(30))
-            assert 1 not in nodes_asked(consumer)
+            # A leader that does not know of the broker's end yet names it once more.
+            with trio.fail_after(60):
+                while 1 in nodes_asked(consumer):
+                    await consumer.receive_batch(timeout=0.1)
 
 
 @in_time
@@ -152,10 +155,9 @@ async def test_fetch_of_500_partitions_is_incremental(kafka_broker: KafkaBroker)
             await producer.send(topic, b"%d" % number, partition=number * 7 % 500)
             assert (await consumer.receive()).value == b"%d" % number
         session = consumer._parts.manager("fetch")._plan.sessions[0]
-        assert session._id > 0, "the broker gave a session"
         await consumer.receive_batch(timeout=1)
-        with trio.fail_after(
-            60
-        ):  # no change is left to report once the broker leads all of these partitions
-            while session._changed:
+        # No change is left to report once the broker leads all of these partitions. It may have
+        # ended an earlier session for the sake of another client's.
+        with trio.fail_after(60):
+            while session._id <= 0 or session._changed:
                 await consumer.receive_batch(timeout=0.5)

@@ -111,7 +111,9 @@ async def settled(cluster: Cluster) -> None:
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         with trio.fail_after(60):
             while True:
-                if len((await admin.describe_cluster()).nodes) == 3:
+                topics = await admin.list_topics(include_internal=True)
+                parts = [part for parts in topics.values() for part in parts]
+                if all(len(part.in_sync_replicas) == 3 for part in parts):
                     return
                 await trio.sleep(0.1)
 
