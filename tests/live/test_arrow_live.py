@@ -1,4 +1,7 @@
-"""Tables against a real Kafka: read by us and by another client, an outage, docs/columns.md."""
+"""Tables against a real Kafka: read by us and by another client, docs/columns.md.
+
+Outages while tables are sent are in test_chaos_live.py.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ import pyarrow as pa
 import pytest
 import trio
 import trio.lowlevel
-from trikafka_broker.trio_api import Cluster
 
 import trikafka
 from benchmarks.librdkafka import read_topic
@@ -23,7 +25,6 @@ from trikafka._wire.partitioning import partition_for_key
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
-    from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "columns.md"
 
@@ -145,47 +146,6 @@ async def test_table_fits_a_topic_of_small_batches(kafka_broker: KafkaBroker) ->
         assert producer.statistics().batches_split > 0
     assert delivery.partitions[TopicPartition(topic, 0)].last_offset == 19_999
     assert (await read(bootstrap, topic, 1))["value"].to_pylist() == table["value"].to_pylist()
-
-
-@pytest.mark.parametrize("trouble", ["restart", "kill"])
-async def test_tables_survive_an_outage(make_kafka_cluster: MakeKafkaCluster, trouble: str) -> None:
-    """Tables are delivered once and in order although the broker restarts or is killed."""
-    cluster = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
-    (broker,) = cluster.brokers
-    bootstrap = cluster.bootstrap_servers
-    topic = await make_topic(bootstrap, 3)
-    sent = 0
-    over = trio.Event()
-
-    async def write() -> None:
-        nonlocal sent
-        while not over.is_set():
-            values = [b"%d" % number for number in range(sent, sent + 3_000)]
-            table = pa.table(
-                {"value": values, "partition": [number % 3 for number in range(3_000)]}
-            )
-            assert (await producer.send_arrow(topic, table)).rows == 3_000
-            sent += 3_000
-            await trio.sleep(0.01)
-
-    async with trikafka.open_producer(
-        bootstrap_servers=bootstrap, request_timeout_ms=3_000, compression_type="lz4"
-    ) as producer:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(write)
-            await trio.sleep(0.5)
-            if trouble == "restart":
-                await broker.restart()
-            else:
-                await broker.kill()
-                await trio.sleep(1)
-                await broker.start()
-            await trio.sleep(0.5)
-            over.set()
-    found = await read(bootstrap, topic, 3)
-    for number in range(3):
-        mine = found.filter(pa.compute.equal(found["partition"], number))
-        assert [int(value) for value in mine["value"].to_pylist()] == list(range(number, sent, 3))
 
 
 # --- docs/columns.md ------------------------------------------------------------------------------

@@ -16,10 +16,18 @@ import trio
 from benchmarks import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-#: Series whose cases only differ in a number: the first and the last of ours are enough.
-LADDERS = {"assigned": ("1", "2000"), "many": ("100",), "share": ("block",)}
-#: Ways of ours that are another's with another number, or that another way does as well.
-ALIKE = {("produce", "crowd"), ("streams", "batch"), ("latency", "one")}
+#: The ways of ours that are tried, of kinds with several. mypy checks that the others fit the API.
+WAYS = {
+    "consume": ("arrow", "one"),
+    "produce": ("arrow", "one"),
+    "streams": ("together",),
+    "latency": ("acks",),
+    "group": ("cooperative",),
+    "process": ("one",),
+    "share": ("block",),
+    "assigned": ("1", "2000"),
+    "many": ("1",),
+}
 #: Each port once in each of the two clients with TLS and SASL; the way in depends on nothing else.
 SECURED = {
     ("connect", "TLS+SCRAM"),
@@ -37,9 +45,10 @@ def like_another(case: plan.Case) -> bool:
     """Return whether the case is left out, because it shows little that another case does not.
 
     One case of each kind and peer is enough here; ``make bench ARGS=--quick`` has all of them. It
-    also has franz-go, whose program takes more than a minute of a processor to compile.
+    also has franz-go, whose program takes more than a minute of a processor to compile, and more of
+    Java, which starts a virtual machine for each case.
     """
-    if case.peer == "franz":
+    if case.peer == "franz" or (case.peer == "java" and case.kind != "consume"):
         return True
     if case.port != plan.PLAIN:
         return (
@@ -48,9 +57,7 @@ def like_another(case: plan.Case) -> bool:
         )
     if case.peer != "ours":
         return case is not FIRST[case.kind, case.peer]
-    if (case.kind, case.way) in ALIKE or (case.kind, case.way) == ("connect", plan.PLAIN):
-        return True
-    return case.kind in LADDERS and case.way not in LADDERS[case.kind]
+    return case.way not in WAYS.get(case.kind, ())
 
 
 CASES = {case.name: case for case in ALL if not like_another(case)}

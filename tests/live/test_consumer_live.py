@@ -104,33 +104,6 @@ async def test_librdkafkas_compression_is_read(kafka_broker: KafkaBroker, compre
 
 
 @in_time
-async def test_consumer_survives_a_restart(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=SESSION)))
-    bootstrap = cluster.bootstrap_servers
-    topic = await make_topic(bootstrap, 2)
-    await write(bootstrap, topic, 2, range(1_000))
-    settings: dict[str, Any] = {
-        "auto_offset_reset": "earliest",
-        "auto_commit_interval_ms": 200,
-        "max_poll_records": 50,
-    }
-    async with open_consumer(
-        topic, bootstrap_servers=bootstrap, group_id=topic, **settings
-    ) as consumer:
-        seen = [int((await consumer.receive()).value or b"") for _ in range(700)]
-        (broker,) = cluster.brokers
-        await broker.restart()
-        seen += [int((await consumer.receive()).value or b"") for _ in range(300)]
-        await write(bootstrap, topic, 2, range(1_000, 1_500))
-        seen += [int((await consumer.receive()).value or b"") for _ in range(500)]
-        assert sorted(seen) == list(range(1_500))
-        await consumer.commit()
-    async with open_admin(bootstrap_servers=bootstrap) as admin:
-        offsets = await admin.list_group_offsets(topic)
-    assert {tp.partition: position.offset for tp, position in offsets.items()} == {0: 750, 1: 750}
-
-
-@in_time
 async def test_consumer_survives_killed_brokers(
     make_kafka_cluster: MakeKafkaCluster,
 ) -> None:

@@ -231,15 +231,14 @@ async def java_member(cluster: Cluster, scene: Scene, protocol: str) -> AsyncIte
             process.send_signal(signal.SIGTERM)
 
 
-@pytest.mark.parametrize("theirs", ["consumer", "classic"])
 @pytest.mark.parametrize("ours", ["consumer", "classic"])
 @in_time
-async def test_group_is_shared_with_java(
-    quick_broker: KafkaCluster, ours: str, theirs: str
-) -> None:
-    """Our members and Java's share a group.
+async def test_group_is_shared_with_java(quick_broker: KafkaCluster, ours: str) -> None:
+    """Our members and Java's share a group, in which Java's use the consumer protocol.
 
-    With members of both protocols the broker converts the running group to one kind and back.
+    With our classic members the broker converts the running group to the new protocol and back.
+    The other way round is in test_group_with_java_is_converted_and_back, and a group of classic
+    members alone in test_groups_live.py.
     """
     cluster = Cluster(quick_broker)
     async with scene_of(cluster.bootstrap_servers) as (scene, nursery):
@@ -251,7 +250,7 @@ async def test_group_is_shared_with_java(
             functools.partial(scene.member, "first", java_is_there.is_set, **settings)
         )
         await scene.more("first")
-        async with java_member(cluster, scene, theirs):
+        async with java_member(cluster, scene, "consumer"):
             await scene.more("java", 50)
             java_is_there.set()
             await scene.more("java", 150)  # it has taken over our partitions

@@ -86,7 +86,7 @@ async def test_replica_in_the_rack_is_read(
 async def test_fetches_survive_restarts(
     make_kafka_cluster: MakeKafkaCluster,
 ) -> None:
-    """Fetches survive restarts of the brokers, one by one and all at once."""
+    """Fetches survive the restart of one broker, and of all at once."""
     cluster = Cluster(make_kafka_cluster(brokers=3))
     bootstrap = cluster.bootstrap_servers
     topic, tps = await topic_of(bootstrap, 3, 3)
@@ -124,9 +124,8 @@ async def test_fetches_survive_restarts(
         nursery.start_soon(write, silent)
         nursery.start_soon(read, consumer)
         await more()
-        for broker in cluster.brokers:
-            await broker.restart()
-            await more()
+        await cluster.brokers[0].restart()
+        await more()
         await cluster.stop()
         await cluster.start()
         await more()
