@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
-from kafka.protocol.admin import IncrementalAlterConfigsRequest
 from test_groups_live import PARTITIONS, Stage, in_time, until
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import (
+    ConfigResource,
     NewTopic,
     RebalanceListener,
     SubscriptionPattern,
@@ -516,17 +516,18 @@ class Deaf(trio.abc.Stream):
 
 
 async def set_session(bootstrap: str, group: str, milliseconds: int) -> None:
-    """Give one group a session timeout of its own, as kafka-configs.sh does."""
-    request = IncrementalAlterConfigsRequest
-    config = request.AlterConfigsResource.AlterableConfig(
-        name="consumer.session.timeout.ms", config_operation=0, value=str(milliseconds)
-    )
-    resource = request.AlterConfigsResource(resource_type=32, resource_name=group, configs=[config])
+    """Give one group a session timeout of its own, as kafka-configs.sh does.
+
+    Return once the broker has it, too. A member that asked before that would take the default.
+    """
+    resource, name = ConfigResource("group", group), "consumer.session.timeout.ms"
     async with open_admin(bootstrap_servers=bootstrap) as admin:
-        response = await admin._context.manager("metadata").ask_any(
-            lambda: request(resources=[resource], validate_only=False)
-        )
-        assert [result.error_code for result in response.responses] == [0]
+        await admin.alter_configs({resource: {name: milliseconds}})
+        while True:
+            found = (await admin.describe_configs([resource]))[resource]
+            if found[name].value == str(milliseconds):
+                return
+            await trio.sleep(0.02)
 
 
 @in_time
