@@ -5,6 +5,8 @@ Each has its error, and no loop is endless.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 import trio
 from producing import ready
@@ -51,6 +53,32 @@ async def test_each_of_many_unknown_topics_has_its_error(
         assert len(asked) <= MOST + 1, "no more are asked for than are looked for, and t"
         assert "t" in asked
         await producer.send("t", b"x")
+
+
+async def test_late_metadata_are_no_error(autojump_clock: Clock) -> None:
+    """A call that sees the metadata before the producer's own task does not refuse the topic.
+
+    The metadata take longer than a missing topic is looked for, and name the topic. Of the tasks
+    that wake with them, some run before that of the producer, in an order that is random.
+    """
+    async with ready() as (cluster, producer):
+        cluster.create_topic("late", 3)
+        cluster.delay("Metadata", 4)
+        metadata = producer._manager._metadata
+        seen = metadata.snapshot
+
+        async def call() -> None:
+            await metadata.changed(seen)
+            with suppress(trio.WouldBlock):
+                producer.send_nowait("late", b"x", partition=2)
+
+        with pytest.raises(trio.WouldBlock):
+            producer.send_nowait("late", b"x", partition=2)
+        async with trio.open_nursery() as nursery:
+            for _ in range(100):
+                nursery.start_soon(call)
+        with trio.fail_after(1):  # a task that found the topic has made it known
+            assert (await producer.send("late", b"x", partition=2)).partition == 2
 
 
 async def test_new_topic_is_found_among_many_missing(

@@ -267,6 +267,12 @@ class BatchProducing(Generic[Ack]):
         """
         snapshot = self._metadata.snapshot
         info = snapshot.topics.get(topic)
+        if info is not None and not info.error_code and _has(info, partition):
+            # The metadata have come, and the task that follows them has not run since. The topic
+            # may have been looked for so long that a missing one would be an error by now.
+            self._metadata.add_topic(topic)
+            self._adopt(snapshot, [topic])
+            return
         error = _missing(topic, info, partition)
         # No broker has said that the topic does not exist, so patience does not run out.
         patience = error.patience if info is not None else math.inf
@@ -492,6 +498,11 @@ def _key_rule(config: ProducerConfig) -> KeyRule:
         if callable(config.partitioner)
         else KEY_RULES.get(config.partitioner, BY_MURMUR2)
     )
+
+
+def _has(info: TopicInfo, partition: int | None) -> bool:
+    """Return whether a topic has this partition, or any partition if none is named."""
+    return bool(info.partitions) if partition is None else partition in info.partitions
 
 
 def _missing(topic: str, info: TopicInfo | None, partition: int | None) -> BrokerResponseError:
