@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 import trio
+from trikafka_spark import cancellable_call
 from trikafka_spark.cancellable_call import CancellableCall
+from trio.testing import wait_all_tasks_blocked
 
 
 async def test_call_returns_and_raises() -> None:
@@ -52,10 +55,10 @@ async def test_silent_call_is_left_behind() -> None:
 
     def function() -> None:
         trio.from_thread.run_sync(begun.set)
-        end.wait(60)
+        end.wait(600)
 
-    call = CancellableCall(function, lambda: end.wait(60), trio.CapacityLimiter(1))
-    with trio.fail_after(55), trio.CancelScope() as scope:
+    call = CancellableCall(function, lambda: end.wait(600), trio.CapacityLimiter(1))
+    with trio.fail_after(120), trio.CancelScope() as scope:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(call.run)
             await begun.wait()
@@ -63,6 +66,37 @@ async def test_silent_call_is_left_behind() -> None:
     assert call.silent
     assert call.left_behind
     end.set()
+
+
+async def test_standstill_is_no_silence_of_the_jvm() -> None:
+    """A process that stood still reads the JVM's response late, and still waits for the call.
+
+    Previously a standstill of half a second counted as silence of the JVM, and the call was left
+    behind.
+    """
+    begun, told, stood = trio.Event(), threading.Event(), threading.Event()
+
+    def function() -> None:
+        trio.from_thread.run_sync(begun.set)
+        assert told.wait(60)
+
+    def cancel_jobs() -> None:
+        assert stood.wait(60)
+        told.set()
+
+    call = CancellableCall(function, cancel_jobs, trio.CapacityLimiter(1))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call.run)
+        await begun.wait()
+        nursery.cancel_scope.cancel()
+        with trio.CancelScope(shield=True):
+            await wait_all_tasks_blocked(0.01)
+            time.sleep(2 * cancellable_call._SILENCE_LIMIT)  # noqa: ASYNC251  (the standstill itself)
+            for _ in range(5):
+                await trio.lowlevel.checkpoint()  # the limit's clock is read before the response
+            stood.set()
+    assert not call.silent
+    assert not call.left_behind
 
 
 async def test_cancelled_call_in_the_queue_never_starts() -> None:

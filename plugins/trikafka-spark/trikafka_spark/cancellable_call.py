@@ -9,14 +9,14 @@
 # function has returned.
 #
 # The cancellation itself is a call into the JVM, which may be frozen. So it runs in another thread,
-# and the caller watches only when it last returned: a JVM that is silent for half a second is not
-# waited for.
+# and the caller watches only whether it returns: a JVM that is silent for half a second is not
+# waited for. That time is counted in short looks and not by a clock: this process may itself stand
+# still for seconds, and the JVM's response is then read late.
 
 from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
@@ -25,6 +25,8 @@ import trio
 T = TypeVar("T")
 #: How long to wait (seconds) for cancelled work, and for a JVM that does not respond.
 _CANCEL_LIMIT, _SILENCE_LIMIT = 5.0, 0.5
+#: Seconds between two attempts to cancel the jobs, and between two looks for a response.
+_STEP = 0.05
 
 
 class CancellableCall(Generic[T]):
@@ -47,7 +49,8 @@ class CancellableCall(Generic[T]):
         self.cancelled = False
         #: True if the JVM did not respond to the cancellation.
         self.silent = False
-        self._answered = 0.0
+        #: Cancellations that the JVM has responded to.
+        self._responses = 0
         self._ended = threading.Event()
 
     @property
@@ -86,7 +89,6 @@ class CancellableCall(Generic[T]):
 
     async def _wait_cancelled(self) -> None:
         """Cancel the jobs until the function has ended, as long as the JVM responds."""
-        self._answered = time.monotonic()
         limiter = trio.CapacityLimiter(1)  # the caller's may have no room
         with trio.move_on_after(_CANCEL_LIMIT, shield=True):
             async with trio.open_nursery() as nursery:
@@ -98,15 +100,18 @@ class CancellableCall(Generic[T]):
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(cancel)
-                while (left := self._answered + _SILENCE_LIMIT - time.monotonic()) > 0:  # noqa: ASYNC110  (a thread moves it on)
-                    await trio.sleep(left)
+                seen, silence = self._responses, 0.0
+                while silence < _SILENCE_LIMIT:
+                    await trio.sleep(_STEP)
+                    silence = silence + _STEP if self._responses == seen else 0.0
+                    seen = self._responses
                 self.silent = True
                 nursery.cancel_scope.cancel()
 
     def _cancel(self) -> None:
-        for _ in range(int(_CANCEL_LIMIT / 0.05)):
+        for _ in range(int(_CANCEL_LIMIT / _STEP)):
             with contextlib.suppress(Exception):  # a dead JVM has no job left to cancel
                 self._cancel_jobs()
-            self._answered = time.monotonic()
-            if self._ended.wait(0.05):
+            self._responses += 1
+            if self._ended.wait(_STEP):
                 return
