@@ -225,10 +225,6 @@ def _scope(file: str) -> str:
     """Return the scope of a file: its own name, or that of a group that stays in one process."""
     if not file.startswith("plugins/trikafka-spark/tests/") or file.endswith("_kill_live.py"):
         return file
-    # Both files look for new entries in Spark's own folder and remove them, so they may not run
-    # at the same time.
-    if file.endswith("test_spark_cluster_live.py"):
-        return file.replace("_cluster_", "_archive_")
     return SPARK if re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text()) else file
 
 

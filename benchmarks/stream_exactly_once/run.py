@@ -26,13 +26,15 @@ PARTITIONS = 2
 class Options:
     """The settings of a run.
 
-    ``pause`` is the longest time between a query's first batch and its kill, in seconds.
+    ``batches`` is the number of micro-batches for the records between two kills. ``pause`` is the
+    longest time between a query's first batch and its kill, in seconds.
     """
 
     seed: int
     records: int = 100_000
     kills: int = 10
     pause: float = 4.0
+    batches: int = 20
 
 
 @dataclass
@@ -75,7 +77,7 @@ async def run(
             {name: NewTopic(PARTITIONS, 1, {"retention.ms": "-1"}) for name in (source, target)}
         )
     part = options.records // (options.kills + 1)
-    most = max(1, part // 20)
+    most = max(1, part // options.batches)
 
     def arguments(how: str) -> list[str]:
         return [

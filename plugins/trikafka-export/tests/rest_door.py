@@ -63,7 +63,7 @@ class Door:
         if self.mode != "open":
             self.refuse()
         if self.mode == "silent":
-            self._ended.wait(60)
+            self._ended.wait(600)
         if self.mode in ("shut", "silent"):
             request.close_connection = True
         elif self.mode == "away":
@@ -96,7 +96,7 @@ class Door:
 
     def _passed(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, Any, bytes]:
         connection = http.client.HTTPConnection(
-            self._behind.hostname or "", self._behind.port, timeout=30
+            self._behind.hostname or "", self._behind.port, timeout=180
         )
         try:
             ours = ("host", "connection", "authorization")

@@ -58,7 +58,7 @@ class S3Server:
     def request(self, method: str, path: str, body: bytes | None = None) -> bytes:
         """Send a plain request, which is not signed."""
         request = urllib.request.Request(self.url + path, method=method, data=body)
-        with urllib.request.urlopen(request, timeout=20) as response:
+        with urllib.request.urlopen(request, timeout=180) as response:
             content: bytes = response.read()
             return content
 
@@ -116,7 +116,7 @@ def s3_server() -> Iterator[S3Server]:
             yield S3Server(f"http://127.0.0.1:{int(process.stdout.readline())}")
         finally:
             process.stdin.close()
-            process.wait(10)
+            process.wait(180)
 
 
 class _Doorman:

@@ -1,9 +1,8 @@
 """A stream that stops while its driver commits, to be killed.
 
-Arguments: servers, source, target, checkpoint, moment, the transactions' time-out in ms.
+Arguments: servers, source, target, checkpoint.
 
-The moment is ``before`` the first EndTxn, ``between`` (one is committed), or ``after`` the last. At
-the moment the program creates a file beside the checkpoint.
+It stops when one transaction is committed, and creates a file beside the checkpoint.
 """
 
 from __future__ import annotations
@@ -17,17 +16,14 @@ from pyspark.sql import SparkSession
 from trikafka_spark.source import TrikafkaDataSource
 
 
-def main(
-    servers: str, source: str, target: str, checkpoint: str, moment: str, timeout_ms: str
-) -> None:
+def main(servers: str, source: str, target: str, checkpoint: str) -> None:
     # The classes are local, so they are pickled by value: Spark's processes cannot import this
     # program.
     from trikafka_spark.stream_writing import TrikafkaStreamWriter
 
     class StandingWriter(TrikafkaStreamWriter):
         def commit(self, messages: list[Any], batchId: int) -> None:
-            if moment != "before":
-                super().commit(messages[:1] if moment == "between" else messages, batchId)
+            super().commit(messages[:1], batchId)
             Path(f"{checkpoint}.standing").write_text(
                 str(sum(message.rows for message in messages))
             )
@@ -65,7 +61,6 @@ def main(
         .option("kafka.bootstrap.servers", servers)
         .option("topic", target)
     )
-    writer = writer.option("kafka.transaction.timeout.ms", timeout_ms)
     writer = writer.option("exactlyOnce", "true").option("checkpointLocation", checkpoint)
     writer.trigger(availableNow=True).start().awaitTermination()
 

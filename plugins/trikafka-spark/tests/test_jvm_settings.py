@@ -58,7 +58,7 @@ def started(environment: Mapping[str, str]) -> tuple[dict[str, Any], set[str], l
         try:
             process.stdin.write(json.dumps(GIVEN) + "\n")
             process.stdin.flush()
-            until = time.monotonic() + 60
+            until = time.monotonic() + 600
             while not select.select([process.stdout], [], [], 0.01)[0]:
                 assert time.monotonic() < until
                 lines |= shown(process.pid)

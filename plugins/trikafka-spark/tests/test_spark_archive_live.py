@@ -90,11 +90,11 @@ def no_logs_left() -> Iterator[None]:
 async def test_job_uses_a_shipped_environment(
     kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
-    """Two executors read, write exactly once and export, with nothing of ours but the archive."""
+    """An executor reads, writes exactly once and exports, with nothing of ours but the archive."""
     topic, target, root = await new_topic(800), await new_topic(0), tmp_path / "out"
     archive = await trio.to_thread.run_sync(packed_environment, tmp_path)
     given = [archive.name, kafka_broker.bootstrap_servers, topic, target, str(root)]
-    command = [sys.executable, str(CHILD), "local-cluster[2,1,1024]", *given]
+    command = [sys.executable, str(CHILD), "local-cluster[1,2,1024]", *given]
     environment = {
         **os.environ,
         "TMPDIR": str(tmp_path),

@@ -67,7 +67,7 @@ async def test_data_source_shows_no_secret(
     for options in (
         good,
         wrong,
-        {**wrong, "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "500"},
+        {**wrong, "kafka.bootstrap.servers": "127.0.0.1:1", "kafka.default.api.timeout.ms": "5000"},
     ):
 
         def read(given: dict[str, str] = options) -> int:

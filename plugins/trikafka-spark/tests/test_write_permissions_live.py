@@ -13,21 +13,14 @@ from trikafka_broker.pytest_plugin import _open
 from trikafka_spark.write_parts import Written
 
 import trikafka
-from trikafka import AuthorizationError
+from trikafka import AclBinding, AuthorizationError
 
-#: One call of the tool for each kind of resource: each call starts a JVM.
-RULES = (
-    ("--operation", "Write", "--operation", "Read", "--topic", "copies"),
-    (
-        "--operation",
-        "Write",
-        "--transactional-id",
-        "copies-",
-        "--resource-pattern-type",
-        "prefixed",
-    ),
-    ("--operation", "Read", "--group", "copies-", "--resource-pattern-type", "prefixed"),
-)
+RULES = [
+    AclBinding("User:alice", "write", "topic", "copies"),
+    AclBinding("User:alice", "read", "topic", "copies"),
+    AclBinding("User:alice", "write", "transactional_id", "copies-", "prefixed"),
+    AclBinding("User:alice", "read", "group", "copies-", "prefixed"),
+]
 
 
 @pytest.fixture(scope="module")
@@ -40,22 +33,10 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 async def _prepare(cluster: KafkaCluster) -> None:
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics({"copies": trikafka.NewTopic(2, 1)})
-    allow = [
-        "--bootstrap-server",
-        cluster.bootstrap_servers,
-        "--add",
-        "--allow-principal",
-        "User:alice",
-    ]
-    async with trio.open_nursery() as nursery:
-        for rule in RULES:
-            nursery.start_soon(
-                trio.to_thread.run_sync,
-                cluster.run_tool,
-                "org.apache.kafka.tools.AclCommand",
-                *allow,
-                *rule,
-            )
+        await admin.create_acls(RULES)
+        with trio.fail_after(90):  # the controller has the rules before the broker
+            while len(await admin.describe_acls()) < len(RULES):  # noqa: ASYNC110
+                await trio.sleep(0.02)
 
 
 def job(cluster: KafkaCluster, topic: str) -> Job:
