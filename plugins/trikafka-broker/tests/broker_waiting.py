@@ -28,6 +28,21 @@ def processes_naming(text: str) -> list[int]:
     return found
 
 
+def only_process_naming(text: str) -> int:
+    """Wait until one process has a command line with `text`; return it.
+
+    A process that was just forked has the command line of its parent.
+    """
+    found: list[int] = []
+
+    def one() -> bool:
+        found[:] = processes_naming(text)
+        return len(found) == 1
+
+    assert eventually(one), found
+    return found[0]
+
+
 def eventually(condition: Callable[[], bool], limit: float = 60) -> bool:
     """Return whether the condition becomes true within the limit."""
     deadline = time.monotonic() + limit

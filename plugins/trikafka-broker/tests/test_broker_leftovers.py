@@ -14,7 +14,14 @@ from pathlib import Path
 import click
 import pytest
 import trikafka_broker
-from broker_waiting import COMMAND, eventually, first_line, processes_naming, running
+from broker_waiting import (
+    COMMAND,
+    eventually,
+    first_line,
+    only_process_naming,
+    processes_naming,
+    running,
+)
 from trikafka_broker import BrokerError, KafkaCluster
 from trikafka_broker.guardian import Guardian
 from trikafka_broker.probe import registered_brokers
@@ -63,7 +70,7 @@ def test_terminated_guardian_cleans_up(temporary: Path) -> None:
     rest = "import os; os.waitpid(cluster.brokers[0].pid, 0)\ninput()"
     with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
         assert first_line(parent)
-        (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}\0")
+        guardian = only_process_naming(f"_guardian_main.py\0{parent.pid}\0")
         os.kill(guardian, signal.SIGTERM)
         assert eventually(lambda: nothing_left(temporary))
 
@@ -72,7 +79,7 @@ def test_second_guardian_cleans_up(temporary: Path) -> None:
     """The second guardian cleans up if the first guardian and then their parent are killed."""
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         assert first_line(parent)
-        (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}\0")
+        guardian = only_process_naming(f"_guardian_main.py\0{parent.pid}\0")
         os.kill(guardian, signal.SIGKILL)
         parent.kill()
         assert eventually(lambda: nothing_left(temporary))
@@ -87,8 +94,8 @@ def test_broker_ends_without_its_guardians(temporary: Path) -> None:
     """
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         assert first_line(parent)
-        (first,) = processes_naming(f"_guardian_main.py\0{parent.pid}\0")
-        (second,) = processes_naming(f"_guardian_main.py\0{first}\0")
+        first = only_process_naming(f"_guardian_main.py\0{parent.pid}\0")
+        second = only_process_naming(f"_guardian_main.py\0{first}\0")
         for guardian in (second, first):  # otherwise the second would replace the first
             os.kill(guardian, signal.SIGKILL)
         assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{parent.pid}\0"))

@@ -11,8 +11,8 @@ import signal
 import sys
 
 import trio
-from committing_child import halt, stand
-from exporting_child import is_at
+from committing_child import halt
+from exporting_child import is_at, stand
 
 import trikafka
 from trikafka import ExportProgress, TrikafkaError

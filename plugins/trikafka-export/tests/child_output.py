@@ -11,5 +11,4 @@ def wait_for_line(process: subprocess.Popen[str], wanted: str) -> None:
     for line in process.stdout:
         if line.strip() == wanted:
             return
-    assert process.stderr is not None
-    raise AssertionError(process.stderr.read())
+    raise AssertionError("the program ended" if process.stderr is None else process.stderr.read())

@@ -11,20 +11,14 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import trio
-from exporting_child import is_at
+from exporting_child import halt_at_the_first_range, is_at, stand
 
 import trikafka
 from trikafka import ExportProgress, TrikafkaError
-
-
-def stand() -> None:
-    print("standing", flush=True)
-    signal.sigwait({signal.SIGUSR1})
 
 
 def around(change: Callable[..., Any], moment: str) -> Callable[..., Any]:
@@ -39,24 +33,6 @@ def around(change: Callable[..., Any], moment: str) -> Callable[..., Any]:
         return result
 
     return halting
-
-
-def halt_at_the_first_range() -> None:
-    """Halt the thread that has written the first range.
-
-    Some ranges are written then, and the plan is not.
-    """
-    from trikafka_export import local  # only now: its threads must block SIGUSR1, too
-
-    write, first = local.write_range, threading.Lock()
-
-    def halting(*arguments: Any) -> Any:
-        result = write(*arguments)
-        if first.acquire(blocking=False):
-            stand()
-        return result
-
-    vars(local)["write_range"] = halting
 
 
 def halt(format: str, moment: str) -> None:

@@ -83,6 +83,22 @@ class ScriptedRegistry:
         self._thread.join()
 
 
+class WaitedTime:
+    """A clock for a client, instead of the module ``time``, that only moves while it waits.
+
+    A process that stands still then meets no time limit.
+    """
+
+    def __init__(self) -> None:
+        self._now = 0.0
+
+    def monotonic(self) -> float:
+        return self._now
+
+    def sleep(self, seconds: float) -> None:
+        self._now += seconds
+
+
 def framed(id: int, value: bytes) -> bytes:
     """Return a value as a registry's serializers write it."""
     return b"\0" + id.to_bytes(4, "big") + value

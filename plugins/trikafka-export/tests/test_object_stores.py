@@ -295,7 +295,7 @@ def taken_over(place: Bucket) -> tuple[ObjectStore, ObjectStore]:
 
     The first slept until its lock expired.
     """
-    first: Any = place.store(lease="5")  # a shorter one may expire before the second export looks
+    first: Any = place.store(lease="10")  # a shorter one may expire before the second export looks
     first.open()
     plan = planned(first, 12)
     assert plan is not None
@@ -305,7 +305,7 @@ def taken_over(place: Bucket) -> tuple[ObjectStore, ObjectStore]:
     second: Any = place.store()
     with pytest.raises(ExportError, match="its lock was renewed"):
         second.open()
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while True:  # the store's clock has a resolution of a second
         try:
             second.open()
@@ -375,7 +375,7 @@ def test_owner_keeps_or_reports_its_lock(place: Bucket) -> None:
     store: Any = place.store(lease="1")
     store.open()
     before = lock_of(place)
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 120
     while lock_of(place) == before:
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -1,9 +1,8 @@
 """A program whose Spark loses its JVM.
 
 Usage: ``losing_java_child.py SERVERS TOPIC DESTINATION MOMENT``. During its first export the JVM is
-killed at the moment ``writing``, ``partly`` (some files are done) or ``cancelled`` (as ``partly``,
-and the export is cancelled as well). The program prints how that ended. Then it exports again in
-the same process.
+killed when the tasks are sent. At the moment ``cancelled`` (the other is ``writing``) the export is
+cancelled as well. The program prints how that ended. Then it exports again in the same process.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ async def main(servers: str, topic: str, destination: str, moment: str) -> None:
 
     def tell(step: ExportProgress) -> None:
         nonlocal killed
-        there = step.stage == "writing" and (
-            moment == "writing" or 0 < step.ranges_done < step.ranges_total
-        )
-        if there and not killed:
+        if step.stage == "writing" and not killed:
             killed = True
             assert SparkContext._gateway is not None
             os.kill(SparkContext._gateway.proc.pid, signal.SIGKILL)

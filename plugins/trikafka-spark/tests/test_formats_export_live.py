@@ -97,7 +97,7 @@ async def test_avro_with_registry_and_dead_letters(
         "dead_letter_topic": "avro-orders.dead",
         "schema_registry": registry.url,
         "schema_registry_auth": f"me:{PASSWORD}",
-        "schema_registry_timeout_ms": 400,
+        "schema_registry_timeout_ms": 8_000,
     }
 
     async def export(**more: Any) -> trikafka.ExportResult:
@@ -264,7 +264,7 @@ async def test_missing_schema_stops_its_topic_only(
     options = {
         "value_format": "avro",
         "schema_registry": registry.url,
-        "schema_registry_timeout_ms": 400,
+        "schema_registry_timeout_ms": 8_000,
     }
 
     async def export(*topics: str, **more: Any) -> trikafka.ExportResult:

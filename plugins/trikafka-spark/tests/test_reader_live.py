@@ -53,6 +53,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
     close_kept()
 
 
+@pytest.fixture(autouse=True)
+def _no_threads_of_others() -> None:
+    """Wait until the clients of earlier tests, such as those of cancelled exports, have ended."""
+    close_kept()
+    until(lambda: not threads())
+
+
 def threads() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("trikafka topic-")]
 
@@ -158,7 +165,7 @@ async def test_deleted_topic_is_reported_as_lost(
     """
     settings = {
         "bootstrap_servers": kafka_broker.bootstrap_servers,
-        "default_api_timeout_ms": 4_000,
+        "default_api_timeout_ms": 10_000,
     }
     topic = await new_topic(100, partitions=1)
     async with trikafka.open_consumer(**settings) as consumer:
@@ -232,14 +239,14 @@ async def test_impatient_range_keeps_its_client(
     settings = {
         "bootstrap_servers": kafka_broker.bootstrap_servers,
         "fetch_min_bytes": 1 << 30,
-        "fetch_max_wait_ms": 2_000,
+        "fetch_max_wait_ms": 8_000,  # longer than this process stands still
     }
     topic = await new_topic(100, partitions=1)
     reader = Reader(settings)
     with pytest.raises(NothingYet, match=rf"no record of {topic}-0 arrived within 0\.2 s"):
         list(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=0.2))
     assert offsets(
-        read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=20)
+        read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=900)
     ) == list(range(100))
     assert len(opened) == 1
     reader.close()
@@ -258,9 +265,9 @@ async def test_patience_is_for_the_first_records(
     monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
     topic = await new_topic(200, partitions=1)
-    batches = read_range(OffsetRange(topic, 0, 0, 200), settings, patience=3.0)
+    batches = read_range(OffsetRange(topic, 0, 0, 200), settings, patience=8.0)
     first = next(batches)
-    await trio.sleep(3.2)  # longer than the patience
+    await trio.sleep(8.2)  # longer than the patience
     assert list(first.offsets) + offsets(batches) == list(range(200))
 
 
