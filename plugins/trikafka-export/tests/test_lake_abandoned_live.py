@@ -1,6 +1,6 @@
-"""A killed export whose files were removed before the next run: reported, abandoned, written again.
+"""An unfinished export whose files were removed before the next run: reported, abandoned, written again.
 
-The runs that abandon it are killed as well.
+The runs that abandon it are killed.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from child_output import wait_for_line
 from known_topics import add_records
 from lakes import Lake, make_lake
 from test_lake_kill_live import child as exporting
+from test_lake_live import Stop, stop_at
 
 import trikafka
 from trikafka import ExportError
@@ -74,8 +75,8 @@ async def test_vacuumed_plan_is_abandoned_despite_kills(
     """A plan whose files were removed can be abandoned, also by runs that are killed."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}
-    with exporting(lake, servers, topic, "before") as process:
-        await reached(process)
+    with pytest.raises(Stop):
+        await trikafka.export(topic, lake.destination, on_progress=stop_at("written"), **where)
     vacuum(lake)
     for _ in range(2):
         with pytest.raises(
@@ -104,8 +105,8 @@ async def test_export_finishes_an_abandoned_plan(
     """
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}
-    with exporting(lake, servers, topic, "before") as process:
-        await reached(process)
+    with pytest.raises(Stop):
+        await trikafka.export(topic, lake.destination, on_progress=stop_at("written"), **where)
     vacuum(lake, keep=2)
     with abandoning(lake, topic, "after") as process:
         await reached(process)
@@ -173,8 +174,11 @@ async def test_abandoning_a_complete_plan_commits_it(
     kafka_broker: Any, new_topic: Any, lake: Lake
 ) -> None:
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
-    with exporting(lake, servers, topic, "before") as process:
-        await reached(process)
-    with abandoning(lake, topic, "none") as process:
-        await reached(process, "ended")
+    where = {"bootstrap_servers": servers, "sink_options": lake.options}
+    with pytest.raises(Stop):
+        await trikafka.export(topic, lake.destination, on_progress=stop_at("written"), **where)
+    async with trikafka.open_exporter(
+        topic, lake.destination, bootstrap_servers="127.0.0.1:1", sink_options=lake.options
+    ) as exporter:
+        assert (await exporter.abandon()).rows == RECORDS
     lake.check(RECORDS)

@@ -25,7 +25,7 @@ import trikafka
 
 RECORDS = 2_000
 #: Of an export; ``before`` and ``after`` are the two sides of the commit itself.
-MOMENTS = ["planned", "partly", "before", "after", "published"]
+MOMENTS = ["partly", "before", "after", "published"]
 CHILD = Path(__file__).with_name("committing_child.py")
 
 

@@ -1,4 +1,4 @@
-"""Tables of killed exports, read by an engine that did not write them: Polars.
+"""Tables of resumed exports, read by an engine that did not write them: Polars.
 
 ``test_lake_rest_live.py`` reads Iceberg's tables with Java, ``test_lake_spark_live.py`` reads
 Delta's with Spark.
@@ -12,11 +12,9 @@ from typing import Any
 
 import polars as pl
 import pytest
-import trio
-from child_output import wait_for_line
 from known_topics import add_records, value_of
 from lakes import DeltaLake, Lake, make_lake
-from test_lake_kill_live import child
+from test_lake_live import Stop, stop_at
 
 import trikafka
 
@@ -48,11 +46,10 @@ async def test_polars_reads_what_was_exported(
         "POLARS_ICEBERG_PLANNER", "pyiceberg"
     )  # the planner alone; Polars' own reader needs one more package
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
-    for moment in ("before", "after"):
-        with child(lake, servers, topic, moment) as process, trio.fail_after(900):
-            await trio.to_thread.run_sync(wait_for_line, process, "standing")
-    await add_records(servers, topic, RECORDS, 40, 4)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}
+    with pytest.raises(Stop):
+        await trikafka.export(topic, lake.destination, on_progress=stop_at("written"), **where)
+    await add_records(servers, topic, RECORDS, 40, 4)
     result = await trikafka.export(topic, lake.destination, **where)
     assert (result.resumed, result.rows) == (True, RECORDS + 40)
 

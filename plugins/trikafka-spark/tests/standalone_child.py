@@ -1,7 +1,7 @@
 """A user's job on a cluster, which reads, writes and exports, and prints its results as JSON.
 
 Arguments: master, zip for ``--py-files`` or an environment's archive, servers, topic, target topic,
-destination of the export.
+destination of the export. Spark stops when the standard input ends.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def main(master: str, archive: str, servers: str, topic: str, target: str, root:
         ),
         flush=True,
     )
+    sys.stdin.read()  # the executors stay until a test that gives an input ends it
     spark.stop()
 
 

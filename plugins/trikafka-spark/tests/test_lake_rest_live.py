@@ -15,12 +15,10 @@ from typing import Any
 
 import pytest
 import trio
-from child_output import wait_for_line
 from iceberg_rest import RestCatalogServer, rest_catalog
 from known_topics import add_records
 from lakes import IcebergLake
 from rest_door import Door, door
-from test_lake_kill_live import child
 from test_lake_live import Stop, stop_at
 
 import trikafka
@@ -98,22 +96,6 @@ async def test_repeated_exports_fill_a_table(
     lake.check(RECORDS + 80)
     found = await trikafka.check_export(lake.destination, sink_options=lake.options)
     assert (found.rows, found.problems) == (RECORDS + 80, ())
-
-
-@pytest.mark.parametrize("moment", ["before", "after"])
-async def test_killed_export_is_finished_by_the_next(
-    kafka_broker: Any, new_topic: Any, lake: IcebergLake, moment: str
-) -> None:
-    """The next export finishes one that was killed before or after its commit."""
-    servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
-    with child(lake, servers, topic, moment) as process, trio.fail_after(900):
-        await trio.to_thread.run_sync(wait_for_line, process, "standing")
-    assert lake.read().num_rows == (0 if moment == "before" else RECORDS)
-    result = await trikafka.export(
-        topic, lake.destination, bootstrap_servers=servers, sink_options=lake.options
-    )
-    assert (result.resumed, result.rows) == (True, RECORDS)
-    lake.check(RECORDS)
 
 
 async def test_lost_response_of_a_commit_is_noticed(

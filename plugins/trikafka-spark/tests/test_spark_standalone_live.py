@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +51,24 @@ async def test_job_survives_an_executor_and_a_broker(
             target,
             str(root),
         ]
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_trouble, cluster, kafka, root, killed)
-            done = await trio.run_process(
-                command, capture_stdout=True, capture_stderr=True, check=False, env=environment
-            )
-    assert done.returncode == 0, done.stderr.decode()
-    found = json.loads(done.stdout)
+        with (tmp_path / "said").open("wb") as said, (tmp_path / "wrong").open("wb") as wrong:
+            async with trio.open_nursery() as nursery:
+                process: trio.Process = await nursery.start(
+                    partial(
+                        trio.run_process,
+                        command,
+                        stdin=subprocess.PIPE,
+                        stdout=said,
+                        stderr=wrong,
+                        check=False,
+                        env=environment,
+                    )
+                )
+                await _trouble(process, cluster, kafka, root, killed)
+                assert process.stdin is not None
+                await process.stdin.aclose()  # until now the executors stay, whatever was faster
+    assert process.returncode == 0, (tmp_path / "wrong").read_text()
+    found = json.loads((tmp_path / "said").read_text())
     assert len(killed) == 1
     assert (found["counted"], found["exported"]) == ([100] * 4, RECORDS)
     for path, form, warnings in found["looks"]:
@@ -83,11 +96,15 @@ async def test_job_survives_an_executor_and_a_broker(
             )
 
 
-async def _trouble(cluster: Standalone, kafka: Cluster, root: Path, killed: list[int]) -> None:
-    while len(data_files(root)) < 10:  # noqa: ASYNC110  (other processes make them)
+async def _trouble(
+    process: trio.Process, cluster: Standalone, kafka: Cluster, root: Path, killed: list[int]
+) -> None:
+    """Kill the broker and an executor once some files are there."""
+    while len(data_files(root)) < 4:
+        assert process.returncode is None, (root.parent / "wrong").read_text()
         await trio.sleep(0.01)
+    await kafka.brokers[0].kill()  # first, so that the executor has work left
     killed += cluster.executors()[:1]
     os.kill(killed[0], signal.SIGKILL)
-    await kafka.brokers[0].kill()
     await trio.sleep(1)  # the length of the outage
     await kafka.brokers[0].start()
