@@ -21,7 +21,6 @@ from child_output import wait_for_line
 from known_topics import add_records
 from lakes import Lake, make_lake
 from test_lake_kill_live import child as exporting
-from test_lake_live import Stop, stop_at
 
 import trikafka
 from trikafka import ExportError
@@ -55,6 +54,24 @@ async def reached(process: subprocess.Popen[str], line: str = "standing") -> Non
         await trio.to_thread.run_sync(wait_for_line, process, line)
 
 
+async def stop_before_the_commit(
+    topic: str, lake: Lake, monkeypatch: pytest.MonkeyPatch, **where: Any
+) -> None:
+    """Export until the commit, which fails."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise OSError("it ends here")
+
+    call = {
+        "delta": "deltalake.DeltaTable.create_write_transaction",
+        "iceberg": "pyiceberg.table.Transaction.commit_transaction",
+    }
+    with monkeypatch.context() as patched:
+        patched.setattr(call[lake.format], fail)
+        with pytest.raises(ExportError, match="it ends here"):
+            await trikafka.export(topic, lake.destination, **where)
+
+
 def vacuum(lake: Lake, keep: int = 0) -> None:
     """Remove files that no version of the table has, as ``VACUUM`` and ``remove_orphan_files`` do.
 
@@ -70,13 +87,12 @@ def vacuum(lake: Lake, keep: int = 0) -> None:
 
 
 async def test_vacuumed_plan_is_abandoned_despite_kills(
-    kafka_broker: Any, new_topic: Any, lake: Lake
+    kafka_broker: Any, new_topic: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A plan whose files were removed can be abandoned, also by runs that are killed."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}
-    with pytest.raises(Stop):
-        await trikafka.export(topic, lake.destination, on_progress=stop_at("written"), **where)
+    await stop_before_the_commit(topic, lake, monkeypatch, **where)
     vacuum(lake)
     for _ in range(2):
         with pytest.raises(
@@ -97,7 +113,7 @@ async def test_vacuumed_plan_is_abandoned_despite_kills(
 
 
 async def test_export_finishes_an_abandoned_plan(
-    kafka_broker: Any, new_topic: Any, lake: Lake
+    kafka_broker: Any, new_topic: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An export finishes an abandoned plan although some files of the plan are left.
 
@@ -105,8 +121,7 @@ async def test_export_finishes_an_abandoned_plan(
     """
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}
-    with pytest.raises(Stop):
-        await trikafka.export(topic, lake.destination, on_progress=stop_at("written"), **where)
+    await stop_before_the_commit(topic, lake, monkeypatch, **where)
     vacuum(lake, keep=2)
     with abandoning(lake, topic, "after") as process:
         await reached(process)
@@ -171,12 +186,11 @@ async def test_late_run_cannot_commit_an_abandoned_plan(
 
 
 async def test_abandoning_a_complete_plan_commits_it(
-    kafka_broker: Any, new_topic: Any, lake: Lake
+    kafka_broker: Any, new_topic: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     where = {"bootstrap_servers": servers, "sink_options": lake.options}
-    with pytest.raises(Stop):
-        await trikafka.export(topic, lake.destination, on_progress=stop_at("written"), **where)
+    await stop_before_the_commit(topic, lake, monkeypatch, **where)
     async with trikafka.open_exporter(
         topic, lake.destination, bootstrap_servers="127.0.0.1:1", sink_options=lake.options
     ) as exporter:

@@ -1,5 +1,7 @@
 """Exports by Spark killed with SIGKILL, Python and JVM. The next leaves each record once.
 
+The next export runs in threads here, and by Spark where only the JVM was killed.
+
 At the moments at which Spark has no part the exports by threads are killed:
 test_export_format_live.py and test_lake_kill_live.py.
 """
@@ -63,7 +65,7 @@ def wait_for_java(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.parametrize("moment", ["spark starts", "partly"])
 async def test_killed_export_is_finished_by_the_next(
-    moment: str, kafka_broker: Any, new_topic: Any, tmp_path: Path, spark_context: Any
+    moment: str, kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
     servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
     topic = await new_topic(RECORDS)
@@ -86,7 +88,7 @@ async def test_killed_export_is_finished_by_the_next(
         bootstrap_servers=servers,
         group_id=f"group-{topic}",
         max_records_per_file=700,
-        sink_options={"spark_above": 0},
+        sink_options={"spark_above": "never"},
     )
     assert result.resumed
     check_whole(root, RECORDS + 400, 4)
