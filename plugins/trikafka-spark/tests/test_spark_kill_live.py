@@ -50,7 +50,11 @@ def child(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_for_java(process: subprocess.Popen[str]) -> None:
-    """Wait until the group has a JVM: Spark is starting, and far from ready."""
+    """Wait until the group has a JVM of Spark: it is starting, and far from ready.
+
+    The JVM by which an export tries whether there is a Java does not count: a signal to the group
+    at that moment would look like a Java that does not run.
+    """
     while process.poll() is None:
         time.sleep(0.02)
         for entry in Path("/proc").iterdir():
@@ -58,6 +62,7 @@ def wait_for_java(process: subprocess.Popen[str]) -> None:
                 if (
                     os.getpgid(int(entry.name)) == process.pid
                     and (entry / "comm").read_text().strip() == "java"
+                    and b"org.apache.spark" in (entry / "cmdline").read_bytes()
                 ):
                     return
     raise AssertionError("the child ended before Spark started")
