@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -107,22 +105,6 @@ async def test_invalid_host_is_reported(host: str) -> None:
 
 
 @each_client
-async def test_silent_port_is_reported(client: Opener) -> None:
-    async def listen(stream: trio.SocketStream) -> None:
-        await trio.sleep_forever()
-
-    async with serving(listen) as address:
-        says = "did not answer as a Kafka broker within 1.5 s"
-        await refused(
-            client,
-            BootstrapError,
-            says,
-            bootstrap_servers=address,
-            socket_connection_setup_timeout_ms=1_500,
-        )
-
-
-@each_client
 async def test_closed_connection_is_reported(client: Opener) -> None:
     async def close(stream: trio.SocketStream) -> None:
         await stream.aclose()
@@ -159,32 +141,6 @@ async def test_foreign_protocol_is_reported(client: Opener, answer: bytes) -> No
         )
         assert f"{address} does not speak Kafka's protocol" in str(error)
         assert isinstance(error.__cause__, trikafka.ProtocolError)
-
-
-@contextmanager
-def http_server() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-async def test_web_server_is_reported() -> None:
-    with http_server() as address:  # the server waits for the end of a line that never arrives
-        says = "did not answer as a Kafka broker|does not speak Kafka's protocol"
-        await refused(
-            trikafka.open_consumer,
-            BootstrapError,
-            says,
-            bootstrap_servers=address,
-            socket_connection_setup_timeout_ms=1_500,
-        )
 
 
 async def test_one_bad_address_is_harmless(kafka_broker: KafkaBroker) -> None:

@@ -171,8 +171,8 @@ async def test_session_by_a_ticket_is_renewed(settings: dict[str, Any]) -> None:
                 "krb", group_id="krb", auto_offset_reset="earliest", **settings
             ) as consumer,
         ):
-            until, sent, again = trio.current_time() + 5, 0, 0.0
-            while trio.current_time() < until or not again:
+            sent, again = 0, 0.0
+            while not again:
                 await producer.send("krb", b"%d" % sent)
                 assert (await anext(aiter(consumer))).value == b"%d" % sent
                 sent += 1
@@ -246,8 +246,19 @@ async def test_changed_key_names_its_key_table(settings: dict[str, Any], kdc: Kd
         async with trikafka.open_admin(**settings, **carol) as admin:
             assert await admin.describe_cluster()
 
+    async def known_at_last() -> None:
+        """Connect. On a busy machine a ticket may expire before it is used."""
+        while True:
+            try:
+                await known()
+            except AuthenticationError as error:
+                if "expired" not in str(error):
+                    raise
+            else:
+                return
+
     with trio.fail_after(400):
-        await known()
+        await known_at_last()
         kdc.administer("change_password -randkey carol")
         with pytest.raises(AuthenticationError) as caught:
             await for_ever(known)  # as long as the ticket lasts
@@ -259,7 +270,7 @@ async def test_changed_key_names_its_key_table(settings: dict[str, Any], kdc: Kd
         )
         keytab.unlink()
         kdc.administer(f"ktadd -k {keytab} carol")
-        await known()
+        await known_at_last()
 
 
 async def test_error_names_the_environments_tickets(settings: dict[str, Any], kdc: Kdc) -> None:

@@ -70,9 +70,9 @@ class Retried(ProducerObserver):
 
 
 def leader_of(admin: kafka.KafkaAdminClient, topic: str) -> int:
+    """Return the leader of partition 0; -1 if the broker that is asked does not know the topic."""
     (described,) = admin.describe_topics([topic])
-    leader: int = described["partitions"][0]["leader_id"]
-    return leader
+    return int(described["partitions"][0]["leader_id"]) if described["partitions"] else -1
 
 
 def move(bootstrap: str, topic: str, replicas: list[int]) -> None:
@@ -117,9 +117,11 @@ async def test_moved_leader_needs_no_metadata_request(make_kafka_cluster: MakeKa
                 other = next(number for number in seen.nodes if number != leader)
                 asked, before = apis[_METADATA], retried.codes[ErrorCode.NOT_LEADER_OR_FOLLOWER]
                 await trio.to_thread.run_sync(move, bootstrap, "moves", [other, leader])
+                # Until the old leader refuses, or the producer has noticed the move on its own.
                 while (
                     retried.codes[ErrorCode.NOT_LEADER_OR_FOLLOWER] == before
-                ):  # until it has moved
+                    and apis[_METADATA] == asked
+                ):
                     await producer.send("moves", b"%d" % written)
                     written += 1
                 told = apis[_METADATA] == asked

@@ -30,8 +30,8 @@ PARTITIONS = 6
 #: The time until a killed member of the consumer protocol is removed. The broker alone decides on
 #: its session: 45 s by default. Each step may take 5 s more.
 QUICK = {
-    "group.consumer.min.session.timeout.ms": "6000",
-    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.session.timeout.ms": "8000",
+    "group.consumer.session.timeout.ms": "8000",
     "group.consumer.min.heartbeat.interval.ms": "300",
     "group.consumer.heartbeat.interval.ms": "300",
 }
@@ -115,7 +115,6 @@ class Stage:
         if self.protocol == "classic":
             settings = {
                 "partition_assignment_strategy": [self.strategy],
-                "session_timeout_ms": 6000,
                 "heartbeat_interval_ms": 300,
             }
         settings |= {
@@ -250,7 +249,9 @@ async def test_mixed_groups_survive_all_events(
                 nursery.start_soon(stage.live, restarted)
             for stage in stages:
                 await stage.is_mixed.wait()
-            for broker in cluster.brokers:
+            # With one of the three both groups have had a broker that led partitions, and the more
+            # likely a coordinator, under them.
+            for broker in cluster.brokers[:2]:
                 await broker.stop()
                 for stage in stages:
                     await stage.more("a", 5)

@@ -40,7 +40,7 @@ def options(tmp_path: Path) -> dict[str, Any]:
 
 async def run(name: str, servers: str, tmp_path: Path) -> list[str]:
     """Run the program, and return its output."""
-    with trio.fail_after(60):
+    with trio.fail_after(400):
         done = await trio.run_process(
             program(name, servers, tmp_path), capture_stdout=True, **options(tmp_path)
         )
@@ -98,7 +98,7 @@ async def test_program_stops_in_order(servers: str, tmp_path: Path, number: sign
     """Accepted records are delivered on an orderly stop, although they linger for half a second."""
     said = b""
     async with trio.open_nursery() as nursery:
-        with trio.fail_after(60):
+        with trio.fail_after(400):
             command = program("graceful", servers, tmp_path)
             start = partial(trio.run_process, command, stdout=subprocess.PIPE, **options(tmp_path))
             process: trio.Process = await nursery.start(start)

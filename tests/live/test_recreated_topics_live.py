@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 
-from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
-from trikafka.errors import UnknownTopicOrPartitionError
+from trikafka import Admin, NewTopic, TopicPartition, open_admin, open_consumer, open_producer
+from trikafka.errors import TopicAlreadyExistsError, UnknownTopicOrPartitionError
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
@@ -47,8 +47,7 @@ async def test_recreated_topic_is_read_once(
             await write(bootstrap, topic, [b"old"] * OLD)
             async with open_consumer(topic, bootstrap_servers=bootstrap, **settings) as consumer:
                 assert [(await consumer.receive()).value for _ in range(OLD)] == [b"old"] * OLD
-                await admin.delete_topics([topic])
-                await create_again(admin, topic)
+                await create_again(bootstrap, admin, topic)
                 if committing == "by hand":
                     with pytest.raises(  # noqa: PT012
                         UnknownTopicOrPartitionError, match="was deleted and created again"
@@ -65,12 +64,17 @@ async def test_recreated_topic_is_read_once(
             assert {tp.partition: position.offset for tp, position in offsets.items()} == {0: NEW}
 
 
-async def create_again(admin: Any, topic: str) -> None:
-    while True:  # the deletion may not have reached all brokers
-        try:
-            await admin.create_topics({topic: NewTopic(1, 1)})
-            return
-        except Exception as error:
-            if "TOPIC_ALREADY_EXISTS" not in repr(error):
-                raise
-            await trio.lowlevel.checkpoint()
+async def create_again(bootstrap: str, admin: Admin, topic: str) -> None:
+    """Delete the topic and create it again; return once the broker serves the new one."""
+    async with open_consumer(bootstrap_servers=bootstrap) as asking:
+        old = await asking.topic_ids([topic])
+        await admin.delete_topics([topic])
+        while True:  # the deletion may not have reached all brokers
+            try:
+                await admin.create_topics({topic: NewTopic(1, 1)})
+                break
+            except TopicAlreadyExistsError:
+                await trio.lowlevel.checkpoint()
+        # Before that the broker would write new records into the old topic.
+        while (await asking.topic_ids([topic])).get(topic) in (None, old[topic]):
+            pass

@@ -345,10 +345,9 @@ async def test_client_without_broker_shows_no_secret(
     common = {
         **sasl,
         "plugins": [Watching(search)],
-        "default_api_timeout_ms": 1_000,
         "close_timeout_ms": 1_000,
     }
-    with caplog.at_level(logging.DEBUG), trio.fail_after(60):
+    with caplog.at_level(logging.DEBUG), trio.fail_after(300):
         async with trikafka.open_admin(bootstrap_servers=secured.bootstrap_servers) as admin:
             await admin.create_topics({"marked": trikafka.NewTopic(1, 1)})
         async with (
@@ -361,16 +360,21 @@ async def test_client_without_broker_shows_no_secret(
             trikafka.open_admin(**common) as admin,
         ):
             clients = consumer, producer, admin
-            await producer.send("marked", b"x")
+            while True:
+                try:
+                    await producer.send("marked", b"x")
+                    break
+                except trikafka.DeliveryTimeoutError:  # its limit is short for a busy machine
+                    pass
             assert (await anext(aiter(consumer))).value == b"x"
             for each in clients:
                 search.client(each)
             secured.brokers[0].kill()
             for call in (
                 lambda: producer.send("marked", b"y"),
-                lambda: consumer.commit(),
-                lambda: admin.list_topics(),
-                lambda: consumer.end_offsets([trikafka.TopicPartition("marked", 0)]),
+                lambda: consumer.commit(timeout=1),
+                lambda: admin.list_topics(timeout=1),
+                lambda: consumer.end_offsets([trikafka.TopicPartition("marked", 0)], timeout=1),
             ):
                 with pytest.raises(trikafka.TrikafkaError) as caught:
                     await call()

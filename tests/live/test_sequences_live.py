@@ -22,15 +22,19 @@ from trikafka_broker import Broker, Cluster, Fault, FaultProxy, Rule
 from trikafka_broker.proxy import PRODUCE
 
 from trikafka import (
+    BatchEvent,
     DeliveryTimeoutError,
     NewTopic,
     TopicPartition,
     TrikafkaError,
+    hookimpl,
     open_admin,
     open_consumer,
     open_producer,
 )
 from trikafka._state.producer.sequences import FORGOTTEN_AFTER
+from trikafka.error_codes import ErrorCode
+from trikafka.interfaces import ProducerObserver
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
@@ -71,6 +75,21 @@ async def until(condition: Callable[[], bool], limit: float = 60) -> None:
             if condition():
                 return
             await trio.sleep(0.002)
+
+
+class Refused(ProducerObserver):
+    """A plugin that notes that a leader has refused a batch because it does not lead any more."""
+
+    def __init__(self) -> None:
+        self.by_old_leader = trio.Event()
+
+    @hookimpl
+    def trikafka_observer(self, context: object) -> ProducerObserver:
+        return self
+
+    def batch_retried(self, event: BatchEvent) -> None:
+        if getattr(event.error, "code", None) == ErrorCode.NOT_LEADER_OR_FOLLOWER:
+            self.by_old_leader.set()
 
 
 async def fate(ack: Ack) -> str:
@@ -144,11 +163,13 @@ async def test_late_bytes_double_no_record(
             await trio.sleep(0.1)
             arrive.set()
             outcome = await fate(second)
-            await producer.send(topic, b"3")
+            last = 3
+            while await fate(await producer.enqueue(topic, b"%d" % last)) != "delivered":
+                last += 1  # its limit of 3 s is short for a busy machine
     found = await log_of(bootstrap, topic)
     assert found == sorted(set(found)), "doubled, or out of order"
     assert found[0] == 0
-    assert found[-1] == 3
+    assert found[-1] == last
     assert outcome != "delivered" or 2 in found
 
 
@@ -287,12 +308,13 @@ async def test_record_of_a_lost_leader_may_be_written(
     await wait_for_leader(cluster.bootstrap_servers, topic, None, 3)
     await elect(old, topic, replicas)
     await wait_for_leader(cluster.bootstrap_servers, topic, replicas[0], 3)
+    refused = Refused()
     async with FaultProxy.open(cluster.bootstrap_servers.split(",")) as proxy:
         async with open_producer(
             bootstrap_servers=old.sync.bootstrap_servers,
             dial=proxy.dial,
-            request_timeout_ms=28_000,
-            delivery_timeout_ms=30_000,
+            plugins=[refused],
+            request_timeout_ms=60_000,
             close_timeout_ms=0,
         ) as producer:
             await producer.send(topic, b"0")
@@ -304,10 +326,11 @@ async def test_record_of_a_lost_leader_may_be_written(
                 while await size_at(new, topic) == before:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             await elect(old, topic, [replicas[1], replicas[0], replicas[2]])
-            with pytest.raises(DeliveryTimeoutError) as caught, trio.fail_after(60):
-                await ack.wait()
-            await frozen.thaw()
-    assert caught.value.seconds["in flight"] < 27, "the old leader has answered"
+            with trio.fail_after(60):
+                await refused.by_old_leader.wait()
+        with pytest.raises(TrikafkaError) as caught:
+            await ack.wait()
+        await frozen.thaw()
     assert caught.value.maybe_written
     assert await log_of(cluster.bootstrap_servers, topic, 2) == [0, 1]
 
@@ -315,7 +338,9 @@ async def test_record_of_a_lost_leader_may_be_written(
 async def test_forgotten_producer_continues(make_kafka_cluster: MakeKafkaCluster) -> None:
     """A producer that was silent for longer than brokers remember it continues (KIP-360).
 
-    A record that is lost then is not written twice.
+    A record that is lost then is not written twice. The connection ends with it, so that no limit
+    of a request is needed: with a short one, a busy client would send a written record again to a
+    broker that has forgotten it.
     """
     forgetful = {"producer.id.expiration.ms": 300, "producer.id.expiration.check.interval.ms": 100}
     cluster = Cluster(
@@ -323,7 +348,7 @@ async def test_forgotten_producer_continues(make_kafka_cluster: MakeKafkaCluster
     )
     bootstrap = cluster.bootstrap_servers
     topic = await make_topic(bootstrap)
-    settings = {"batch_size": 0, "linger_ms": 0, "request_timeout_ms": 2_000}
+    settings = {"batch_size": 0, "linger_ms": 0}
     async with FaultProxy.open(bootstrap.split(",")) as proxy:
         async with open_producer(
             bootstrap_servers=bootstrap, dial=proxy.dial, **settings
@@ -331,12 +356,12 @@ async def test_forgotten_producer_continues(make_kafka_cluster: MakeKafkaCluster
             for first in (0, 20):
                 if first:
                     await trio.sleep(FORGOTTEN_AFTER + 0.5)
-                proxy.add(Rule(Fault.LOSE_REQUEST))
+                proxy.add(Rule(Fault.CUT_REQUEST))
                 acks = [
                     await producer.enqueue(topic, b"%d" % number)
                     for number in range(first, first + 20)
                 ]
                 with trio.fail_after(60):
                     assert {await fate(ack) for ack in acks} == {"delivered"}
-        assert proxy.counts[Fault.LOSE_REQUEST.value] == 2
+        assert proxy.counts[Fault.CUT_REQUEST.value] == 2
     assert await log_of(bootstrap, topic) == list(range(40))

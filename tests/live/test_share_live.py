@@ -34,7 +34,9 @@ def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
     return limited
 
 
-async def a_queue(servers: str, count: int, partitions: int = 2) -> tuple[str, str]:
+async def a_queue(
+    servers: str, count: int, partitions: int = 2, lock_seconds: int = 60
+) -> tuple[str, str]:
     """Return a new topic with records ``0``, ``1`` ..., and a group that begins at the first."""
     topic = f"share-{uuid.uuid4().hex[:8]}"
     group = f"{topic}-workers"
@@ -45,7 +47,7 @@ async def a_queue(servers: str, count: int, partitions: int = 2) -> tuple[str, s
             {
                 resource: {
                     "share.auto.offset.reset": "earliest",
-                    "share.record.lock.duration.ms": "15000",
+                    "share.record.lock.duration.ms": str(lock_seconds * 1000),
                 }
             }
         )
@@ -121,7 +123,7 @@ async def test_batches_are_acknowledged_by_mask(kafka_broker: KafkaBroker) -> No
 @in_time
 async def test_a_lock_is_renewed_past_its_time(kafka_broker: KafkaBroker) -> None:
     servers = kafka_broker.bootstrap_servers
-    topic, group = await a_queue(servers, 1, partitions=1)
+    topic, group = await a_queue(servers, 1, partitions=1, lock_seconds=15)
     async with trikafka.open_share_consumer(
         topic, group_id=group, bootstrap_servers=servers
     ) as queue:
@@ -139,7 +141,7 @@ async def test_a_killed_member_loses_nothing(kafka_broker: KafkaBroker) -> None:
     servers = kafka_broker.bootstrap_servers
     # With one partition: the group's assignor gives each member one, also to a dead member until
     # its session ends.
-    topic, group = await a_queue(servers, 200, partitions=1)
+    topic, group = await a_queue(servers, 200, partitions=1, lock_seconds=15)
     program = f"""
 import trio, trikafka
 

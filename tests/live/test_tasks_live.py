@@ -58,16 +58,31 @@ def settings_of(cluster: Cluster, group_id: str) -> dict[str, Any]:
     return given | {"enable_auto_commit": False, "auto_commit_interval_ms": 200}
 
 
-async def coordinator_of(admin: trikafka.Admin, group_id: str) -> int | None:
-    """Return the node that leads the partition of ``__consumer_offsets`` with a group."""
+async def leaders_of(
+    admin: trikafka.Admin, topic: str, group_id: str
+) -> tuple[dict[int, int | None], int | None]:
+    """Return the node that leads each partition of a topic, and that which leads a group.
+
+    The latter leads the group's partition of ``__consumer_offsets``. A broker may learn later than
+    the others of a new topic.
+    """
     hashed = 0
     for letter in group_id:
         hashed = (31 * hashed + ord(letter)) & 0xFFFFFFFF
-    partitions = (await admin.list_topics(include_internal=True))["__consumer_offsets"]
-    return partitions[(hashed & 0x7FFFFFFF) % len(partitions)].leader
+    with trio.fail_after(60):
+        while True:
+            known = await admin.list_topics(include_internal=True)
+            if known.keys() >= {topic, "__consumer_offsets"}:
+                break
+            await trio.sleep(0.05)
+    partitions = known["__consumer_offsets"]
+    return (
+        {info.partition: info.leader for info in known[topic]},
+        partitions[(hashed & 0x7FFFFFFF) % len(partitions)].leader,
+    )
 
 
-async def until(true: Any, limit: float = 60) -> None:
+async def until(true: Any, limit: float = 180) -> None:
     with trio.fail_after(limit):
         while not true():  # noqa: ASYNC110
             await trio.sleep(0.02)
@@ -96,8 +111,7 @@ async def test_frozen_leader_delays_its_partition_only(
 
         nursery.start_soon(trikafka.run_tasks, consumer, handler)
         await until(lambda: list(done.values()) == [FIRST] * 3)
-        coordinator = await coordinator_of(admin, "freezing")
-        led = {info.partition: info.leader for info in (await admin.list_topics())["frozen"]}
+        led, coordinator = await leaders_of(admin, "frozen", "freezing")
         assert sorted(leader for leader in led.values() if leader is not None) == [0, 1, 2]
         stuck, leader = next(
             (part, node) for part, node in led.items() if node not in (coordinator, None)
