@@ -22,25 +22,22 @@ from trikafka_broker import Broker, Cluster, Fault, FaultProxy, Rule
 from trikafka_broker.proxy import PRODUCE
 
 from trikafka import (
-    BatchEvent,
     DeliveryTimeoutError,
     NewTopic,
     TopicPartition,
     TrikafkaError,
-    hookimpl,
     open_admin,
     open_consumer,
     open_producer,
 )
 from trikafka._state.producer.sequences import FORGOTTEN_AFTER
 from trikafka.error_codes import ErrorCode
-from trikafka.interfaces import ProducerObserver
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
     from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
-    from trikafka import Ack
+    from trikafka import Ack, Producer
 
 
 async def make_topic(bootstrap: str, replicas: int = 1, **config: str) -> str:
@@ -77,19 +74,10 @@ async def until(condition: Callable[[], bool], limit: float = 60) -> None:
             await trio.sleep(0.002)
 
 
-class Refused(ProducerObserver):
-    """A plugin that notes that a leader has refused a batch because it does not lead any more."""
-
-    def __init__(self) -> None:
-        self.by_old_leader = trio.Event()
-
-    @hookimpl
-    def trikafka_observer(self, context: object) -> ProducerObserver:
-        return self
-
-    def batch_retried(self, event: BatchEvent) -> None:
-        if getattr(event.error, "code", None) == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            self.by_old_leader.set()
+def refusal(producer: Producer) -> int | None:
+    """Return the code by which the last attempt of the oldest record was refused."""
+    oldest = producer._manager.accumulator.oldest()
+    return None if oldest is None else getattr(oldest.error, "code", None)
 
 
 async def fate(ack: Ack) -> str:
@@ -308,12 +296,10 @@ async def test_record_of_a_lost_leader_may_be_written(
     await wait_for_leader(cluster.bootstrap_servers, topic, None, 3)
     await elect(old, topic, replicas)
     await wait_for_leader(cluster.bootstrap_servers, topic, replicas[0], 3)
-    refused = Refused()
     async with FaultProxy.open(cluster.bootstrap_servers.split(",")) as proxy:
         async with open_producer(
             bootstrap_servers=old.sync.bootstrap_servers,
             dial=proxy.dial,
-            plugins=[refused],
             request_timeout_ms=60_000,
             close_timeout_ms=0,
         ) as producer:
@@ -326,8 +312,7 @@ async def test_record_of_a_lost_leader_may_be_written(
                 while await size_at(new, topic) == before:  # noqa: ASYNC110
                     await trio.sleep(0.01)
             await elect(old, topic, [replicas[1], replicas[0], replicas[2]])
-            with trio.fail_after(60):
-                await refused.by_old_leader.wait()
+            await until(lambda: refusal(producer) == ErrorCode.NOT_LEADER_OR_FOLLOWER)
         with pytest.raises(TrikafkaError) as caught:
             await ack.wait()
         await frozen.thaw()

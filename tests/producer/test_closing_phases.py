@@ -69,3 +69,16 @@ async def test_phase_is_waiting_for_a_producer_id(autojump_clock: Clock) -> None
     error = await left_behind(ack)
     assert (error.phase, error.maybe_written) == ("waiting for a producer id", False)
     assert "COORDINATOR_LOAD_IN_PROGRESS" in str(error)
+
+
+async def test_failed_close_names_no_negative_limit(autojump_clock: Clock) -> None:
+    """A block that an error ends has no time left, and says so."""
+    ack: Ack | None = None
+    with pytest.raises(LookupError):
+        async with ready(close_timeout_ms=0) as (cluster, producer):
+            cluster.stop(0)
+            ack = await producer.enqueue("t", b"x")
+            raise LookupError
+    assert ack is not None
+    with pytest.raises(DeliveryTimeoutError, match="close did not finish within 0 s"):
+        await ack.wait()

@@ -722,7 +722,8 @@ class Producer(MeteredClient):
             self._context.notify_closed()
 
     def _close_limit(self, how: Exit) -> float:
-        left = trio.current_effective_deadline() - trio.current_time()
+        # The deadline of a scope that is cancelled, or over, is minus infinity.
+        left = max(0.0, trio.current_effective_deadline() - trio.current_time())
         return (
             CANCELLED_CLOSE_LIMIT
             if how is Exit.CANCELLED
