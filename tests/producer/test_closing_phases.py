@@ -74,7 +74,7 @@ async def test_phase_is_waiting_for_a_producer_id(autojump_clock: Clock) -> None
 async def test_failed_close_names_no_negative_limit(autojump_clock: Clock) -> None:
     """A block that an error ends has no time left, and says so."""
     ack: Ack | None = None
-    with pytest.raises(LookupError):
+    with pytest.raises(LookupError):  # noqa: PT012
         async with ready(close_timeout_ms=0) as (cluster, producer):
             cluster.stop(0)
             ack = await producer.enqueue("t", b"x")
