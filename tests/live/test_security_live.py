@@ -301,8 +301,7 @@ async def test_sessions_that_expire_lose_nothing(secured: KafkaCluster) -> None:
                 "sessions", group_id="sessions", auto_offset_reset="earliest", **settings
             ) as consumer,
         ):
-            # Three connections at least, each of them three times.
-            while asked < 9 or not (renewed(producer) and renewed(consumer)):
+            while asked < 12 or not (renewed(producer) and renewed(consumer)):
                 await producer.send("sessions", b"%d" % written)
                 written += 1
                 async for record in consumer:
