@@ -125,6 +125,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         """
         core = self._parts.core
         await trio.lowlevel.checkpoint()
+        core.holdings.receives(trio.current_time())
         while True:
             self._check()
             if self._buffer:
@@ -165,6 +166,8 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
 
     async def _next(self, pop: Callable[[], Item | None]) -> Item:
         core = self._parts.core
+        # Not in the loop: each response of a fetch wakes it, and that is no sign of a quick program.
+        core.holdings.receives(trio.current_time())
         while True:
             # A record leaves the buffer in the step after the last checkpoint, so a cancelled
             # receive takes none.
@@ -180,6 +183,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
                 self._turn_ends = core.now() + _TURN
             item = pop()
             if item is not None:
+                core.holdings.receives(trio.current_time())
                 return item
             core.wake.notify()  # nothing is buffered any more: the smallest fetch helps
             with core.poll_timer.waiting():
@@ -188,6 +192,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
     def _next_nowait(self, pop: Callable[[], Item | None]) -> Item:
         self._check()
         self._received(trio.current_time())
+        self._parts.core.holdings.receives(trio.current_time())
         item = pop()
         if item is None:
             self._parts.core.wake.notify()
@@ -200,7 +205,6 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         self._keep_until = now + self._longest
         self._kept = None
         core.poll_timer.polled(now)
-        core.holdings.receives(now)
         if core.member.state is MemberState.STALE:
             core.returned.notify()
 
