@@ -140,7 +140,7 @@ def nothing_left(kind: str = "asyncio") -> Iterator[None]:
     assert not trio.lowlevel.in_trio_run()
     gc.collect()
     # Files that earlier tests left open may be closed meanwhile, so only new ones count.
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while left := open_files() - before:
         assert time.monotonic() < deadline, f"still open: {dict(left)}"
         gc.collect()

@@ -34,10 +34,10 @@ EPSILON = 1e-9
 #: The number of calls at once, for one call of each client with every fault; for one call of each
 #: API with the faults in turn that cost no attempts; and for the other pairs. With ``--at-once 2000``
 #: pytest makes as many for all: that takes seconds each.
-MANY, SEVERAL, SOME = 2000, 400, 40
-#: An error is a response, after which each call makes another attempt. So a quarter of the calls is
-#: enough.
-MANY_ERRORS = 500
+MANY, SEVERAL, SOME = 2000, 400, 20
+#: After an error and after a refused connection each call makes attempt after attempt, so a quarter
+#: of the calls is enough.
+MANY_ATTEMPTS = 500
 QUICK: tuple[Fault, ...] = ("frozen", "killed", "black hole")
 #: The longest chain of causes: a call's limit, a step's, the failed connection, the system's error,
 #: and as many again.
@@ -159,10 +159,8 @@ async def test_single_call_ends_at_its_limit(autojump_clock: Clock, row: Row, fa
 
 def how_many(row: Row, fault: Fault) -> int:
     first = [row.needs for row in CALLS].index(row.needs)
-    if str(row) in ALWAYS_MANY and fault == "error":
-        return MANY_ERRORS
     if str(row) in ALWAYS_MANY:
-        return MANY
+        return MANY_ATTEMPTS if fault in ("error", "killed") else MANY
     return SEVERAL if CALLS[first] is row and QUICK[first % len(QUICK)] == fault else SOME
 
 

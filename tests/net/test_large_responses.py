@@ -183,7 +183,7 @@ async def test_lost_brokers_leave_no_task(autojump_clock: Clock, kind: str) -> N
                 cluster.on("Metadata", another)
                 nursery.start_soon(consumer.receive)
                 for _ in range(3):
-                    await trio.sleep(20)
+                    await trio.sleep(10)
                     counts.append(trio.lowlevel.current_statistics().tasks_living)
                 nursery.cancel_scope.cancel()
         else:
@@ -192,9 +192,9 @@ async def test_lost_brokers_leave_no_task(autojump_clock: Clock, kind: str) -> N
             ) as producer:
                 cluster.on("Metadata", another)
                 for _ in range(3):
-                    for _ in range(10):
+                    for _ in range(5):
                         await producer.enqueue("t", b"x")
                         await trio.sleep(2)
                     counts.append(trio.lowlevel.current_statistics().tasks_living)
-    assert number > 100
+    assert number > 25, number
     assert counts[2] <= counts[0] + 5, counts
