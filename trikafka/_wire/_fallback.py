@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from trikafka._wire import _format as f
 from trikafka._wire import compression as codecs
 from trikafka._wire._fallback_iterating import Cursor, RecordIterator
+from trikafka._wire._fallback_json import split_json_lines
 from trikafka._wire._fallback_lines import render_rows, split_lines
 from trikafka._wire._fallback_partitioning import (
     checked,
@@ -50,6 +51,7 @@ __all__ = [
     "murmur2",
     "partition_columns",
     "render_rows",
+    "split_json_lines",
     "split_lines",
     "trim_memory",
     "walk",

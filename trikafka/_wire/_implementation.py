@@ -93,6 +93,21 @@ class Implementation(Protocol):
     ) -> tuple[
         int, tuple[memoryview, bytes, bytes] | None, tuple[memoryview, bytes, bytes] | None
     ]: ...
+    def split_json_lines(
+        self, data: Buffer, one_topic: bool
+    ) -> (
+        tuple[
+            int,
+            str | None,
+            tuple[memoryview, bytes, bytes] | None,
+            tuple[memoryview, bytes, bytes] | None,
+            memoryview | None,
+            memoryview | None,
+            tuple[memoryview, tuple[memoryview, bytes, bytes], tuple[memoryview, bytes, bytes]]
+            | None,
+        ]
+        | None
+    ): ...
     @property
     def Cursor(self) -> type[Cursor]: ...
     @property

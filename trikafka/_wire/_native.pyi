@@ -52,6 +52,20 @@ def render_rows(
 def split_lines(
     data: Buffer, delimiter: bytes | None, empty_is_null: bool
 ) -> tuple[int, tuple[memoryview, bytes, bytes] | None, tuple[memoryview, bytes, bytes] | None]: ...
+def split_json_lines(
+    data: Buffer, one_topic: bool
+) -> (
+    tuple[
+        int,
+        str | None,
+        tuple[memoryview, bytes, bytes] | None,
+        tuple[memoryview, bytes, bytes] | None,
+        memoryview | None,
+        memoryview | None,
+        tuple[memoryview, tuple[memoryview, bytes, bytes], tuple[memoryview, bytes, bytes]] | None,
+    ]
+    | None
+): ...
 def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]: ...
 
 class Cursor:

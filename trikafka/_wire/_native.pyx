@@ -17,7 +17,7 @@ The files that are included below, in order of use:
 - records, iterating: ``Record`` objects from columns, all at once or one by one to a task;
 - encoding: records, single or from columns, into a batch;
 - partitioning, producing: the hashes of keys; the fast path of a producer's record;
-- lines: columns from lines of text, and back, for the command.
+- lines, json: columns from lines of text or of JSON, and back, for the command.
 
 What is compiled is the work for each record, where a Python call would cost more than the work.
 ``Record`` objects and delivery handles are made without the garbage collector's attention: programs
@@ -111,3 +111,4 @@ include "_native_encoding.pxi"
 include "_native_partitioning.pxi"
 include "_native_producing.pxi"
 include "_native_lines.pxi"
+include "_native_json.pxi"
