@@ -122,7 +122,15 @@ def test_settings_are_shown_and_set(command: Command, topic: str) -> None:
     assert found["flush.ms"] == ("7", "topic")
     assert found["cleanup.policy"] == ("compact", "topic")
     assert "retention.bytes" not in found
-    assert command("configs", "set", "topic", topic, "--delete", "flush.ms").code == 0
+    both = ("--delete", "flush.ms", "--delete", "cleanup.policy")
+    ended = command("configs", "set", "topic", topic, *both)
+    assert [line.split() for line in ended.out.decode().splitlines()[1:]] == [
+        ["cleanup.policy", "compact", "delete"],
+        ["flush.ms", "7", "(default)"],
+        ["nothing", "was", "changed;", "add", "--execute"],
+    ]
+    assert settings_with(command, topic, "flush.ms", "7")
+    assert command("configs", "set", "topic", topic, "--delete", "flush.ms", "--execute").code == 0
     assert "flush.ms" not in settings_with(command, topic, "flush.ms", None)
     assert b"cleanup.policy" in command("configs", "get", "topic", topic).out
     assert b"retention.bytes" in command("configs", "get", "topic", topic, "--all").out

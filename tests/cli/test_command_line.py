@@ -82,6 +82,8 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("transactions", "describe"), "which transactional id?"),
         (("transactions", "list", "--state", "going"), "'ongoing'"),
         (("transactions", "abort", "-t", "t", "-p", "0"), "--start-offset"),
+        (("configs", "set", "topic", "t", "a=1", "--delete", "a"), "a is to be set and deleted"),
+        (("configs", "set", "topic", "t", "a=1", "--dry-run", "--execute"), "only one of"),
         (("export", "t"), "where to? Give the destination after the topic: trikafka export t s3"),
         (("export", "./t"), "which topic?"),
         (("export", "-t", "t"), "Missing argument 'DESTINATION'"),

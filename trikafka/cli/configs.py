@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option, pair
+from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
 
 #: The resource types, as an argument names them.
 _TYPES = ("topic", "broker", "broker-logger", "client-metrics", "group")
+_SECRET = "(secret)"
 
 
 class _Kind(click.Choice):  # type: ignore[type-arg]
@@ -102,9 +105,14 @@ def get(
 @_name
 @click.argument("changes", nargs=-1, metavar="NAME=VALUE...")
 @click.option(
-    "--delete", "gone", multiple=True, metavar="NAME", help="Remove a setting; repeatable."
+    "--delete",
+    "gone",
+    multiple=True,
+    metavar="NAME",
+    help="Remove a setting, with --execute; repeatable.",
 )
 @click.option("--dry-run", is_flag=True, help="Let the brokers check the changes, and change none.")
+@execute_option
 @output_option
 @common_options
 def set_(
@@ -114,17 +122,28 @@ def set_(
     changes: tuple[str, ...],
     gone: tuple[str, ...],
     dry_run: bool,
+    execute: bool,
     output: str,
 ) -> None:
     """Change settings of a topic, a broker or a group; leave all others.
 
-    For what all brokers share, write '' as the name.
+    For what all brokers share, write '' as the name. With --delete and without --execute nothing is
+    changed: the brokers check the changes, and the table shows what would be.
     """
+    context = click.get_current_context()
     resource = _resource(kind, name)
     wanted: dict[str, str | None] = {**dict(pair(text) for text in changes)}
+    if both := [each for each in gone if each in wanted]:
+        raise click.UsageError(f"{both[0]} is to be set and deleted: choose one", context)
     wanted.update(dict.fromkeys(gone))
     if not wanted:
-        raise click.UsageError("give NAME=VALUE, or --delete NAME", click.get_current_context())
+        raise click.UsageError("give NAME=VALUE, or --delete NAME", context)
+    if dry_run and execute:
+        raise click.UsageError("only one of --dry-run and --execute", context)
+    if gone and not execute:
+        rows = ask(common, lambda admin: planned(admin, resource, wanted))
+        _say_planned(resource, rows, output)
+        return
     ask(common, lambda admin: admin.alter_configs({resource: wanted}, validate_only=dry_run))
     done = "valid; nothing was changed" if dry_run else "changed"
     say_done(
@@ -132,6 +151,51 @@ def set_(
         f"{resource}: {', '.join(sorted(wanted))}: {done}",
         {"resource": [resource.type, resource.name], "names": sorted(wanted), "dry_run": dry_run},
     )
+
+
+async def planned(
+    admin: Admin, resource: ConfigResource, wanted: Mapping[str, str | None]
+) -> list[tuple[str, str | None, str | None]]:
+    """Let the brokers check changes; return the name of each setting, its value now and after.
+
+    A deleted setting gets the value that it hides, such as that of all brokers. Secrets are not
+    shown.
+    """
+    found = (await admin.describe_configs([resource]))[resource]
+    await admin.alter_configs({resource: wanted}, validate_only=True)
+    own = resource.type if resource.name or resource.type != "broker" else "brokers"
+    rows = []
+    for name, value in sorted(wanted.items()):
+        entry = found.get(name)
+        now = None if entry is None else _shown(entry)
+        after = value
+        if value is None and entry is not None:
+            hidden = [text for _, text, source in entry.synonyms if source != own]
+            after = hidden[0] if hidden else None
+        if entry is not None and entry.sensitive and after is not None:
+            after = _SECRET
+        rows.append((name, now, after))
+    return rows
+
+
+def _say_planned(
+    resource: ConfigResource, rows: list[tuple[str, str | None, str | None]], output: str
+) -> None:
+    if output == "json":
+        settings = [{"name": name, "now": now, "after": after} for name, now, after in rows]
+        say_json(
+            {
+                "resource": [resource.type, resource.name],
+                "names": [name for name, _, _ in rows],
+                "dry_run": True,
+                "settings": settings,
+            }
+        )
+        return
+    # A broker does not say what a few settings are by default.
+    cells = [(name, now, "(default)" if after is None else after) for name, now, after in rows]
+    say(table(("NAME", "NOW", "AFTER"), cells))
+    say("nothing was changed; add --execute")
 
 
 def _resource(kind: str, name: str | None) -> ConfigResource:
@@ -146,4 +210,4 @@ def _resource(kind: str, name: str | None) -> ConfigResource:
 
 
 def _shown(entry: Any) -> str | None:
-    return "(secret)" if entry.sensitive else entry.value
+    return _SECRET if entry.sensitive else entry.value

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from .._api.admin.types import TRANSACTION_STATES
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
+from .progress import warn
+from .resetting import execute_option
 from .suggesting import Suggesting
-from .tables import say, say_done, say_json, table
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from .._api.admin.types import ProducerDescription
+    from ..types import TopicPartition
 
 
 @click.group(cls=Suggesting, invoke_without_command=True)
@@ -187,33 +194,110 @@ def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, ou
 
 
 @command.command()
-@click.option("-t", "--topic", required=True, metavar="TOPIC", help="Where it hangs.")
-@click.option("-p", "--partition", type=click.IntRange(0), required=True, help="Where it hangs.")
+@click.option(
+    "-t", "--topic", required=True, metavar="TOPIC", help="The topic, as find-hanging shows it."
+)
+@click.option(
+    "-p",
+    "--partition",
+    type=click.IntRange(0),
+    required=True,
+    help="The partition, as find-hanging shows it.",
+)
 @click.option(
     "--start-offset",
     type=click.IntRange(0),
     required=True,
-    help="Where it begins, as find-hanging shows it.",
+    help="The transaction's first offset, as find-hanging shows it.",
 )
+@execute_option
 @output_option
 @common_options
-def abort(common: Common, topic: str, partition: int, start_offset: int, output: str) -> None:
-    """Abort a transaction that hangs in a partition.
+def abort(
+    common: Common, topic: str, partition: int, start_offset: int, execute: bool, output: str
+) -> None:
+    """Abort a transaction that hangs in one partition.
 
-    One that a coordinator knows of would be torn by it.
+    Readers of committed records then get past it, and never see its records. Use it only for what
+    find-hanging shows. A transaction that a coordinator knows would be aborted in this partition
+    and may be committed in others. Without --execute nothing is aborted: the table shows what would
+    be.
     """
     from ..types import TopicPartition
 
-    ask(
-        common,
-        lambda admin: admin.abort_transaction(TopicPartition(topic, partition), start_offset),
-    )
-    line = f"aborted: the transaction that began at offset {start_offset} of {topic} {partition}"
-    say_done(
-        output,
-        line,
-        {"aborted": {"topic": topic, "partition": partition, "start_offset": start_offset}},
-    )
+    place = TopicPartition(topic, partition)
+    found, known = ask(common, lambda admin: aborted(admin, place, start_offset, acts=execute))
+    if output == "json":
+        say_json(
+            {
+                "executed": execute,
+                ("aborted" if execute else "transaction"): {
+                    "topic": topic,
+                    "partition": partition,
+                    "start_offset": start_offset,
+                },
+                "producer_id": found.producer_id,
+                "producer_epoch": found.producer_epoch,
+                "last_written": _time(found.last_timestamp),
+                "transactional_id": known,
+            }
+        )
+    else:
+        header = (
+            "TOPIC",
+            "PARTITION",
+            "START OFFSET",
+            "PRODUCER",
+            "EPOCH",
+            "LAST WRITTEN",
+            "KNOWN AS",
+        )
+        own = (found.producer_id, found.producer_epoch, _time(found.last_timestamp), known)
+        say(table(header, [(topic, partition, start_offset, *own)]))
+        say("aborted" if execute else "nothing was aborted; add --execute")
+    if known is not None:
+        tense = "was not hanging" if execute else "does not hang"
+        warn(
+            f"this transaction {tense}: the coordinator of transactional id {known!r} knows it, "
+            "and ends it at its timeout at the latest"
+        )
+
+
+async def aborted(
+    admin: Admin, place: TopicPartition, start_offset: int, *, acts: bool
+) -> tuple[ProducerDescription, str | None]:
+    """Return the open transaction at an offset, and abort it if the command acts.
+
+    Returns:
+        The producer, and the transactional id if its coordinator knows of the transaction in this
+        partition.
+
+    Raises:
+        TransactionNotOpenError: No open transaction begins there.
+    """
+    from ..errors import TransactionNotOpenError
+
+    producers = (await admin.describe_producers([place]))[place]
+    found = next((each for each in producers if each.transaction_start == start_offset), None)
+    if found is None:
+        begins = sorted(
+            each.transaction_start for each in producers if each.transaction_start is not None
+        )
+        there = f"; those that are open begin at {', '.join(map(str, begins))}" if begins else ""
+        raise TransactionNotOpenError(
+            f"{place} has no open transaction that begins at offset {start_offset}{there}"
+        )
+    known = None
+    ids = [
+        each.transactional_id
+        for each in await admin.list_transactions(producer_ids=[found.producer_id])
+    ]
+    if ids:
+        described = await admin.describe_transactions(ids)
+        known = next((name for name, each in described.items() if place in each.partitions), None)
+    if acts:
+        await admin.abort_transaction(place, start_offset)
+    return found, known
 
 
 def _time(ms: int | None) -> str | None:

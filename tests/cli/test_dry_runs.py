@@ -1,0 +1,72 @@
+"""``configs set --delete`` and ``transactions abort``, which act with ``--execute`` only."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from piping import settings
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import ConfigResource, TopicPartition
+from trikafka.cli.configs import planned
+from trikafka.cli.transactions import aborted
+from trikafka.testing import ScriptedCluster, encode_batch
+
+T0 = TopicPartition("t", 0)
+
+
+async def test_deletion_of_settings_is_shown_first(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        resource = ConfigResource("topic", "t")
+        await admin.alter_configs({resource: {"retention.ms": "5"}})
+        wanted = {"retention.ms": None, "cleanup.policy": "compact"}
+        rows = await planned(admin, resource, wanted)
+        assert rows == [("cleanup.policy", None, "compact"), ("retention.ms", "5", None)]
+        (asked,) = cluster.requests("IncrementalAlterConfigs")[1:]
+        assert asked.request.validate_only
+        found = (await admin.describe_configs([resource]))[resource]
+        assert found["retention.ms"].value == "5"
+
+
+async def test_abort_shows_first_and_acts_on_request(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        async with trikafka.open_producer(**settings(cluster, transactional_id="x")) as producer:
+            async with producer.transaction():
+                await producer.send("t", b"v", partition=0)
+                found, known = await aborted(admin, T0, 0, acts=False)
+                assert (found.transaction_start, known) == (0, "x")
+                text = "t-0 has no open transaction that begins at offset 7; those that are open"
+                with pytest.raises(trikafka.TransactionNotOpenError, match=re.escape(text)):
+                    await aborted(admin, T0, 7, acts=True)
+                assert cluster.requests("WriteTxnMarkers") == []
+        with pytest.raises(trikafka.TransactionNotOpenError, match=r"offset 0$"):
+            await aborted(admin, T0, 0, acts=True)
+
+
+async def test_hanging_transaction_is_aborted(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        hang(cluster)
+        found, known = await aborted(admin, T0, 0, acts=False)
+        assert (found.producer_id, known) == (5, None)
+        assert cluster.requests("WriteTxnMarkers") == []
+        assert (await aborted(admin, T0, 0, acts=True))[0] == found
+        assert len(cluster.requests("WriteTxnMarkers")) == 1
+        with pytest.raises(trikafka.TransactionNotOpenError):
+            await aborted(admin, T0, 0, acts=True)
+
+
+def hang(cluster: ScriptedCluster) -> None:
+    """Write a record of a transaction that no coordinator knows of."""
+    data = encode_batch([b"x"], timestamp=0, producer=(5, 3, 0), transactional=True)
+    cluster.partition("t", 0).store(data)
