@@ -9,13 +9,15 @@ from typing import Any
 import click
 import pytest
 import trio
-from piping import copied, settings
+from piping import copied, plan_of, settings
 from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import ConfigResource, Record, TopicPartition
 from trikafka.cli import copy, lag
+from trikafka.cli.copying import Copying
 from trikafka.cli.options import Common
+from trikafka.cli.running import Stop
 from trikafka.config import ProducerConfig
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
@@ -235,6 +237,42 @@ async def test_failed_reader_ends_what_is_under_way(autojump_clock: Clock) -> No
         at = here.committed("g", ("t", 0))
         assert at is not None
         assert at.offset == 10
+
+
+async def test_failed_reader_waits_for_no_silent_target(
+    autojump_clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The reader's error ends the copy long before ``delivery_timeout_ms``.
+
+    What the target acknowledged is reported and committed; a warning names what it left open.
+    """
+    async with (
+        ScriptedCluster(topics={"t": 2}) as here,
+        ScriptedCluster(nodes=2, topics={"t": 2}, cluster_id="other") as there,
+    ):
+        await fill(here, 40, 2)
+
+        async def first_only(request: Any, default: Any) -> Any:
+            here.fail("Fetch", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+            response = await default()
+            if request.topic_data[0].partition_data[0].index == 1:
+                await trio.sleep_forever()
+            return response
+
+        there.on("Produce", first_only)
+        begin = trio.current_time()
+        given = settings(here, auto_offset_reset="earliest", group_id="g")
+        plan = plan_of(group="g", until_end=False)
+        work = Copying(given, plan, settings(there), None, keep_partitions=True)
+        with pytest.raises(trikafka.AuthorizationError):
+            await work.main(Stop())
+        assert trio.current_time() - begin < 20, "delivery_timeout_ms is 120 s"
+        assert work.delivered.count == 20
+        said = capsys.readouterr().err
+        assert "no acknowledgement for t-1 from offset 0 on: records from there may be" in said
+        assert "t-0" not in said
+        at = [here.committed("g", ("t", number)) for number in range(2)]
+        assert [None if each is None else each.offset for each in at] == [20, None]
 
 
 def test_copy_stays_on_its_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,7 +34,7 @@ from .admin import no_topic
 from .consuming import ConsumePlan, Consuming
 from .delivered import Delivered
 from .progress import warn
-from .running import Stop
+from .running import LEAVING_LIMIT, Stop
 
 #: Batches without an outcome. Their bytes are bounded by the producer's buffer_memory.
 _MOST = 64
@@ -117,21 +117,51 @@ class Copying(Consuming):
             except Exception as error:
                 broken = error
         try:
-            await self._until(lambda: not self._under_way)
+            if broken is None:
+                await self._until(lambda: not self._under_way)
+            else:
+                await self._wait_while_answered()
         except trio.Cancelled:
-            for place in dict.fromkeys(each.place for each in self._under_way):
-                offset = next(e.offsets[0] for e in self._under_way if e.place == place)
-                warn(f"no acknowledgement for {place} from offset {offset} on")
+            self._warn_of_unknown()
             raise
         failures = [*self._failed.values(), *([] if broken is None else [broken])]
+        if self._under_way:
+            self._warn_of_unknown()
+            await self._producer.aclose(0)  # then each batch has its outcome
+            await self._until(lambda: not self._under_way)
         try:
-            await self._commit(consumer)
+            await self._commit(consumer, None if broken is None else LEAVING_LIMIT)
         except click.ClickException as error:
             if not failures:
                 raise
             warn(error.message)
         for failure in failures:
             raise failure
+
+    # The command has failed already. A cluster that does not answer would delay its error by
+    # delivery_timeout_ms, so what it owes is waited for only while outcomes arrive.
+    async def _wait_while_answered(self) -> None:
+        """Wait for the batches under way, until none gets its outcome within LEAVING_LIMIT."""
+        left = len(self._under_way) + 1
+        while 0 < len(self._open()) < left:
+            left = len(self._open())
+            with trio.move_on_after(LEAVING_LIMIT):
+                await self._until(lambda: not self._under_way)
+
+    def _open(self) -> list[_UnderWay]:
+        """Return the batches without an outcome; outcomes may be known of those behind them."""
+        return [each for each in self._under_way if not each.ack.done]
+
+    def _warn_of_unknown(self) -> None:
+        """Say from which offsets on records have no acknowledgement."""
+        firsts: dict[TopicPartition, int] = {}
+        for each in self._open():
+            firsts.setdefault(each.place, each.offsets[0])
+        for place, offset in firsts.items():
+            warn(
+                f"no acknowledgement for {place} from offset {offset} on: records from there may "
+                "be written or not"
+            )
 
     def _subscribe(self, consumer: Consumer) -> None:
         """Subscribe to the topics; partitions that are revoked are copied and committed first."""
@@ -279,8 +309,8 @@ class Copying(Consuming):
             except click.ClickException as error:  # the commit at the end is decisive
                 warn(error.message)
 
-    async def _commit(self, consumer: Consumer) -> None:
-        """Commit what was copied of the partitions that this member has.
+    async def _commit(self, consumer: Consumer, limit: float | None = None) -> None:
+        """Commit what was copied of the partitions that this member has, within ``limit`` seconds.
 
         Raises:
             click.ClickException: The commit failed.
@@ -292,7 +322,7 @@ class Copying(Consuming):
         if not offsets:
             return
         try:
-            await consumer.commit(offsets)
+            await consumer.commit(offsets, timeout=limit)
         except TrikafkaError as error:
             raise click.ClickException(
                 f"what was copied is not committed, so the next copy writes it again: {error}"
