@@ -1,4 +1,4 @@
-"""``trikafka cluster``: the brokers, the features and the controllers."""
+"""``trikafka cluster``: the brokers, the health, the features and the controllers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from types import MappingProxyType
 import click
 
 from .admin import ask
+from .health import health
 from .log_dirs import log_dirs
 from .options import Common, common_options, output_option, pair
 from .suggesting import WithVerbs
@@ -146,13 +147,16 @@ def _time(ms: int | None) -> str | None:
 
 
 class _Cluster(WithVerbs):
-    verbs = MappingProxyType({"features": features, "quorum": quorum, "log-dirs": log_dirs})
+    verbs = MappingProxyType(
+        {"features": features, "health": health, "quorum": quorum, "log-dirs": log_dirs}
+    )
     words = MappingProxyType(
         {
             **dict.fromkeys(("brokers", "info", "describe", "status", "list", "id"), "cluster"),
             **dict.fromkeys(("elect", "elect-leaders"), "topics elect"),
             **dict.fromkeys(("config", "configs"), "configs get broker"),
             **dict.fromkeys(("controllers", "controller", "voters"), "cluster quorum"),
+            **dict.fromkeys(("check", "unhealthy", "under-replicated"), "cluster health"),
             "versions": "cluster features",
         }
     )
@@ -164,8 +168,9 @@ class _Cluster(WithVerbs):
 def command(common: Common, output: str) -> None:
     """Show the cluster's id, its live brokers, and the broker that takes changes.
 
-    "trikafka cluster features" shows and changes feature levels, "trikafka cluster quorum" shows
-    the controllers, and "trikafka cluster log-dirs" what lies in the brokers' directories.
+    "trikafka cluster health" shows partitions that are in trouble, "trikafka cluster features"
+    shows and changes feature levels, "trikafka cluster quorum" shows the controllers, and "trikafka
+    cluster log-dirs" what lies in the brokers' directories.
     """
     seen = ask(common, lambda admin: admin.describe_cluster())
     controller = seen.controller.node_id if seen.controller is not None else None

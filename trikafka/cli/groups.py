@@ -34,6 +34,7 @@ _HINTS = {
         ("reset", "reset-offset", "resetoffsets", "seek"),
         "; did you mean 'trikafka groups reset-offsets GROUP'?",
     ),
+    **dict.fromkeys(("offsets", "show"), "; did you mean 'trikafka groups GROUP'?"),
     **dict.fromkeys(
         ("remove", "remove-member", "kick", "members"),
         "; did you mean 'trikafka groups remove-members GROUP'?",

@@ -12,6 +12,9 @@ import click
 #: next release an entry point may also be a click command itself.
 COMMAND_PLUGINS = "trikafka.commands"
 
+#: Characters of a first sentence that is never cut.
+_WHOLE = 1_000
+
 
 class WithVerbs(click.Command):
     """A command whose first argument may be a verb, which is a command of its own.
@@ -60,6 +63,17 @@ class Suggesting(click.Group):
 
     words: ClassVar[Mapping[str, str]] = {}
     otherwise: ClassVar[str] = ""  # the hint if no command is similar
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands with their first sentences, which click would cut to one line."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, found.get_short_help_str(_WHOLE))
+                    for name in self.list_commands(ctx)
+                    if (found := self.get_command(ctx, name)) is not None
+                ]
+            )
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

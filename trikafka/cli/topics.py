@@ -13,6 +13,7 @@ import click
 
 from .admin import ask, chosen
 from .elections import elect
+from .offsets import offsets
 from .options import Common, common_options, output_option, pair
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -43,8 +44,11 @@ class _TopicVerbs(Suggesting):
             "grow": "alter",
             "add": "create",
             "make": "create",
-            "remove": "delete",
-            "show": "describe",
+            **dict.fromkeys(("remove", "rm", "drop"), "delete"),
+            **dict.fromkeys(("show", "info", "get"), "describe"),
+            **dict.fromkeys(("get-offsets", "offset", "query", "at"), "offsets"),
+            **dict.fromkeys(("config", "configs", "set"), "trikafka configs"),
+            **dict.fromkeys(("health", "under-replicated"), "trikafka cluster health"),
             "elect-leaders": "elect",
             "leader-election": "elect",
         }
@@ -62,7 +66,7 @@ class _TopicVerbs(Suggesting):
 @output_option
 @common_options
 def command(common: Common, output: str) -> None:
-    """List, create, delete, describe or grow topics; elect leaders of their partitions.
+    """List, create, delete, describe or grow topics; find offsets; elect leaders of partitions.
 
     Without a subcommand the topics are listed. As with kafka-topics, "--create --topic NAME" means
     "create NAME", and so on.
@@ -72,6 +76,7 @@ def command(common: Common, output: str) -> None:
 
 
 command.add_command(elect)
+command.add_command(offsets)
 
 
 @command.command("list")

@@ -1,0 +1,133 @@
+"""``cluster health`` and ``topics offsets``, in virtual time."""
+
+from __future__ import annotations
+
+import click
+import pytest
+from commanding import Command
+from piping import settings
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import ErrorCode, OffsetSpec, PartitionInfo, TopicPartition
+from trikafka.cli.health import Health, Trouble, examined, report, summary
+from trikafka.cli.offsets import Found, found_at, parse_at
+from trikafka.testing import ScriptedCluster
+
+
+async def test_health_lists_what_is_wrong(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(nodes=3, topics={"t": 3, "u": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        found = await examined(admin)
+        assert (found.partitions, found.troubles, found.gone) == (4, (), ())
+        cluster.move_leader("t", 1, None)
+        found = await examined(admin)
+        assert [(each.info.partition, each.problem) for each in found.troubles] == [
+            (1, "no leader")
+        ]
+        assert summary(found) == "1 of 4 partitions are not healthy: 1 without a leader"
+
+
+async def test_health_knows_how_many_are_needed(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(nodes=1, topics={"t": 1, "u": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+
+        async def behind(request: object, default: object) -> object:
+            """Add replicas of brokers that are not there, and are behind."""
+            response = await default()  # type: ignore[operator]
+            for topic in response.topics:
+                for part in topic.partitions:
+                    part.replica_nodes = [0, 7, 8]
+            return response
+
+        cluster.on("Metadata", behind)
+        resource = trikafka.ConfigResource("topic", "t")
+        await admin.alter_configs({resource: {"min.insync.replicas": "2"}})
+        found = await examined(admin)
+        seen = [(each.info.topic, each.problem, each.least) for each in found.troubles]
+        assert seen == [("t", "too few in sync", 2), ("u", "replica behind", None)]
+        assert found.gone == (7, 8)
+        assert summary(found) == (
+            "2 of 2 partitions are not healthy: 1 with fewer replicas in sync than "
+            "min.insync.replicas, 1 with a replica behind; brokers with replicas that are not in "
+            "the cluster: 7, 8"
+        )
+        cluster.fail("DescribeConfigs", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
+        found = await examined(admin)
+        assert [each.least for each in found.troubles] == [None, None]
+
+
+def test_trouble_is_a_failure(capsys: pytest.CaptureFixture[str]) -> None:
+    info = PartitionInfo(
+        "t", 0, leader=None, leader_epoch=None, replicas=(1, 2), in_sync_replicas=()
+    )
+    with pytest.raises(click.ClickException, match="1 of 9 partitions are not healthy"):
+        report(Health(9, (Trouble(info, "no leader", None),), (2,)), "table")
+    assert "1,2" in capsys.readouterr().out
+    report(Health(9, (), ()), "table")
+    assert capsys.readouterr().out.startswith("9 partitions, each with a leader")
+    report(Health(9, (), ()), "json")
+    assert capsys.readouterr().out == "[]\n"
+
+
+async def test_offsets_of_a_time_are_found(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+        trikafka.open_producer(**settings(cluster)) as producer,
+    ):
+        for stamp in (1_000, 2_000, 3_000):
+            await producer.send("t", b"v", partition=0, timestamp=stamp)
+        t0, t1 = TopicPartition("t", 0), TopicPartition("t", 1)
+        assert await found_at(admin, {"t": None}, 1_500) == [
+            Found(t0, 1, 2_000, 2),
+            Found(t1, None, None, 0),
+        ]
+        assert await found_at(admin, {"t": {0}}, OffsetSpec.LATEST) == [Found(t0, 3, None, 0)]
+        assert await found_at(admin, {"t": {0}}, OffsetSpec.MAX_TIMESTAMP) == [
+            Found(t0, 2, 3_000, 1)
+        ]
+        with pytest.raises(click.ClickException, match="topic 't' has no partition 7"):
+            await found_at(admin, {"t": {7}}, 0)
+
+
+def test_places_of_offsets() -> None:
+    assert parse_at("earliest") is OffsetSpec.EARLIEST
+    assert parse_at("end") is OffsetSpec.LATEST
+    assert parse_at("newest") is OffsetSpec.MAX_TIMESTAMP
+    assert parse_at("@5") == 5
+    assert parse_at("1970-01-01T00:00:01") == 1_000
+    for wrong in ("5", "+5", "-5", "stored", "soon", ""):
+        with pytest.raises(click.BadParameter, match="is neither"):
+            parse_at(wrong)
+
+
+@pytest.mark.parametrize(
+    ("args", "meant"),
+    [
+        ("tail t", "'consume'"),
+        ("consumer-groups", "'groups'"),
+        ("offsets t", "'topics offsets'"),
+        ("topics get-offsets t", "'offsets'"),
+        ("health", "'cluster health'"),
+        ("cluster check", "'trikafka cluster health'"),
+        ("ls", "'topics list'"),
+        ("topics rm t", "'delete'"),
+        ("describe t", "'topics describe'"),
+        ("reset g", "'groups reset-offsets'"),
+        ("version", "'--version'"),
+    ],
+)
+def test_words_of_habit_name_the_command(command: Command, args: str, meant: str) -> None:
+    ended = command(*args.split())
+    assert ended.code == 2
+    assert f"did you mean {meant}?" in ended.err
+
+
+@pytest.mark.parametrize("group", ["acls", "configs", "quotas", "reassign", "topics", "users"])
+def test_help_cuts_no_sentence(command: Command, group: str) -> None:
+    assert b"..." not in command(group, "--help").out.partition(b"Commands:")[2]

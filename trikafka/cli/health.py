@@ -1,0 +1,165 @@
+"""``trikafka cluster health``: the partitions that are in trouble."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from .admin import ask
+from .options import Common, common_options, output_option
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from ..types import PartitionInfo
+
+#: What may be wrong with a partition, the worst first.
+_NO_LEADER = "no leader"
+_TOO_FEW = "too few in sync"
+_BEHIND = "replica behind"
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A partition that is not healthy.
+
+    ``least``: ``min.insync.replicas`` of its topic; ``None``: not known.
+    """
+
+    info: PartitionInfo
+    problem: str
+    least: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """The partitions of a cluster: their number, and those in trouble.
+
+    ``gone``: the brokers that have replicas and are not in the cluster.
+    """
+
+    partitions: int
+    troubles: tuple[Trouble, ...]
+    gone: tuple[int, ...]
+
+
+@click.command()
+@output_option
+@common_options
+def health(common: Common, output: str) -> None:
+    """Show partitions without a leader or with replicas behind; fail if there are any.
+
+    PROBLEM: "no leader" (it can neither be read nor written), "too few in sync" (fewer than
+    min.insync.replicas, so writes with acks=all fail), "replica behind" (a further loss may do
+    harm). The exit code is 0 if no partition is listed, and 1 otherwise.
+    """
+    report(ask(common, examined), output)
+
+
+def report(found: Health, output: str) -> None:
+    """Print the partitions in trouble.
+
+    Raises:
+        click.ClickException: There are some.
+    """
+    if output == "json":
+        say_json(
+            [
+                {
+                    "topic": each.info.topic,
+                    "partition": each.info.partition,
+                    "leader": each.info.leader,
+                    "replicas": list(each.info.replicas),
+                    "in_sync_replicas": list(each.info.in_sync_replicas),
+                    "min_in_sync_replicas": each.least,
+                    "problem": each.problem,
+                }
+                for each in found.troubles
+            ]
+        )
+    elif found.troubles:
+        header = ("TOPIC", "PARTITION", "LEADER", "REPLICAS", "IN SYNC", "NEEDED", "PROBLEM")
+        say(table(header, [_cells(each) for each in found.troubles]))
+    else:
+        say(f"{found.partitions} partitions, each with a leader and all replicas in sync")
+    if found.troubles:
+        raise click.ClickException(summary(found))
+
+
+def _cells(trouble: Trouble) -> tuple[object, ...]:
+    info = trouble.info
+    return (
+        info.topic,
+        info.partition,
+        info.leader,
+        ",".join(map(str, info.replicas)),
+        ",".join(map(str, info.in_sync_replicas)),
+        trouble.least,
+        trouble.problem,
+    )
+
+
+def summary(found: Health) -> str:
+    """Return one sentence about the partitions in trouble."""
+    counts = Counter(each.problem for each in found.troubles)
+    parts = [
+        f"{counts[problem]} {text}"
+        for problem, text in (
+            (_NO_LEADER, "without a leader"),
+            (_TOO_FEW, "with fewer replicas in sync than min.insync.replicas"),
+            (_BEHIND, "with a replica behind"),
+        )
+        if counts[problem]
+    ]
+    gone = ", ".join(map(str, found.gone))
+    where = f"; brokers with replicas that are not in the cluster: {gone}" if gone else ""
+    return (
+        f"{len(found.troubles)} of {found.partitions} partitions are not healthy: "
+        f"{', '.join(parts)}{where}"
+    )
+
+
+async def examined(admin: Admin) -> Health:
+    """Return the health of all partitions, those of internal topics too."""
+    topics = await admin.list_topics(include_internal=True)
+    nodes = {node.node_id for node in (await admin.describe_cluster()).nodes}
+    infos = [info for infos in topics.values() for info in infos]
+    ailing = [
+        info
+        for info in infos
+        if info.leader is None or len(info.in_sync_replicas) < len(info.replicas)
+    ]
+    least = await _needed(admin, {info.topic for info in ailing})
+    troubles = [
+        Trouble(info, _problem(info, least.get(info.topic)), least.get(info.topic))
+        for info in sorted(ailing, key=lambda info: (info.topic, info.partition))
+    ]
+    gone = {node for info in infos for node in info.replicas} - nodes
+    return Health(len(infos), tuple(troubles), tuple(sorted(gone)))
+
+
+def _problem(info: PartitionInfo, least: int | None) -> str:
+    if info.leader is None:
+        return _NO_LEADER
+    return _TOO_FEW if len(info.in_sync_replicas) < (least or 1) else _BEHIND
+
+
+async def _needed(admin: Admin, topics: set[str]) -> Mapping[str, int]:
+    """Return ``min.insync.replicas`` of topics, without those that the user may not see."""
+    from .._api.admin.configs import ConfigResource
+    from ..errors import TrikafkaError
+
+    found: dict[str, int] = {}
+    if topics:
+        resources = [ConfigResource("topic", name) for name in sorted(topics)]
+        with suppress(TrikafkaError):
+            for resource, entries in (await admin.describe_configs(resources)).items():
+                entry = entries.get("min.insync.replicas")
+                if entry is not None and (entry.value or "").isdecimal():
+                    found[resource.name] = int(entry.value or "")
+    return found

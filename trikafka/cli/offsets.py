@@ -1,0 +1,132 @@
+"""``trikafka topics offsets``: the offsets of a place or a time in each partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NamedTuple
+
+import click
+
+from .admin import ask
+from .options import Common, common_options, output_option
+from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
+from .start import At, Start
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from ..types import OffsetSpec, TopicPartition
+
+#: The time of the newest record, by its timestamp.
+_NEWEST = "newest"
+
+
+class Found(NamedTuple):
+    """The offset of a place in a partition, and the timestamp of its record.
+
+    ``offset`` is ``None`` if no record is there. ``behind``: the records from the offset on.
+    """
+
+    place: TopicPartition
+    offset: int | None
+    timestamp: int | None
+    behind: int
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="TOPIC[:P,...]...")
+@topics_option
+@click.option(
+    "--at",
+    "at",
+    required=True,
+    metavar="PLACE",
+    help="earliest, latest, newest (the record with the highest timestamp), or a time: "
+    "2026-01-31T12:00, -1h, or @ and milliseconds.",
+)
+@output_option
+@common_options
+def offsets(
+    common: Common, names: tuple[str, ...], topics: tuple[str, ...], at: str, output: str
+) -> None:
+    """Show the offset of a place or a time in each partition.
+
+    The offset of a time is that of the first record that is as late; a partition without such a
+    record has none. BEHIND counts the offsets from there to the end of the log.
+    """
+    chosen = parse_topics((*names, *topics))
+    if not chosen:
+        raise click.UsageError("which topic?", click.get_current_context())
+    place = parse_at(at)
+    rows = ask(common, lambda admin: found_at(admin, chosen, place))
+    if output == "json":
+        say_json(
+            [
+                {
+                    "topic": each.place.topic,
+                    "partition": each.place.partition,
+                    "offset": each.offset,
+                    "timestamp": each.timestamp,
+                    "behind": each.behind,
+                }
+                for each in rows
+            ]
+        )
+        return
+    header = ("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "BEHIND")
+    cells = [
+        (each.place.topic, each.place.partition, each.offset, _time(each.timestamp), each.behind)
+        for each in rows
+    ]
+    say(table(header, cells))
+
+
+def parse_at(text: str) -> OffsetSpec | int:
+    """Return the place that ``--at`` names, as an admin client takes it.
+
+    Raises:
+        click.BadParameter: The text names none.
+    """
+    from ..types import OffsetSpec
+
+    if text == _NEWEST:
+        return OffsetSpec.MAX_TIMESTAMP
+    try:
+        place: Start | Shift = parse_place(text)
+    except click.BadParameter:
+        place = Shift(0)
+    if isinstance(place, Start) and place.at is At.TIME:
+        return place.value
+    if isinstance(place, Start) and place.at in (At.BEGINNING, At.END):
+        return OffsetSpec.EARLIEST if place.at is At.BEGINNING else OffsetSpec.LATEST
+    raise click.BadParameter(
+        f"{text!r} is neither 'earliest', 'latest', 'newest', nor a time like 2026-01-31T12:00, "
+        "-1h or @ milliseconds",
+        param_hint="--at",
+    )
+
+
+async def found_at(
+    admin: Admin, chosen: Mapping[str, set[int] | None], place: OffsetSpec | int
+) -> list[Found]:
+    """Return the offset of a place in each chosen partition."""
+    from ..types import OffsetSpec
+
+    partitions = partitions_of(chosen, await admin.list_topics(include_internal=True))
+    found = await admin.list_offsets(dict.fromkeys(partitions, place))
+    ends = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    rows = []
+    for tp in partitions:
+        at, end = found[tp], ends[tp]
+        offset = None if at is None else at.offset
+        behind = 0 if offset is None or end is None else max(0, end.offset - offset)
+        stamp = None if at is None else at.timestamp
+        rows.append(Found(tp, offset, None if stamp is None or stamp < 0 else stamp, behind))
+    return rows
+
+
+def _time(ms: int | None) -> str | None:
+    if ms is None:
+        return None
+    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
