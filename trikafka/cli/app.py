@@ -155,6 +155,7 @@ def run(args: Sequence[str]) -> int:
     _hold_places()
     _use_bytes()
     warnings.showwarning = _show_warning
+    stdout = sys.stdout
     try:
         result = trikafka.main(list(args), prog_name="trikafka", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -164,6 +165,12 @@ def run(args: Sequence[str]) -> int:
     except (Signalled, KeyboardInterrupt, click.Abort) as error:
         return 128 + (error.number if isinstance(error, Signalled) else 2)
     except NobodyReadsError:
+        _let_go_of_stdout()
+        return BROKEN_PIPE
+    except SystemExit:
+        # So click ends the process if the reader of its help has gone; it has replaced the stream.
+        if sys.stdout is stdout:
+            raise
         _let_go_of_stdout()
         return BROKEN_PIPE
     except Exception as error:

@@ -50,7 +50,12 @@ class Delivered:
             with suppress(NobodyReadsError, click.ClickException):
                 self.report(output)
             raise
-        self.report(output)
+        try:
+            self.report(output)
+        except click.ClickException as error:
+            # Without this, a script might write the records once more.
+            count = "1 record was" if self.count == 1 else f"{self.count} records were"
+            raise click.ClickException(f"{error.message}; {count} written all the same") from error
 
     def report(self, output: str) -> None:
         """Print a row for each partition."""

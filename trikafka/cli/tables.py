@@ -77,6 +77,7 @@ def say(text: str) -> None:
 
     Raises:
         NobodyReadsError: The reader has gone.
+        click.ClickException: The disk is full, or the output is closed.
     """
     if sys.stdout is None:
         raise click.ClickException("the standard output is closed")
@@ -84,6 +85,10 @@ def say(text: str) -> None:
         click.echo(text)
     except BrokenPipeError as error:
         raise NobodyReadsError from error
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot write to the standard output: {error.strerror}"
+        ) from error
 
 
 def say_json(what: object) -> None:
