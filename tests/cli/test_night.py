@@ -119,7 +119,6 @@ def test_places_of_offsets() -> None:
         ("topics rm t", "'delete'"),
         ("describe t", "'topics describe'"),
         ("reset g", "'groups reset-offsets'"),
-        ("version", "'--version'"),
     ],
 )
 def test_words_of_habit_name_the_command(command: Command, args: str, meant: str) -> None:

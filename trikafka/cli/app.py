@@ -80,7 +80,6 @@ class Commands(Suggesting):
             **dict.fromkeys(("create", "delete"), "topics"),
             **dict.fromkeys(("consumer-groups", "consumer-group"), "groups"),
             **dict.fromkeys(("delete-records", "trim"), "records delete"),
-            "version": "--version",
             "acl": "acls",
             "quota": "quotas",
             "user": "users",

@@ -47,8 +47,6 @@ class _TopicVerbs(Suggesting):
             **dict.fromkeys(("remove", "rm", "drop"), "delete"),
             **dict.fromkeys(("show", "info", "get"), "describe"),
             **dict.fromkeys(("get-offsets", "offset", "query", "at"), "offsets"),
-            **dict.fromkeys(("config", "configs", "set"), "trikafka configs"),
-            **dict.fromkeys(("health", "under-replicated"), "trikafka cluster health"),
             "elect-leaders": "elect",
             "leader-election": "elect",
         }
