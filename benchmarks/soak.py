@@ -1,23 +1,48 @@
-"""Helpers of the soaks: seed, folder, timed output, and programs that are killed at the end."""
+"""Helpers of the soaks: arguments, folder, timed output, and programs that are killed."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import random
 import signal
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+import kafka
+import trio
+from kafka.errors import KafkaError
 
 ROOT = Path(__file__).parents[1]
 
 
-def seed_of(given: int | None) -> int:
-    """Return the given seed, or a random one."""
-    return random.SystemRandom().randrange(1_000_000) if given is None else given
+def parser_of(
+    package: str, description: str | None, *, keep: str = "", option: str = "--logs"
+) -> argparse.ArgumentParser:
+    """Return a parser of a soak's arguments, which has ``--seed``.
+
+    Args:
+        package: The package to run by ``python -m``.
+        description: The soak, for ``--help``.
+        keep: The contents of the folder that ``option`` names; nothing: there is no such option.
+        option: The name of that option.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {package}", description=description)
+    parser.add_argument(
+        "--seed",
+        type=int,
+        default=random.SystemRandom().randrange(1_000_000),
+        help="of the plan of faults (default: another one each time; it is printed)",
+    )
+    if keep:
+        parser.add_argument(option, type=Path, help=f"where {keep} go (default: they are not kept)")
+    return parser
 
 
 @contextmanager
@@ -59,3 +84,94 @@ def killed_at_the_end(
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
+
+
+class Worker:
+    """A slot for a process of a soak: ``python -m module``, with arguments.
+
+    The slot holds the process's standard input, whose end ends the process (:func:`run_worker`).
+    """
+
+    def __init__(self, module: str, arguments: Sequence[str], log: Path) -> None:
+        self._command = [sys.executable, "-m", module, *arguments]
+        self._log = log
+        self._process: subprocess.Popen[bytes] | None = None
+        #: Exit codes of processes that ended without a signal of this slot; -1 for one that did not
+        #: end at its signal.
+        self.ends: Counter[int] = Counter()
+
+    def start(self, *more: str) -> None:
+        """Start the process unless it is running; ``more`` are further arguments."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._forget(self._process, code)
+        if self._process is None:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(
+                    [*self._command, *more], cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
+                )
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process."""
+        if self._process is not None:
+            self._process.send_signal(number)
+
+    def end(self, number: signal.Signals, limit: float = 150) -> None:
+        """Send a signal that ends the process, and wait for its end; kill it after ``limit`` s."""
+        process = self._process
+        if process is None:
+            return
+        if (code := process.poll()) is not None:
+            self._forget(process, code)
+            return
+        process.send_signal(number)
+        try:
+            process.wait(limit)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            self.ends[-1] += 1
+        self._close(process)
+
+    def _forget(self, process: subprocess.Popen[bytes], code: int) -> None:
+        self.ends[code] += 1
+        self._close(process)
+
+    def _close(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = None
+        assert process.stdin is not None
+        process.stdin.close()
+
+
+async def run_worker(work: Callable[[], Awaitable[None]]) -> None:
+    """Run ``work`` in the process of a :class:`Worker`.
+
+    It is cancelled at SIGTERM, and when the process that holds the other end of the standard input
+    is gone.
+    """
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+
+            async def watch() -> None:
+                async with trio.lowlevel.FdStream(os.dup(0)) as held:
+                    await held.receive_some(1)
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(watch)
+            nursery.start_soon(work)
+            async for _ in signals:
+                nursery.cancel_scope.cancel()
+                break
+
+
+def move_leaders(bootstrap: str, topic: str, orders: Mapping[int, list[int]]) -> None:
+    """Give the replicas of partitions another order, and have the first of each elected."""
+    places = {kafka.TopicPartition(topic, number): order for number, order in orders.items()}
+    with suppress(KafkaError):  # a broker may still be starting
+        admin = kafka.KafkaAdminClient(
+            bootstrap_servers=bootstrap.split(","), request_timeout_ms=10_000
+        )
+        try:
+            admin.alter_partition_reassignments(places, timeout_ms=5_000)
+            admin.elect_leaders(0, {topic: list(orders)}, timeout_ms=5_000, raise_errors=False)
+        finally:
+            admin.close()

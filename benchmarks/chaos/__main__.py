@@ -5,13 +5,12 @@ The exit code is 1 if a record was lost, duplicated or out of order.
 
 from __future__ import annotations
 
-import argparse
-import random
 import sys
-import time
 
 import trio
 from trikafka_broker import Cluster
+
+from benchmarks.soak import parser_of, teller
 
 from .run import PROPERTIES, Figures, Options, run
 
@@ -29,24 +28,15 @@ def main() -> int:
 
 
 async def _run(options: Options) -> Figures:
-    begun = time.monotonic()
+    say = teller()
     async with Cluster.open(brokers=3, properties=PROPERTIES) as cluster:
-        return await run(
-            options,
-            cluster,
-            lambda line: print(f"{time.monotonic() - begun:6.1f} s  {line}", flush=True),
-        )
+        return await run(options, cluster, say)
 
 
 def _parse() -> Options:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.chaos",
-        description="three brokers, everything that goes wrong, and what became of each record",
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        help="of the plan of troubles (default: another one each time; it is printed)",
+    parser = parser_of(
+        "benchmarks.chaos",
+        "three brokers, everything that goes wrong, and what became of each record",
     )
     parser.add_argument(
         "--seconds", type=float, default=300, help="how long there are troubles (default: 300)"
@@ -62,7 +52,7 @@ def _parse() -> Options:
     parser.add_argument("--delivery-timeout", type=float, metavar="SECONDS", help=text)
     given = parser.parse_args()
     return Options(
-        seed=random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed,
+        seed=given.seed,
         seconds=given.seconds,
         records=int(4_000 * given.seconds) if given.records is None else given.records,
         delivery_timeout=given.delivery_timeout,

@@ -7,10 +7,10 @@ import random
 from collections import Counter
 from typing import Any
 
-import kafka
 import trio
-from kafka.errors import KafkaError
 from trikafka_broker import Broker, Cluster, Fault, FaultProxy, Rule
+
+from ..soak import move_leaders
 
 _BOTH = "kill while another is frozen"
 #: Kinds of broker faults, in these proportions. With two brokers down the cluster has no majority.
@@ -137,18 +137,5 @@ class Nemesis:
         orders = {number: self._rng.sample(nodes, len(nodes)) for number in chosen}
         with self._noted("leader moved"):
             await trio.to_thread.run_sync(
-                _move, self._cluster.bootstrap_servers, self._topic, orders
+                move_leaders, self._cluster.bootstrap_servers, self._topic, orders
             )
-
-
-def _move(bootstrap: str, topic: str, orders: dict[int, list[int]]) -> None:
-    places = {kafka.TopicPartition(topic, number): order for number, order in orders.items()}
-    with contextlib.suppress(KafkaError):  # a broker may still be starting
-        admin = kafka.KafkaAdminClient(
-            bootstrap_servers=bootstrap.split(","), request_timeout_ms=10_000
-        )
-        try:
-            admin.alter_partition_reassignments(places, timeout_ms=5_000)
-            admin.elect_leaders(0, {topic: list(orders)}, timeout_ms=5_000, raise_errors=False)
-        finally:
-            admin.close()

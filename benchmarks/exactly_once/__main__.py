@@ -5,25 +5,19 @@ The exit code is 1 if a record was lost or duplicated.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import trio
 from trikafka_broker import Cluster
 
-from benchmarks.soak import folder, seed_of, teller
+from benchmarks.soak import folder, parser_of, teller
 
 from .run import GROUPS, PROPERTIES, Figures, Options, run
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.exactly_once", description=__doc__)
-    parser.add_argument(
-        "--seed",
-        type=int,
-        help="of the plan of kills (default: another one each time; it is printed)",
-    )
+    parser = parser_of("benchmarks.exactly_once", __doc__, keep="the workers' logs")
     parser.add_argument(
         "--kills", type=int, default=60, help="workers killed by SIGKILL (default: 60)"
     )
@@ -41,12 +35,9 @@ def main() -> int:
         choices=("process", "tasks"),
         help="by process() or run_tasks() (default: groups of each)",
     )
-    parser.add_argument(
-        "--logs", type=Path, help="where the workers' logs go (default: they are not kept)"
-    )
     given = parser.parse_args()
     options = Options(
-        seed=seed_of(given.seed),
+        seed=given.seed,
         kills=given.kills,
         broker_kills=given.broker_kills,
         groups=tuple(

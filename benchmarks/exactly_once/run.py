@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import random
 import signal
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,9 +16,9 @@ from trikafka_broker import Cluster
 
 import trikafka
 from benchmarks.librdkafka import read_topic
+from benchmarks.soak import Worker
 from trikafka import NewTopic, OffsetSpec, TopicPartition
 
-ROOT = Path(__file__).parents[2]
 #: Partitions of the topic that is read, and of each topic that is written.
 PARTITIONS, TARGETS = 6, 3
 PROPERTIES = {
@@ -91,43 +89,6 @@ class Figures:
         return self.fed > 0 and not any(self.lost.values()) and not any(self.doubled.values())
 
 
-class Worker:
-    """A slot for a process, which runs most of the time."""
-
-    def __init__(self, command: list[str], log: Path, figures: Figures) -> None:
-        self._command = command
-        self._log = log
-        self._figures = figures
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start the process unless it is running."""
-        if self._process is not None and (code := self._process.poll()) is not None:
-            self._figures.ends[code] += 1
-            self._process = None
-        if self._process is None:
-            with self._log.open("ab") as log:
-                self._process = subprocess.Popen(
-                    self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log
-                )
-
-    def end(self, number: signal.Signals) -> None:
-        """Send a signal that ends the process, and wait for its end."""
-        process = self._process
-        self._process = None
-        if process is not None:
-            assert process.stdin is not None
-            if process.poll() is None:
-                process.send_signal(number)
-            try:
-                process.wait(150)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-                self._figures.ends[-1] += 1
-            process.stdin.close()
-
-
 async def run(
     options: Options,
     cluster: Cluster,
@@ -147,7 +108,9 @@ async def run(
         )
     workers = [
         Worker(
-            _command(cluster, group, slot, name), directory / f"worker-{group}-{slot}.log", figures
+            "benchmarks.exactly_once.worker",
+            _arguments(cluster, group, slot, name),
+            directory / f"worker-{group}-{slot}.log",
         )
         for group, name in names.items()
         for slot in range(options.slots)
@@ -167,6 +130,7 @@ async def run(
     finally:
         for worker in workers:
             worker.end(signal.SIGKILL)
+            figures.ends += worker.ends
     await _no_transaction_open(cluster, names.values())
     for group, name in names.items():
         messages = await trio.to_thread.run_sync(
@@ -178,8 +142,8 @@ async def run(
     return figures
 
 
-def _command(cluster: Cluster, group: Group, slot: int, target: str) -> list[str]:
-    arguments = [
+def _arguments(cluster: Cluster, group: Group, slot: int, target: str) -> list[str]:
+    return [
         cluster.bootstrap_servers,
         f"group-{group}",
         group.protocol,
@@ -188,7 +152,6 @@ def _command(cluster: Cluster, group: Group, slot: int, target: str) -> list[str
         "in",
         target,
     ]
-    return [sys.executable, "-m", "benchmarks.exactly_once.worker", *arguments]
 
 
 async def _feed(options: Options, cluster: Cluster, figures: Figures, over: trio.Event) -> None:

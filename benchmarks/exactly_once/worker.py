@@ -6,14 +6,13 @@ It ends at SIGTERM, when its parent is gone, or when it is killed.
 from __future__ import annotations
 
 import functools
-import os
-import signal
 import sys
 from typing import Any
 
 import trio
 
 import trikafka
+from benchmarks.soak import run_worker
 
 
 async def main(
@@ -31,20 +30,7 @@ async def main(
     }
     if protocol == "classic":
         settings |= {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}
-    with trio.open_signal_receiver(signal.SIGTERM) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_watch, nursery.cancel_scope)
-            nursery.start_soon(_work, settings, worker, f"{group}-{slot}", source, target)
-            async for _ in signals:
-                nursery.cancel_scope.cancel()
-                break
-
-
-async def _watch(scope: trio.CancelScope) -> None:
-    """End with the process that holds the other end of the standard input."""
-    async with trio.lowlevel.FdStream(os.dup(0)) as held:
-        await held.receive_some(1)
-    scope.cancel()
+    await run_worker(functools.partial(_work, settings, worker, f"{group}-{slot}", source, target))
 
 
 async def _work(

@@ -5,26 +5,23 @@ The exit code is 1 if a row was lost or duplicated.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import trio
 from trikafka_broker import Cluster
 
-from benchmarks.soak import folder, seed_of, teller
+from benchmarks.soak import folder, parser_of, teller
 
 from .run import Figures, Options, run
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.export_exactly_once", description=__doc__
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        help="of the plan of kills (default: another one each time; it is printed)",
+    parser = parser_of(
+        "benchmarks.export_exactly_once",
+        __doc__,
+        keep="the files and the exporters' log",
+        option="--keep",
     )
     parser.add_argument(
         "--records",
@@ -44,14 +41,9 @@ def main() -> int:
         default=5,
         help="each so-manyth exporter works with Spark (default: 5; 0: none)",
     )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        help="where the files and the exporters' log go (default: they are not kept)",
-    )
     given = parser.parse_args()
     options = Options(
-        seed=seed_of(given.seed),
+        seed=given.seed,
         records=given.records,
         kills=given.kills,
         broker_kills=given.broker_kills,

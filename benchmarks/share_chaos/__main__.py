@@ -1,38 +1,38 @@
 """The command ``python -m benchmarks.share_chaos`` (``make share-chaos``): one run.
 
-The exit code is 1 if a record was not accepted, if one was delivered again without a fault, if two
-members accepted one in the same delivery, or if a handler ran on past its lock.
+The exit code is 1 if a record was not accepted, if one was delivered again without a fault or after
+the broker had taken its accept, if two accepts of one were taken, or if a handler ran on past its
+lock.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import trio
 from trikafka_broker import Cluster
 
-from benchmarks.soak import folder, seed_of, teller
+from benchmarks.soak import folder, parser_of, teller
 
-from .run import PROPERTIES, Figures, Options, run
+from .judge import Figures
+from .run import PROPERTIES, Options, run
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.share_chaos", description=__doc__)
-    parser.add_argument("--seed", type=int, help="of the plan of faults (default: a random one)")
+    parser = parser_of("benchmarks.share_chaos", __doc__, keep="the members' logs")
     parser.add_argument("--records", type=int, default=2_000_000, help="default: 2,000,000")
     parser.add_argument("--members", type=int, default=8, help="processes (default: 8)")
     parser.add_argument("--faults", type=int, default=100, help="default: 100")
-    parser.add_argument("--logs", type=Path, help="where the members' logs go (default: not kept)")
     given = parser.parse_args()
-    options = Options(seed_of(given.seed), given.records, given.members, given.faults)
+    options = Options(given.seed, given.records, given.members, given.faults)
     print(f"seed {options.seed}: {options.records:,} records, {options.faults} faults", flush=True)
     figures = trio.run(_run, options, given.logs)
     print(f"\nrecords       {figures.records:,} in {figures.seconds:.0f} s")
     print(f"faults        {', '.join(f'{n} {kind}' for kind, n in figures.faults.most_common())}")
     print(f"handlers      {figures.handled:,}; {figures.cut:,} were cancelled")
     print(f"again         {figures.again:,} records were handled more than once")
+    print(f"unheard       {figures.unheard:,} accepts whose answer a fault has cost")
     print(f"past a lock   {figures.longest_past * 1000:.0f} ms at most")
     print(f"seed          {options.seed}")
     for kind, count in figures.violations.most_common():

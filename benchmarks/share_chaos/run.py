@@ -1,30 +1,24 @@
-"""A run: members, faults, and what the members' logs say at the end."""
+"""A run: members, faults, and what the members' logs and the group say at the end."""
 
 from __future__ import annotations
 
-import contextlib
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from itertools import pairwise
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 import trio
-from trikafka_broker import Cluster
+from trikafka_broker import Cluster, FaultProxy
 
 import trikafka
-from benchmarks.chaos.nemesis import _move
 from trikafka import ConfigResource, NewTopic
 
-from .worker import LINE
+from .faults import Member, Nemesis
+from .judge import Figures, check, read
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS = 6
 PROPERTIES = {
     "offsets.topic.num.partitions": "6",
@@ -42,15 +36,13 @@ _SETTINGS = {
     "share.record.lock.duration.ms": "15000",
     "share.delivery.count.limit": "10",
 }
-#: Kinds of faults, in these proportions.
-_KINDS = ("member killed", "member frozen", "broker killed", "broker frozen", "leaders moved")
-#: Seconds after the end of a fault in which its consequences may come: locks and sessions end.
-_AFTER = 25.0
 #: Otherwise the faults follow each other so closely that one of them excuses whatever happens. So
-#: before each twentieth one comes a long pause (seconds).
+#: before each twentieth one, and before the last, comes a long pause (seconds).
 _EVERY, _QUIET = 20, 60.0
-#: Seconds for which a handler may go on after its record began elsewhere.
-PAST = 0.1
+#: The usual time of a fault (seconds), over which the records are spread as well.
+_USUAL = 4.0
+#: Seconds without progress after which the rest of the records is given up.
+_PATIENCE = 120.0
 
 
 @dataclass(frozen=True)
@@ -64,141 +56,14 @@ class Options:
     pause: float = 4.0
 
 
-class Handled(NamedTuple):
-    """One handler's work on a record, by the machine's monotonic clock."""
-
-    began: float
-    ended: float
-    delivery: int  # its number, from 1
-    member: str
-    whole: bool
-
-
-class Fault(NamedTuple):
-    """A fault, and the member that it struck; else an empty name."""
-
-    began: float
-    ended: float
-    member: str
-
-
-@dataclass
-class Figures:
-    """The results."""
-
-    records: int = 0
-    seconds: float = 0.0
-    faults: Counter[str] = field(default_factory=Counter)
-    handled: int = 0
-    again: int = 0  #: records that were handled more than once
-    cut: int = 0  #: handlers that were cancelled
-    longest_past: float = 0.0  #: seconds of a handler past its record's next beginning
-    violations: Counter[str] = field(default_factory=Counter)
-    named: list[str] = field(default_factory=list)
-
-    def violated(self, kind: str, what: object) -> None:
-        """Count a violation; keep the first ones."""
-        self.violations[kind] += 1
-        if len(self.named) < 10:
-            self.named.append(f"{kind}: {what}")
-
-
-def check(
-    handled: dict[tuple[int, int], list[Handled]],
-    everything: set[tuple[int, int]],
-    faults: Sequence[Fault],
-    figures: Figures,
-) -> None:
-    """Judge what the members did, record by record."""
-
-    def touched(since: float, until: float) -> bool:
-        return any(each.began <= until and each.ended + _AFTER >= since for each in faults)
-
-    for place in everything:
-        if not any(each.whole for each in handled.get(place, ())):
-            figures.violated("never accepted", place)
-    for place, times in handled.items():
-        figures.handled += len(times)
-        figures.cut += sum(not each.whole for each in times)
-        if len(times) == 1:
-            if times[0].delivery > 1 and not touched(times[0].began - _AFTER, times[0].began):
-                figures.violated("delivered again without a fault", (place, times))
-            continue
-        figures.again += 1
-        times.sort()
-        for earlier, later in pairwise(times):
-            if not touched(earlier.began, later.began):
-                figures.violated("delivered again without a fault", (place, earlier, later))
-            past = earlier.ended - later.began
-            # A frozen member cannot end its handlers.
-            struck = any(
-                each.member == earlier.member
-                and each.began <= earlier.ended
-                and each.ended + 1 >= later.began
-                for each in faults
-            )
-            if past > 0 and not struck:
-                figures.longest_past = max(figures.longest_past, past)
-                if past > PAST:
-                    figures.violated("a handler ran past its lock", (place, earlier, later))
-        whole = Counter(each.delivery for each in times if each.whole)
-        for count, accepted in whole.items():
-            first, last = times[0].began, times[-1].began
-            if accepted > 1 and not touched(first, last):
-                figures.violated("accepted twice in one delivery", (place, count))
-
-
 def pauses_of(options: Options, rng: random.Random) -> list[float]:
     """Return the seconds before each fault."""
     return [
-        rng.uniform(0, options.pause) if number % _EVERY else _QUIET
+        _QUIET
+        if number % _EVERY == 0 or number == options.faults
+        else rng.uniform(0, options.pause)
         for number in range(1, options.faults + 1)
     ]
-
-
-class Member:
-    """A slot for a process of a member; each process has a name and a log of its own."""
-
-    def __init__(self, number: int, bootstrap: str, directory: Path) -> None:
-        self._number = number
-        self._bootstrap = bootstrap
-        self._directory = directory
-        self._generation = 0
-        self.process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def name(self) -> str:
-        """The name of the running process."""
-        return f"member-{self._number}-{self._generation}"
-
-    def start(self) -> None:
-        """Start a process."""
-        self._generation += 1
-        path = self._directory / self.name
-        arguments = [self._bootstrap, GROUP, TOPIC, str(path.with_suffix(".bin"))]
-        with path.with_suffix(".log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "benchmarks.share_chaos.worker", *arguments],
-                cwd=ROOT,
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-            )
-
-    def send(self, number: signal.Signals) -> None:
-        """Send a signal to the process."""
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def end(self, number: signal.Signals) -> None:
-        """Send a signal that ends the process, and wait for its end."""
-        assert self.process is not None
-        self.process.send_signal(number)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
 
 
 async def run(
@@ -214,106 +79,89 @@ async def run(
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({TOPIC: NewTopic(PARTITIONS, 3, {"min.insync.replicas": 2})})
         await admin.alter_configs({ConfigResource("group", GROUP): _SETTINGS})
-    members = [Member(number, bootstrap, directory) for number in range(options.members)]
-    for member in members:
-        await trio.to_thread.run_sync(member.start)
-    began = time.monotonic()
-    faults: list[Fault] = []
-    pauses = pauses_of(options, rng)
-    try:
-        async with trio.open_nursery() as nursery:
-            seconds = sum(pauses) + 2 * options.faults
-            nursery.start_soon(_feed, bootstrap, options, seconds, say)
-            await _trouble(pauses, cluster, members, rng, faults, figures, say)
-        await _drained(directory, options.records, say)
-    finally:
-        for member in members:
-            with contextlib.suppress(ProcessLookupError):
-                await trio.to_thread.run_sync(member.end, signal.SIGTERM)
-    figures.seconds = time.monotonic() - began
-    handled = await trio.to_thread.run_sync(_read, directory)
     each = options.records // PARTITIONS
-    everything = {(partition, offset) for partition in range(PARTITIONS) for offset in range(each)}
-    check(handled, everything, faults, figures)
+    async with AsyncExitStack() as stack:
+        members = []
+        for number in range(options.members):
+            proxy = await stack.enter_async_context(FaultProxy.open(bootstrap.split(",")))
+            members.append(Member(number, [bootstrap, GROUP, TOPIC], directory, proxy))
+        nemesis = Nemesis(cluster, members, TOPIC, PARTITIONS, rng)
+        try:
+            for member in members:
+                await trio.to_thread.run_sync(member.start)
+            began = time.monotonic()
+            pauses = pauses_of(options, rng)
+            async with trio.open_nursery() as nursery:
+                seconds = sum(pauses) + _USUAL * options.faults
+                nursery.start_soon(_feed, bootstrap, each, seconds, say)
+                for kind, pause in zip(nemesis.plan(options.faults), pauses, strict=True):
+                    await trio.sleep(pause)
+                    await nemesis.cause(kind, say)
+                    figures.faults[kind] += 1
+                say("the faults are over")
+            left = await _drained(bootstrap, each, say)
+        finally:
+            await _end(members)
+    figures.seconds = time.monotonic() - began
+    if left:
+        figures.violated("left in the group", f"{left} records")
+    for member in members:
+        if member.ended_by_itself:
+            figures.violated("a member has ended by itself, or not at its signal", member.name)
+    say("reading the members' logs")
+    for partition in range(PARTITIONS):
+        handled = await trio.to_thread.run_sync(read, directory, partition)
+        everything = [(partition, offset) for offset in range(each)]
+        check(handled, everything, nemesis.faults, figures)
     return figures
 
 
-async def _feed(
-    bootstrap: str, options: Options, seconds: float, say: Callable[[str], None]
-) -> None:
+async def _end(members: Sequence[Member]) -> None:
+    """Have all members end in order, at once."""
+    with trio.CancelScope(shield=True):
+        async with trio.open_nursery() as nursery:
+            for member in members:
+                nursery.start_soon(trio.to_thread.run_sync, member.end, signal.SIGTERM)
+
+
+async def _feed(bootstrap: str, each: int, seconds: float, say: Callable[[str], None]) -> None:
     """Write the records over the time of the faults, as many into each partition."""
-    each = options.records // PARTITIONS
     began = trio.current_time()
-    async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
+    async with trikafka.open_producer(
+        bootstrap_servers=bootstrap, delivery_timeout_ms=600_000
+    ) as producer:
         for offset in range(each):
             for partition in range(PARTITIONS):
                 await producer.enqueue(TOPIC, b"%d" % offset, partition=partition)
             if offset % 100 == 99:
                 await trio.sleep_until(began + seconds * offset / each)
-    say(f"{options.records:,} records written")
+        await producer.flush(timeout=600)
+    say(f"{each * PARTITIONS:,} records written")
 
 
-async def _trouble(
-    pauses: Sequence[float],
-    cluster: Cluster,
-    members: Sequence[Member],
-    rng: random.Random,
-    faults: list[Fault],
-    figures: Figures,
-    say: Callable[[str], None],
-) -> None:
-    """Cause the faults, one after the other."""
-    kinds = [_KINDS[number % len(_KINDS)] for number in range(len(pauses))]
-    rng.shuffle(kinds)
-    for kind, pause in zip(kinds, pauses, strict=True):
-        await trio.sleep(pause)
-        member, broker = rng.choice(members), rng.choice(cluster.brokers)
-        struck = member.name if kind.startswith("member") else ""
-        began = time.monotonic()
-        match kind:
-            case "member killed":
-                await trio.to_thread.run_sync(member.end, signal.SIGKILL)
-                await trio.to_thread.run_sync(member.start)
-            case "member frozen":
-                member.send(signal.SIGSTOP)
-                await trio.sleep(rng.uniform(0.2, 4))
-                member.send(signal.SIGCONT)
-            case "broker killed":
-                await broker.kill()
-                await broker.start()
-            case "broker frozen":
-                await broker.freeze()
-                await trio.sleep(rng.uniform(0.5, 12))
-                await broker.thaw()
-            case _:
-                nodes = [each.node_id for each in cluster.brokers]
-                orders = {number: rng.sample(nodes, 3) for number in range(PARTITIONS)}
-                await trio.to_thread.run_sync(_move, cluster.bootstrap_servers, TOPIC, orders)
-        faults.append(Fault(began, time.monotonic(), struck))
-        figures.faults[kind] += 1
-        say(f"{kind} ({struck or broker.node_id})")
+async def _drained(bootstrap: str, each: int, say: Callable[[str], None]) -> int:
+    """Wait until the group has settled each record; return how many it has not, without progress.
 
-
-async def _drained(directory: Path, records: int, say: Callable[[str], None]) -> None:
-    """Wait until each record was accepted; stop after two minutes without progress."""
-    before, patience = -1, 24
-    while patience:
-        handled = await trio.to_thread.run_sync(_read, directory)
-        done = sum(any(each.whole for each in times) for times in handled.values())
-        if done >= records // PARTITIONS * PARTITIONS:
-            say("each record was accepted")
-            return
-        patience = 24 if done > before else patience - 1
-        before = done
-        say(f"{done:,} records accepted")
-        await trio.sleep(5)
-
-
-def _read(directory: Path) -> dict[tuple[int, int], list[Handled]]:
-    handled: dict[tuple[int, int], list[Handled]] = defaultdict(list)
-    for path in sorted(directory.glob("member-*.bin")):
-        data = path.read_bytes()
-        whole = len(data) - len(data) % LINE.size
-        for partition, offset, count, began, ended, clean in LINE.iter_unpack(data[:whole]):
-            handled[partition, offset].append(Handled(began, ended, count, path.stem, clean))
-    return handled
+    The broker is asked, not the members: their logs may lack its word.
+    """
+    fewest, since = each * PARTITIONS + 1, trio.current_time()
+    async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+        while True:
+            try:
+                offsets = (await admin.list_share_group_offsets([GROUP]))[GROUP]
+            except trikafka.TrikafkaError as error:
+                say(f"the group's offsets are not known: {error}")
+                offsets = {}
+            # The start offset alone says less: the broker stores it with the next acknowledgement.
+            known = {tp.partition: part.lag for tp, part in offsets.items()}
+            lags = [known.get(partition) for partition in range(PARTITIONS)]
+            left = sum(each if lag is None else lag for lag in lags)
+            if left <= 0:
+                say("the group has settled each record")
+                return 0
+            if left < fewest:
+                fewest, since = left, trio.current_time()
+            elif trio.current_time() > since + _PATIENCE:
+                return left
+            say(f"{left:,} records are not settled yet")
+            await trio.sleep(2)

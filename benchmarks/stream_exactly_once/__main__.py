@@ -5,26 +5,23 @@ The exit code is 1 if a record was lost or duplicated.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 import trio
 from trikafka_broker import Cluster
 
-from benchmarks.soak import folder, seed_of, teller
+from benchmarks.soak import folder, parser_of, teller
 
 from .run import Figures, Options, run
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.stream_exactly_once", description=__doc__
-    )
-    parser.add_argument(
-        "--seed",
-        type=int,
-        help="of the moments of the kills (default: another one each time; it is printed)",
+    parser = parser_of(
+        "benchmarks.stream_exactly_once",
+        __doc__,
+        keep="the checkpoint and the runs' log",
+        option="--keep",
     )
     parser.add_argument(
         "--records", type=int, default=100_000, help="fed in all (default: 100,000)"
@@ -32,13 +29,8 @@ def main() -> int:
     parser.add_argument(
         "--kills", type=int, default=10, help="runs killed by SIGKILL (default: 10)"
     )
-    parser.add_argument(
-        "--keep",
-        type=Path,
-        help="where the checkpoint and the runs' log go (default: they are not kept)",
-    )
     given = parser.parse_args()
-    seed = seed_of(given.seed)
+    seed = given.seed
     options = Options(seed=seed, records=given.records, kills=given.kills)
     print(f"seed {options.seed}: {options.kills} kills", flush=True)
     figures = trio.run(_run, options, given.keep)

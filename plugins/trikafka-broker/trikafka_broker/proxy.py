@@ -129,6 +129,11 @@ class FaultProxy:
             return await trio.open_tcp_stream(host, port)
         return await trio.open_tcp_stream(HOST, own)
 
+    @property
+    def ports(self) -> dict[tuple[str, int], int]:
+        """The proxy's own port of each broker, for clients in other processes."""
+        return dict(self._listeners)
+
     # --- faults
 
     def add(self, rule: Rule) -> Rule:
