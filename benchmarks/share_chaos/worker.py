@@ -33,7 +33,7 @@ class Log:
     """The log of one process."""
 
     def __init__(self, path: str) -> None:
-        self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._out = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
     def note(self, delivery: trikafka.Delivery[Any, Any], began: float, event: Event) -> None:
         """Write down that something of a record has happened now."""

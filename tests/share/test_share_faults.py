@@ -13,7 +13,7 @@ from sharing import GROUP, cluster_of, queue_of, quiet, states, until
 from trio.testing import MockClock as Clock
 
 from trikafka._managers.share import fetch
-from trikafka.errors import AcknowledgementError, TrikafkaError
+from trikafka.errors import AcknowledgementError, DamagedResponseError, LockLostError, TrikafkaError
 
 
 async def test_a_close_settles_what_a_fetch_carries(autojump_clock: Clock) -> None:
@@ -165,21 +165,53 @@ async def test_a_partition_not_fetched_is_refused(autojump_clock: Clock) -> None
             assert [each.record.offset for each in got] == [0, 1, 2]
 
 
-async def test_locks_without_time_do_not_run_hot(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("lock", [0, -1, -(2**31), 1])
+async def test_locks_without_time_do_not_run_hot(autojump_clock: Clock, lock: int) -> None:
+    """The broker itself ends the locks at once, and delivers again."""
     quiet()
     async with cluster_of(records=3) as cluster:
         cluster.shares.times.delivery_limit = 10_000
+        cluster.shares.times.lock = 0.001
+        damaged = True
+
+        async def lockless(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            response = await default()
+            if damaged:
+                response.acquisition_lock_timeout_ms = lock
+            return response
+
+        cluster.on("ShareFetch", lockless)
+        async with queue_of(cluster) as queue:
+            await trio.sleep(10)
+            assert len(cluster.requests("ShareFetch")) < 200
+            error = queue.health().last_error
+            assert lock > 0 or f"a lock of {lock} ms" in str(error)
+            cluster.shares.times.lock = 30
+            damaged = False
+            with suppress(DamagedResponseError):
+                await queue.receive()
+            with trio.fail_after(60):
+                (await queue.receive()).accept()
+
+
+async def test_a_renewal_by_no_time_shortens_nothing(autojump_clock: Clock) -> None:
+    quiet()
+    async with cluster_of(records=1) as cluster:
 
         async def lockless(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
             response = await default()
             response.acquisition_lock_timeout_ms = 0
             return response
 
-        cluster.on("ShareFetch", lockless)
+        cluster.on("ShareAcknowledge", lockless)
         async with queue_of(cluster) as queue:
-            with trio.move_on_after(10):
-                await queue.receive()
-            assert len(cluster.requests("ShareFetch")) < 200
+            delivery = await queue.receive()
+            ends = delivery.deadline
+            with pytest.raises(LockLostError, match="its time is over"):
+                async with delivery:
+                    await trio.sleep_forever()
+            assert trio.current_time() == pytest.approx(ends)
+            assert 10 < len(cluster.requests("ShareAcknowledge")) < 100
 
 
 async def test_sessions_refused_do_not_run_hot(autojump_clock: Clock) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import signal
+import sys
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from sharing import cluster_of, queue_of, shared, states, until
 from trio.testing import MockClock as Clock
 
+from trikafka import Delivery
 from trikafka.errors import AcknowledgementError, AuthorizationError, LockLostError
 from trikafka.testing import ScriptedCluster
 
@@ -57,6 +62,85 @@ async def test_a_block_ends_at_max_processing(autojump_clock: Clock) -> None:
                     await trio.sleep_forever()
             assert trio.current_time() == pytest.approx(began + 45)
             assert (await queue.receive()).delivery_count == 2
+
+
+async def test_a_block_that_does_not_end_is_given_up(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its handler cannot be cancelled: the record goes to others, and the member leaves in time."""
+    async with cluster_of(records=1) as cluster:
+        limits = {"max_processing_ms": 40_000, "max_poll_interval_ms": 20_000}
+        async with queue_of(cluster, **limits) as queue:
+            delivery = await queue.receive()
+            with pytest.raises(LockLostError, match="max_processing_ms passed"):  # noqa: PT012
+                async with delivery:
+                    with trio.CancelScope(shield=True):
+                        await trio.sleep(44)
+                        assert states(cluster) == ["acquired"]
+                        assert queue.health().ok
+                        await trio.sleep(2)
+                        assert "has not ended" in caplog.text
+                        assert "1 blocks were cancelled" in queue.health().reasons[0]
+                        await trio.sleep(60)
+                        assert queue.statistics().state == "stale"
+            assert (await queue.receive()).delivery_count > 1
+            assert queue.health().ok
+
+
+async def test_health_names_a_block_without_a_limit(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1) as cluster:
+        limits = {"max_processing_ms": math.inf, "max_poll_interval_ms": 20_000}
+        async with queue_of(cluster, **limits) as queue:
+            async with await queue.receive():
+                await trio.sleep(19)
+                assert queue.health().ok
+                await trio.sleep(600)
+                assert "a block has been open for 619 s" in queue.health().reasons[0]
+            assert queue.health().ok
+
+
+@pytest.mark.parametrize("step", ["__aenter__", "__aexit__"])
+def test_an_interrupt_leaves_no_record_open(step: str) -> None:
+    """Ctrl-C comes at each line of a block's beginning, and of its end, in turn."""
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    code = getattr(Delivery, step).__code__
+    lines = sorted({line for _, _, line in code.co_lines() if line and line > code.co_firstlineno})
+    struck: list[int] = []
+
+    def trace(line: int) -> Any:
+        def local(frame: Any, event: str, argument: object) -> Any:
+            if event == "line" and frame.f_lineno == line and line not in struck:
+                struck.append(line)
+                signal.raise_signal(signal.SIGINT)
+            return local
+
+        return lambda frame, event, argument: local if frame.f_code is code else None
+
+    async def main(line: int) -> None:
+        async with cluster_of(records=1) as cluster:
+            async with queue_of(cluster, max_processing_ms=1_000) as queue:
+                delivery = await queue.receive()
+                sys.settrace(trace(line))
+                try:
+                    async with delivery:
+                        if step == "__aenter__":
+                            await trio.lowlevel.checkpoint()
+                    await trio.lowlevel.checkpoint()
+                except KeyboardInterrupt:
+                    pass
+                finally:
+                    sys.settrace(None)
+                await trio.sleep(5)
+                assert queue.statistics().delivered == 0
+                assert queue._parts.core.holdings.blocks == {}
+                assert states(cluster) != ["acquired"] or shared(cluster)[0].count == 2
+
+    try:
+        for line in lines:
+            trio.run(main, line, clock=trio.testing.MockClock(autojump_threshold=0))
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    assert len(struck) >= 4
 
 
 async def test_a_delivery_without_a_block_is_given_back(autojump_clock: Clock) -> None:

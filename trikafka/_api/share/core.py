@@ -17,6 +17,10 @@ from ..._state.share.buffer import ShareBuffer
 from ...config import ShareConsumerConfig
 from ..client.turns import known_current_task
 
+#: The time (seconds) that a cancelled block has for its end. Then its records are released, and it
+#: does not count as the program's presence any more.
+_LEAVING = 5.0
+
 
 class ShareCore:
     """The state of one share consumer; each part is written by its own module."""
@@ -52,13 +56,21 @@ class ShareCore:
     # A block that is opened later ends later. So this task has to know nothing of the blocks that
     # are opened while it sleeps: they end after the time at which it looks again.
     async def end_long_blocks(self) -> None:
-        """Cancel each block that has been open for ``max_processing_ms``, until cancelled."""
+        """Cancel each block that has been open for ``max_processing_ms``, until cancelled.
+
+        A cancelled block that does not end, such as one that waits in a thread, is given up.
+        """
         while True:
             now = self.now()
             left = self._longest
             for block, opened in list(self.holdings.blocks.items()):
-                if opened + self._longest > now:
-                    left = opened + self._longest - now
+                over = now - opened - self._longest
+                if over < 0:
+                    left = min(left, -over)
                     break
-                block.cut_off()
+                if over >= _LEAVING:
+                    block.give_up()
+                else:
+                    block.cut_off()
+                    left = min(left, _LEAVING - over)
             await trio.sleep(left)

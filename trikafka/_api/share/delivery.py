@@ -121,6 +121,9 @@ class _Held:
 
     # --- the block ---
 
+    # An interrupt between two lines would leave records open that no block is left for. So Trio
+    # holds it back until the next checkpoint, here and where a block ends.
+    @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
         self._check_block_is_new()
         core = self._parts.core
@@ -150,8 +153,21 @@ class _Held:
         """Cancel the block: it was open for too long."""
         self._cancel(_TOO_LONG)
 
+    def give_up(self) -> None:
+        """Release the records: the block was cancelled, and has not ended."""
+        acquired = self.acquired
+        _log.warning(
+            "the block of %s at offset %d was cancelled after max_processing_ms and has not ended; "
+            "its records are released (does the handler wait in a thread, or shielded?)",
+            acquired.partition,
+            acquired.offsets[self._start],
+        )
+        self._parts.core.holdings.gave_up(self)
+        acquired.give_up(self._start, self._stop, _TOO_LONG)
+
     # A block in a task of another event loop, which has no scopes (trikafka.aio).
 
+    @trio.lowlevel.enable_ki_protection
     def open_elsewhere(self, cancel: Callable[[str], object]) -> None:
         """Open the block outside of Trio; ``cancel`` is called with the reason if it must end.
 
@@ -164,6 +180,7 @@ class _Held:
         core = self._parts.core
         core.holdings.opened(self, core.now())
 
+    @trio.lowlevel.enable_ki_protection
     def close_elsewhere(self, *, clean: bool, cut: bool) -> None:
         """Close that block as it has ended; ``cut``: ``cancel`` has ended it.
 
@@ -195,6 +212,7 @@ class _Held:
     # cancellation from outside goes on as it is, also if the lock is lost in the same moment. An
     # exception of the program goes on, too. A block that ends well although its lock is lost did
     # not reach a checkpoint since: its work is done, but does not count, so it raises as well.
+    @trio.lowlevel.enable_ki_protection
     async def __aexit__(
         self,
         kind: type[BaseException] | None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -126,6 +127,7 @@ def _reasons(parts: ShareParts, unreachable: Mapping[Node, str], now: float) -> 
             "nothing was received for max_poll_interval_ms, so the member left the group; the "
             "next receive joins again"
         )
+    yield from _long_blocks(parts)
     known = parts.metadata.snapshot
     for topic in sorted(parts.core.assignment.topics):
         info = known.topics.get(topic)
@@ -136,6 +138,23 @@ def _reasons(parts: ShareParts, unreachable: Mapping[Node, str], now: float) -> 
     for each in parts.watchdog.stalled(now):
         if each.key != GROUP or parts.membership.fatal is None:
             yield f"{each.name}: no progress: {each.reason}"
+
+
+def _long_blocks(parts: ShareParts) -> Iterator[str]:
+    holdings, config = parts.core.holdings, parts.config
+    if holdings.overdue:
+        yield (
+            f"{holdings.overdue} blocks were cancelled after max_processing_ms and have not ended; "
+            "their records were released"
+        )
+    # Without a limit of its own a block that hangs would never be noticed otherwise.
+    if config.max_processing_ms == math.inf and holdings.blocks:
+        opened = parts.core.now() - next(iter(holdings.blocks.values()))
+        if opened > config.max_poll_interval_ms / 1000:
+            yield (
+                f"a block has been open for {opened:.0f} s, longer than max_poll_interval_ms, and "
+                "max_processing_ms does not limit it"
+            )
 
 
 def share_statistics(parts: ShareParts) -> ShareConsumerStatistics:

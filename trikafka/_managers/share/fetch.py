@@ -63,6 +63,9 @@ _log = logging.getLogger("trikafka.share")
 #: The seconds without a response of a broker after which the metadata is asked whether it still
 #: leads the partitions of which records are held.
 _UNHEARD = 1.0
+#: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
+#: program can work on them, and the broker delivers them again at once.
+_SHORT_LOCK = 0.1
 #: What the task of a broker does next: fetch, acknowledge, or close the session.
 _Step = Literal["fetch", "acknowledge", "close"]
 
@@ -502,6 +505,10 @@ class ShareFetcher:
         self._check(broker, request, response, node, sent)
         if response.error_code:
             return False
+        if response.lock_ms <= 0 and any(part.acquired for part in response.partitions):
+            raise DamagedResponseError(
+                f"{node} acquired records with a lock of {response.lock_ms} ms; a lock has a time"
+            )
         losses = session.losses
         hints = {
             self.name(part.key): part.current_leader
@@ -533,7 +540,7 @@ class ShareFetcher:
                 errors[part.key] = self._partition_failed(broker, part)
                 fine = False
             elif part.acquired:
-                news = True
+                news = news or lock >= _SHORT_LOCK
                 await self._acquired(broker, part, sent, lock, losses, renewable=renewable)
         broker.fetched(trio.current_time(), errors)
         if fine:

@@ -74,6 +74,9 @@ class Block(Protocol):
     def cut_off(self) -> None:
         """Cancel the block: it was open for too long."""
 
+    def give_up(self) -> None:
+        """Release the records: the block was cancelled, and has not ended."""
+
 
 class Holdings:
     """The numbers of records in each state, of one share consumer, and the blocks that are open."""
@@ -81,6 +84,8 @@ class Holdings:
     def __init__(self) -> None:
         #: By block: the time at which it was opened, by the clock of the blocks; the oldest first.
         self.blocks: dict[Block, float] = {}
+        #: The number of blocks that were given up, and are still open.
+        self.overdue = 0
         self.buffered = 0  #: acquired, and not delivered
         self.held = 0  #: those whose locks this member holds: buffered, or delivered
         #: See :meth:`wake_at`.
@@ -111,7 +116,13 @@ class Holdings:
 
     def closed(self, block: Block) -> None:
         """Record that the program has left a block."""
+        if self.blocks.pop(block, None) is None:
+            self.overdue -= 1
+
+    def gave_up(self, block: Block) -> None:
+        """Record that a block does not end, and that its records are released."""
         del self.blocks[block]
+        self.overdue += 1
 
     @property
     def delivered(self) -> int:
@@ -402,6 +413,11 @@ class AcquiredRecords:
         """Release the delivered records that are in no open block."""
         self.why_lost = self.why_lost or why
         self.decide_where(_DELIVERED, _DELIVERED, bytes((AckType.RELEASE,)))
+
+    def give_up(self, start: int, stop: int, why: str) -> None:
+        """Release the records of a block that does not end."""
+        self.why_lost = self.why_lost or why
+        self.decide(start, stop, bytes((AckType.RELEASE,)))
 
     def give_back_buffered(self) -> None:
         """Release the records that wait to be delivered."""

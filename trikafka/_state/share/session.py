@@ -279,9 +279,9 @@ class ShareSession:
             else:
                 self._fail(acquired, start, stop, error)
         for acquired in request.renewed.pop(key, ()):
-            if error is None:
+            if error is None and lock > 0:
                 acquired.locked(sent_at + lock, sent_at + lock * _RENEW_AFTER)
-            elif repeats:
+            elif error is None or repeats:  # a renewal by no time leaves the lock as it was
                 acquired.renewing(sent_at + _RENEW_AGAIN)
             else:
                 acquired.lose(f"the broker did not renew it: {error}")
