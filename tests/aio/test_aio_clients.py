@@ -332,6 +332,9 @@ def test_signatures_are_those_of_trios_clients() -> None:
         (trikafka.Admin, trikafka.aio.Admin),
         (trikafka.Transaction, trikafka.aio.Transaction),
         (trikafka.PartitionStream, trikafka.aio.PartitionStream),
+        (trikafka.ShareConsumer, trikafka.aio.ShareConsumer),
+        (trikafka.Delivery, trikafka.aio.Delivery),
+        (trikafka.ShareBatch, trikafka.aio.ShareBatch),
     ):
         names = {name for name in dir(theirs) if not name.startswith("_")}
         left_out = {
@@ -345,6 +348,11 @@ def test_signatures_are_those_of_trios_clients() -> None:
             *("config", "is_closed", "cluster_id", "handling", "lend"),
             *("backing_off", "awaiting_predecessor"),
         }
+        if theirs is trikafka.ShareConsumer:
+            left_out = set()
+        # of a delivery: what the client and this face call
+        left_out |= {"acquired", "lock_lost", "cut_off", "give_up"}
+        left_out |= {"open_elsewhere", "close_elsewhere"}
         assert names - left_out == {name for name in dir(ours) if not name.startswith("_")}
         for name in names - left_out:
             if isinstance(getattr(theirs, name), property):
@@ -352,6 +360,25 @@ def test_signatures_are_those_of_trios_clients() -> None:
                 continue
             wanted = list(inspect.signature(getattr(theirs, name)).parameters)
             assert list(inspect.signature(getattr(ours, name)).parameters) == wanted, name
+
+
+def test_both_faces_have_the_same_functions() -> None:
+    left_out = {
+        # Exports run in threads of their own, and the face does not matter to them.
+        *("export", "check_export", "open_exporter", "sink_batches"),
+        # These do no I/O, so they serve both faces.
+        *("from_properties", "hookimpl", "dead_letter_headers"),
+    }
+    names = {
+        name
+        for name in trikafka.__all__
+        if name not in left_out and inspect.isfunction(inspect.unwrap(getattr(trikafka, name)))
+    }
+    assert names == {
+        name
+        for name in trikafka.aio.__all__
+        if inspect.isfunction(inspect.unwrap(getattr(trikafka.aio, name)))
+    }
 
 
 def test_other_ways_to_open_are_refused() -> None:

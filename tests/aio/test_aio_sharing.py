@@ -176,3 +176,106 @@ def test_a_cancelled_receive_takes_nothing() -> None:
 
     with nothing_left("asyncio"):
         run(main)
+
+
+def test_a_queue_is_worked_on_in_asyncio() -> None:
+    """Handlers are tasks of asyncio: one fails twice, and its record is rejected."""
+
+    async def main() -> None:
+        async with cluster_of(1, records=4) as cluster:
+            cluster.shares.times.auto_offset_reset = "earliest"
+            handled: list[tuple[int, int]] = []
+
+            async def handle(delivery: trikafka.aio.Delivery[Any, Any]) -> None:
+                assert isinstance(delivery, trikafka.aio.Delivery)
+                handled.append((delivery.record.offset, delivery.delivery_count))
+                await asyncio.sleep(0.001)
+                if delivery.record.offset == 1:
+                    raise KeyError
+                if delivery.record.offset == 2:
+                    delivery.reject("no use")
+
+            run_queue = trikafka.aio.run_queue(
+                handle, "t", group_id="workers", concurrency=2, reject_after=2, **cluster.settings
+            )
+            task = asyncio.create_task(run_queue)
+            wanted = ["acknowledged", "archived", "archived", "acknowledged"]
+            async with asyncio.timeout(60):
+                while len(handled) < 5 or states(cluster) != wanted:
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert sorted(handled) == [(0, 1), (1, 1), (1, 2), (2, 1), (3, 1)]
+
+    with nothing_left("asyncio"):
+        run(main)
+
+
+def test_a_lost_lock_cancels_a_handler() -> None:
+    async def main() -> None:
+        async with cluster_of(1, records=1) as cluster:
+            cluster.shares.times.auto_offset_reset = "earliest"
+            ends: list[str] = []
+            began = asyncio.Event()
+
+            async def handle(delivery: trikafka.aio.Delivery[Any, Any]) -> None:
+                if delivery.delivery_count == 2:
+                    ends.append("again")
+                    return
+                began.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ends.append("cut")
+
+            run_queue = trikafka.aio.run_queue(handle, "t", group_id="workers", **cluster.settings)
+            task = asyncio.create_task(run_queue)
+            async with asyncio.timeout(60):
+                await began.wait()
+                cluster.disconnect(0)
+                while ends != ["cut", "again"]:
+                    await asyncio.sleep(0.01)
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    with nothing_left("asyncio"):
+        run(main)
+
+
+def test_wrong_arguments_of_a_queue_are_told_first() -> None:
+    async def main() -> None:
+        async def handle(delivery: object) -> None: ...
+
+        for wrong in ({"concurrency": 0}, {"reject_after": True}, {"stop_on": [9]}):
+            with pytest.raises(trikafka.ConfigurationError, match=next(iter(wrong))):
+                await trikafka.aio.run_queue(handle, "t", group_id="g", **wrong)  # type: ignore[arg-type]
+
+    run(main)
+
+
+def test_async_deserializers_run_in_asyncio() -> None:
+    async def main() -> None:
+        async def decode(data: bytes) -> int:
+            await asyncio.sleep(0.001)
+            return int(data)
+
+        async with a_queue(3, value_deserializer=decode) as (_, queue):
+            queue.register_metric("waiting", lambda: 1)
+            queue.unregister_metric("waiting")
+            with pytest.raises(trio.WouldBlock):
+                queue.receive_nowait()
+            async with await queue.receive() as delivery:
+                assert delivery.record.value == 0
+            got: list[int] = []
+            while len(got) < 2:
+                assert await queue.wait_receivable()
+                batch = queue.receive_batch_nowait()
+                got += [record.value for record in batch.records]
+                batch.accept()
+            assert got == [1, 2]
+            await queue.flush()
+
+    with nothing_left("asyncio"):
+        run(main)

@@ -266,6 +266,25 @@ async def test_slow_function_is_named_as_the_cause(autojump_clock: Clock) -> Non
     assert registry.asked == [b"0"]
 
 
+async def test_slow_function_is_why_a_member_leaves(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The program does receive: the warning says what it waits for. The record comes again."""
+    registry = Registry(90.0)
+    async with reading(registry, 1, max_poll_interval_ms=60_000) as (_, consumer):
+        async with trio.open_nursery() as nursery:
+            got: list[int] = []
+
+            async def receive() -> None:
+                got.append((await consumer.receive()).value)
+
+            nursery.start_soon(receive)
+            await until(lambda: "async deserializer of t-0" in caplog.text)
+            registry.seconds = 1
+            await until(lambda: bool(got))
+        assert got == [0]
+
+
 async def test_paused_partition_keeps_what_was_awaited(autojump_clock: Clock) -> None:
     registry = Registry(1.0)
     async with reading(registry, 2) as (_, consumer), trio.open_nursery() as nursery:

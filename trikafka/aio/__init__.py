@@ -63,7 +63,7 @@ from .opening import open_admin, open_consumer, open_producer, open_share_consum
 from .producer import Ack, Producer, Transaction
 from .sharing import Delivery, ShareBatch, ShareConsumer
 from .streams import PartitionStream
-from .tasks import ensure_topics, process, run_tasks
+from .tasks import ensure_topics, process, run_queue, run_tasks
 
 __all__ = [
     "Ack",
@@ -81,5 +81,6 @@ __all__ = [
     "open_producer",
     "open_share_consumer",
     "process",
+    "run_queue",
     "run_tasks",
 ]

@@ -280,12 +280,40 @@ def open_consumer(
     return Opening("open_consumer", face, make)
 
 
+@overload
+def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
+    value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> Opening[ShareConsumer[Key, Value]]: ...
+@overload
+def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
+    value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> Opening[ShareConsumer[Key, Value]]: ...
+@overload
+def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
+    value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> Opening[ShareConsumer[Key, Value]]: ...
+@overload
 def open_share_consumer(
     *topics: str,
     key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
     value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
     **settings: Unpack[BytesShareConsumerSettings],
-) -> Opening[ShareConsumer[Key, Value]]:
+) -> Opening[ShareConsumer[Key, Value]]: ...
+def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
+    value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> Opening[ShareConsumer[Any, Any]]:
     """Open a share consumer: a member of a group that shares topics record by record.
 
     Use it with ``async with``. Arguments, errors and the end of the block are those of
@@ -293,7 +321,7 @@ def open_share_consumer(
 
     Args:
         topics: Names of topics, at least one.
-        key_deserializer: A function of a key's bytes, or a :class:`Deserializer`.
+        key_deserializer: As of :func:`trikafka.open_share_consumer`. An async one runs in asyncio.
         value_deserializer: The same for values.
         settings: The others of :class:`trikafka.ShareConsumerConfig`. An async
             ``sasl_oauth_token_provider`` or ``sasl_credentials`` runs in asyncio.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 import trio
 
 from .. import Delivery as _Delivery
-from .. import Record
+from .. import Record, RecordBatch
 from .. import ShareBatch as _ShareBatch
 from .. import ShareConsumer as _ShareConsumer
 from ..errors import ClientFailedError, IllegalStateError
@@ -53,15 +53,15 @@ class _Held:
 
     def accept(self) -> None:
         """Acknowledge as processed; see :meth:`trikafka.Delivery.accept`."""
-        self._consumer.call(self._held.accept)
+        self._consumer._call(self._held.accept)
 
     def release(self) -> None:
         """Give back; see :meth:`trikafka.Delivery.release`."""
-        self._consumer.call(self._held.release)
+        self._consumer._call(self._held.release)
 
     def reject(self, reason: object = None) -> None:
         """Refuse; see :meth:`trikafka.Delivery.reject`."""
-        self._consumer.call(lambda: self._held.reject(reason))
+        self._consumer._call(lambda: self._held.reject(reason))
 
     async def acknowledged(self) -> None:
         """Wait until the broker has taken the acknowledgement.
@@ -75,7 +75,7 @@ class _Held:
         task = asyncio.current_task()
         if task is None:
             raise IllegalStateError("a block of a delivery needs a task of asyncio")
-        self._consumer.call(lambda: self._held.open_elsewhere(self._cancel))
+        self._consumer._call(lambda: self._held.open_elsewhere(self._cancel))
         self._task = task
         self._cancelling = task.cancelling()
         return self
@@ -111,7 +111,7 @@ class _Held:
                 cut, cancelled = False, error is None
         clean = error is None and not cancelled
         try:
-            self._consumer.call(lambda: self._held.close_elsewhere(clean=clean, cut=cut))
+            self._consumer._call(lambda: self._held.close_elsewhere(clean=clean, cut=cut))
         except (trio.ClosedResourceError, ClientFailedError):
             # The consumer has ended before the block, and has released its records.
             if clean or cut:
@@ -146,6 +146,11 @@ class ShareBatch(_Held, Generic[Key, Value]):
     _held: _ShareBatch[Key, Value]
 
     @property
+    def records(self) -> RecordBatch[Key, Value]:
+        """The records; keys and values are deserialized as they are read."""
+        return self._held.records
+
+    @property
     def topic(self) -> str:
         """The topic of the records."""
         return self._held.topic
@@ -168,7 +173,7 @@ class ShareBatch(_Held, Generic[Key, Value]):
 
     def acknowledge(self, verdicts: Sequence[Any]) -> None:
         """Acknowledge each record by itself; see :meth:`trikafka.ShareBatch.acknowledge`."""
-        self._consumer.call(lambda: self._held.acknowledge(verdicts))
+        self._consumer._call(lambda: self._held.acknowledge(verdicts))
 
     def to_arrow(self) -> pyarrow.RecordBatch:
         """Return the records as a ``pyarrow.RecordBatch``, with their delivery counts."""
@@ -235,12 +240,23 @@ class ShareConsumer(Client, Generic[Key, Value]):
             await asyncio.sleep(0)
         while True:
             try:
-                return self.call(take)
+                return self._call(take)
             except trio.WouldBlock:
                 await cross(self._guest, self._client.wait_receivable)
                 self._due = time.perf_counter() + TURN
 
-    def call(self, function: Callable[[], Item]) -> Item:
+    def receive_nowait(self) -> Delivery[Key, Value]:
+        """Return the next record if one is buffered.
+
+        Raises :exc:`trio.WouldBlock` if not, else as :meth:`trikafka.ShareConsumer.receive_nowait`.
+        """
+        return Delivery(self, self._call(self._client.receive_nowait))
+
+    def receive_batch_nowait(self) -> ShareBatch[Key, Value]:
+        """Return the next batch if records are buffered. Raises as :meth:`receive_nowait`."""
+        return ShareBatch(self, self._call(self._client.receive_batch_nowait))
+
+    def _call(self, function: Callable[[], Item]) -> Item:
         """Call a function of Trio's side that does not wait."""
         self._check()
         try:
@@ -250,4 +266,7 @@ class ShareConsumer(Client, Generic[Key, Value]):
 
     flush = crossing(_ShareConsumer.flush)
     health = direct(_ShareConsumer.health)
+    register_metric = direct(_ShareConsumer.register_metric)
     statistics = direct(_ShareConsumer.statistics)
+    unregister_metric = direct(_ShareConsumer.unregister_metric)
+    wait_receivable = crossing(_ShareConsumer.wait_receivable)

@@ -1,4 +1,4 @@
-"""``run_tasks`` and ``process`` for asyncio: the run is Trio's, the handlers are asyncio's."""
+"""``run_tasks``, ``run_queue`` and ``process`` for asyncio: the run is Trio's, the handlers are asyncio's."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ from .. import (
     RetryPolicy,
     TopicPartition,
 )
+from .. import Delivery as _Delivery
 from .. import Transaction as _Transaction
 from .. import ensure_topics as _ensure_topics
 from .. import process as _process
 from .. import run_tasks as _run_tasks
 from ..errors import ConfigurationError
+from ..tasks.queue import QueueRun, queue_settings
 from ..types import Key, Value
 from .consumer import Consumer
 from .crossing import Client, cross, on_host
 from .guest import Guest
+from .opening import open_share_consumer
 from .producer import Producer, Transaction
+from .sharing import Delivery
 
 
 @overload
@@ -171,6 +175,52 @@ async def process(
     }
     bridged = call(handler) if callable(handler) else handler
     await cross(guest, partial(_process, consumer._client, producer._client, bridged, **settings))
+
+
+async def run_queue(
+    handler: Callable[[Delivery[Any, Any]], Awaitable[object]],
+    *topics: str,
+    group_id: str,
+    concurrency: int = 1,
+    retry: RetryPolicy | None = None,
+    reject_after: int | None = None,
+    stop_on: Collection[signal.Signals] = (),
+    **settings: Any,
+) -> None:
+    """Call ``await handler(delivery)`` for each record of a share group, until cancelled.
+
+    As :func:`trikafka.run_queue`: the same promises, arguments and errors. Each call of ``handler``
+    is a task of asyncio, in a copy of the caller's context. It is cancelled if the lock is lost.
+
+    Args:
+        handler: An async function of a :class:`Delivery`.
+        topics: Names of topics.
+        group_id: The share group.
+        concurrency: The number of records that are handled at once.
+        retry: The handler's errors to retry at once, and how often, before they count.
+        reject_after: The delivery of a record that is its last one, counted from 1.
+        stop_on: Signals that end the run in order. Only for a run in the main thread.
+        settings: Those of :func:`open_share_consumer`, with the defaults of
+            :func:`trikafka.run_queue`.
+
+    Raises:
+        ConfigurationError: A wrong argument or setting, before any I/O.
+        IllegalStateError: A handler ended with ``CancelledError``, and the run was not cancelled.
+        Exception: As :func:`trikafka.run_queue`.
+
+    When cancelled, the handlers are cancelled, their records are released within a second, and then
+    ``CancelledError`` is raised.
+    """
+    given = queue_settings(handler, concurrency, reject_after, stop_on, settings)
+    async with open_share_consumer(*topics, group_id=group_id, **given) as queue:
+        guest = queue._guest
+
+        @wraps(handler)
+        async def call(held: _Delivery[Any, Any]) -> object:
+            return await on_host(guest, "handler", handler, Delivery(queue, held))
+
+        run = QueueRun(queue._client, call, retry, reject_after)
+        await cross(guest, partial(run.run, concurrency, tuple(stop_on)))
 
 
 async def ensure_topics(

@@ -783,12 +783,13 @@ class ShareConsumerConfig(ClientConfig):
     )
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a plain function from a key's bytes to the record's key, or a Deserializer; None: bytes",
+        "a function from a key's bytes to the record's key, plain or async, or a Deserializer; "
+        "None: bytes",
     )
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a plain function from a value's bytes to the record's value, or a Deserializer; None: "
-        "bytes",
+        "a function from a value's bytes to the record's value, plain or async, or a "
+        "Deserializer; None: bytes",
     )
     check_crcs: bool = setting(True, "check the checksum of every record batch")
     allow_auto_create_topics: bool = setting(
@@ -824,10 +825,6 @@ class ShareConsumerConfig(ClientConfig):
     def check(self) -> None:
         if not self.group_id:
             raise ConfigurationError("group_id: a share consumer is a member of a group; name one")
-        for name in ("key_deserializer", "value_deserializer"):
-            given = getattr(self, name)
-            if inspect.iscoroutinefunction(getattr(given, "deserialize", given)):
-                raise ConfigurationError(f"{name} must be a plain function (def), not an async one")
 
 
 def _whose(name: str, client: type[ClientConfig]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 import trio
@@ -61,6 +61,19 @@ async def run_queue(
 
     When cancelled, handlers are cut off, and their records are released within a second.
     """
+    given = queue_settings(handler, concurrency, reject_after, stop_on, settings)
+    async with open_share_consumer(*topics, group_id=group_id, **given) as queue:
+        await QueueRun(queue, handler, retry, reject_after).run(concurrency, tuple(stop_on))
+
+
+def queue_settings(
+    handler: object,
+    concurrency: int,
+    reject_after: int | None,
+    stop_on: Collection[signal.Signals],
+    settings: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Check the arguments of a run; return the settings of its share consumer."""
     check_async("handler", handler, "delivery")
     for name, value in (("concurrency", concurrency), ("reject_after", reject_after)):
         if value is None and name == "reject_after":
@@ -68,12 +81,10 @@ async def run_queue(
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
     check_stop_on(stop_on)
-    given: dict[str, Any] = {"acquire": "records", "max_in_flight": 2 * concurrency} | settings
-    async with open_share_consumer(*topics, group_id=group_id, **given) as queue:
-        await _QueueRun(queue, handler, retry, reject_after).run(concurrency, tuple(stop_on))
+    return {"acquire": "records", "max_in_flight": 2 * concurrency, **settings}
 
 
-class _QueueRun:
+class QueueRun:
     """One run: the tasks, and whether it is being stopped."""
 
     def __init__(

@@ -68,9 +68,14 @@ class Deserializers:
             return None
         return cls(config.key_deserializer, config.value_deserializer)
 
+    @property
+    def are_async(self) -> bool:
+        """True if one of the functions is async."""
+        return self._key_is_async or self._value_is_async
+
     def batch(self, batch: RecordBatch[Any, Any]) -> DeserializedBatch:
         """Return a batch whose records are deserialized."""
-        if self._key_is_async or self._value_is_async:
+        if self.are_async:
             return AwaitedBatch(batch, self)
         return DeserializedBatch(batch, self)
 

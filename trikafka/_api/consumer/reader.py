@@ -344,6 +344,13 @@ class Readers:
             return None
         return "a receive waits for an async deserializer of its records"
 
+    def deserializing(self) -> str | None:
+        """Return the partition whose async deserializer a receive waits for; else ``None``."""
+        for partition, reader in self._readers.items():
+            if reader.deserializing:
+                return str(partition.tp)
+        return None
+
     def forget_others(self, assignment: Assignment) -> None:
         """Drop the readers of partitions that are no longer assigned."""
         mine = set(assignment)

@@ -42,7 +42,7 @@ class ShareBuiltin(Builtin):
             core.poll_timer,
             requests,
             client.membership_events,
-            lambda: bool(core.holdings.blocks),
+            lambda: core.holdings.is_at_work,
             core.deliver,
             core.returned,
             core.buffer.give_back,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
@@ -10,17 +11,21 @@ import trio
 
 from ..._state.group.member import MemberState
 from ..._state.share.acquired import AcquiredRecords
+from ..._state.share.buffer import Resolved
+from ..._state.share.session import Slice
 from ..._wire.share import AckType
 from ...config import ShareConsumerConfig
 from ...errors import AcknowledgementError, DeserializationError, LockLostError
 from ...errors.copies import again
 from ...types import Key, TopicPartition, Value
+from ..client.deserializing import AwaitedBatch
 from ..client.metering import MeteredClient
 from ..client.service import Exit
 from .delivery import Delivery, ShareBatch
 from .health import ShareConsumerHealth, ShareConsumerStatistics, share_health, share_statistics
 from .parts import ShareParts
 
+_log = logging.getLogger("trikafka.share")
 #: Receives from the buffer let other tasks run at least this often (seconds).
 _TURN = 0.001
 Item = TypeVar("Item")
@@ -37,6 +42,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         self._parts = parts
         self._metrics = parts.metrics
         self._deserializers = parts.deserializers
+        self._awaits = parts.deserializers is not None and parts.deserializers.are_async
         self._buffer = parts.core.buffer
         self._now = parts.core.now
         self._goes_on = parts.core.goes_on
@@ -85,6 +91,8 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             delivery = self._pop_delivery()
             if delivery is not None:
                 return delivery
+        if self._awaits:
+            return await self._next_awaited(self._pop_awaited)
         return await self._next(self._pop_delivery)
 
     __anext__ = receive
@@ -102,24 +110,29 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
 
         Raises as :meth:`receive`.
         """
+        if self._awaits:
+            return await self._next_awaited(self._pop_awaited_batch)
         return await self._next(self._pop_batch)
 
     def receive_nowait(self) -> Delivery[Key, Value]:
         """Return the next record if one is buffered.
 
-        Raises :exc:`trio.WouldBlock` if not, else as :meth:`receive`.
+        Raises :exc:`trio.WouldBlock` if not, or until :meth:`wait_receivable` has awaited its async
+        deserializers; else as :meth:`receive`.
         """
-        return self._next_nowait(self._pop_delivery)
+        return self._next_nowait(self._pop_awaited if self._awaits else self._pop_delivery)
 
     def receive_batch_nowait(self) -> ShareBatch[Key, Value]:
         """Return the next batch if records are buffered.
 
-        Raises :exc:`trio.WouldBlock` if not, else as :meth:`receive`.
+        Raises as :meth:`receive_nowait`.
         """
-        return self._next_nowait(self._pop_batch)
+        return self._next_nowait(self._pop_awaited_batch if self._awaits else self._pop_batch)
 
     async def wait_receivable(self) -> bool:
         """Wait until a record is buffered, or an error for a receive; return True.
+
+        Async deserializers are awaited here.
 
         Raises as :meth:`receive`. When cancelled, nothing is lost: this takes no record.
         """
@@ -128,6 +141,11 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         core.holdings.receives(trio.current_time())
         while True:
             self._check()
+            if self._awaits:
+                if self._buffer.resolved() is not None:
+                    return True
+                await self._resolve()
+                continue
             if self._buffer:
                 return True
             self._received(trio.current_time())
@@ -179,7 +197,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             self._check()
             self._received(trio.current_time())
             # Only here: the other receives of a turn count on what this one has noted.
-            if over:
+            if over and not self._awaits:
                 self._turn_ends = core.now() + _TURN
             item = pop()
             if item is not None:
@@ -238,6 +256,81 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             return None
         self._keep(found[0])
         return ShareBatch(self._parts, *found)
+
+    # --- async deserializers ---
+    #
+    # The functions are called before anything is delivered. What they have returned waits in the
+    # buffer, for the next receive of any task: a receive that is cut loses neither a record nor a
+    # result, and takes no delivery of a record's limit.
+
+    async def _next_awaited(self, pop: Callable[[], Item | None]) -> Item:
+        await trio.lowlevel.checkpoint()
+        while True:
+            self._check()
+            self._received(trio.current_time())
+            item = pop()
+            if item is not None:
+                return item
+            await self._resolve()
+
+    async def _resolve(self) -> None:
+        """Have async deserializers called for the next records, unless some are resolved."""
+        work = await self._next(self._pop_unresolved)
+        if not work:
+            return
+        acquired, start, stop = work[0]
+        assert acquired.records is not None
+        assert self._deserializers is not None
+        self._keep(acquired)
+        batch = self._deserializers.batch(acquired.records[start:stop])
+        assert isinstance(batch, AwaitedBatch)
+        core, known = self._parts.core, start
+        # The functions have the time of a block. They count as the program's presence meanwhile.
+        with trio.move_on_after(self._longest) as scope, core.holdings.deserializes():
+            try:
+                await batch.resolve()
+            finally:
+                known += batch.known
+                self._buffer.put_back(acquired, known, stop)
+                if known > start:
+                    self._buffer.put_resolved(Resolved(acquired, start, known, batch))
+                core.deliver.notify()
+        if scope.cancelled_caught and known < stop:
+            _log.warning(
+                "an async deserializer of %s at offset %d was cancelled after max_processing_ms; "
+                "the record is released",
+                acquired.partition,
+                acquired.offsets[known],
+            )
+            acquired.give_up(known, known + 1, "max_processing_ms passed")
+
+    def _pop_unresolved(self) -> list[Slice] | None:
+        """Take records whose deserializers are to be called; no slice if others are resolved."""
+        if self._buffer.resolved() is not None:
+            return []
+        found = self._buffer.pop_run()
+        return None if found is None else [found]
+
+    def _pop_awaited(self) -> Delivery[Key, Value] | None:
+        resolved = self._buffer.resolved()
+        if resolved is None:
+            return None
+        acquired, index = resolved.acquired, resolved.start
+        self._keep(acquired)
+        try:
+            record: Any = next(iter(resolved.take(1)))
+        except DeserializationError:
+            acquired.decide(index, index + 1, bytes((AckType.RELEASE,)))
+            raise
+        return Delivery(self._parts, acquired, index, record)
+
+    def _pop_awaited_batch(self) -> ShareBatch[Key, Value] | None:
+        resolved = self._buffer.resolved()
+        if resolved is None:
+            return None
+        acquired, start, stop = resolved.acquired, resolved.start, resolved.stop
+        self._keep(acquired)
+        return ShareBatch(self._parts, acquired, start, stop, resolved.take(stop - start))
 
     def _keep(self, acquired: AcquiredRecords) -> None:
         self._kept = acquired

@@ -328,13 +328,24 @@ class ShareBatch(_Held, Generic[Key, Value]):
 
     __slots__ = ("records",)
 
-    def __init__(self, parts: ShareParts, acquired: AcquiredRecords, start: int, stop: int) -> None:
+    def __init__(
+        self,
+        parts: ShareParts,
+        acquired: AcquiredRecords,
+        start: int,
+        stop: int,
+        records: RecordBatch[Key, Value] | None = None,
+    ) -> None:
         super().__init__(parts, acquired, start, stop)
+        self.records = self._records() if records is None else records
+
+    def _records(self) -> RecordBatch[Key, Value]:
+        acquired, deserializers = self.acquired, self._parts.deserializers
         assert acquired.records is not None
-        records: RecordBatch[Any, Any] = acquired.records[start:stop]
-        if parts.deserializers is not None:
-            records = DeserializedBatch(records, parts.deserializers)
-        self.records: RecordBatch[Key, Value] = records
+        records: RecordBatch[Any, Any] = acquired.records[self._start : self._stop]
+        if deserializers is not None:
+            records = DeserializedBatch(records, deserializers)
+        return records
 
     @property
     def topic(self) -> str:

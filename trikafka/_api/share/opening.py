@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import TYPE_CHECKING, Any, Unpack
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from ...config import ShareConsumerConfig, check_topics_given
 from ...config.describe import documented
 from ...config.typed import BytesShareConsumerSettings
 from ...errors import ConfigurationError
-from ...types import Deserializer, Key, Value
+from ...types import AsyncDeserializer, Deserializer, Key, Value
 from ..client import loading
 from ..client.loading import load
-from ..client.opens import opens
+from ..client.opens import Opening, opens
 from ..client.service import Service, run_client
 from ..client.trio_check import check_runs_under_trio
 
@@ -20,14 +20,43 @@ if TYPE_CHECKING:
     from .consumer import ShareConsumer
 
 
-@documented(ShareConsumerConfig)
-@opens
-async def open_share_consumer(
+# Async deserializers come first: what an async function returns is also a value, an awaitable.
+@overload
+def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
+    value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> Opening[ShareConsumer[Key, Value]]: ...
+@overload
+def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Awaitable[Key]] | AsyncDeserializer[Key],
+    value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> Opening[ShareConsumer[Key, Value]]: ...
+@overload
+def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
+    value_deserializer: Callable[[bytes], Awaitable[Value]] | AsyncDeserializer[Value],
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> Opening[ShareConsumer[Key, Value]]: ...
+@overload
+def open_share_consumer(
     *topics: str,
     key_deserializer: Callable[[bytes], Key] | Deserializer[Key] | None = None,
     value_deserializer: Callable[[bytes], Value] | Deserializer[Value] | None = None,
     **settings: Unpack[BytesShareConsumerSettings],
-) -> AsyncIterator[ShareConsumer[Key, Value]]:
+) -> Opening[ShareConsumer[Key, Value]]: ...
+@documented(ShareConsumerConfig)
+@opens
+async def open_share_consumer(
+    *topics: str,
+    key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
+    value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = None,
+    **settings: Unpack[BytesShareConsumerSettings],
+) -> AsyncIterator[ShareConsumer[Any, Any]]:
     """Open a share consumer: a member of a group that shares topics record by record (KIP-932).
 
     On the way out of the block, within ``close_timeout_ms``: records that are held are released,
@@ -36,7 +65,8 @@ async def open_share_consumer(
 
     Args:
         topics: Names of topics, at least one.
-        key_deserializer: A function of a key's bytes, or a :class:`Deserializer`.
+        key_deserializer: A function of a key's bytes, plain or async, or a :class:`Deserializer`
+            or :class:`AsyncDeserializer`. An async one has ``max_processing_ms``.
         value_deserializer: The same for values.
         settings: The others of :class:`ShareConsumerConfig`; ``group_id`` is required.
 
@@ -61,10 +91,10 @@ async def open_share_consumer(
     from .consumer import ShareConsumer
     from .parts import ShareParts
 
-    async def start(service: Service) -> ShareConsumer[Key, Value]:
+    async def start(service: Service) -> ShareConsumer[Any, Any]:
         parts = ShareParts(config, service, names)
         await parts.start()
-        consumer: ShareConsumer[Key, Value] = ShareConsumer(parts)
+        consumer: ShareConsumer[Any, Any] = ShareConsumer(parts)
         return consumer
 
     async with run_client(config, start) as consumer:

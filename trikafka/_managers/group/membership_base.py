@@ -538,6 +538,12 @@ class MembershipBase(ABC):
                 f"{interval}, pause a partition whose record takes long, or set "
                 "leave_when_stuck=False"
             )
+        elif (partition := self._poll_timer.deserializing) is not None:
+            why = (
+                f"a receive has waited {limit} ms for an async deserializer of {partition}, so this "
+                "member leaves the group, until the next receive; give the deserializer a limit of "
+                f"time, or {interval}"
+            )
         else:
             why = (
                 f"{limit} ms passed without a receive, so this member leaves the group, until the "

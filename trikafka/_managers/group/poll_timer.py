@@ -57,6 +57,7 @@ class PollTimer:
         self._waited = 0.0  # seconds, without those of the receives that wait now
         self._streams: StreamTimes | None = None
         self._stuck: str | None = None  # partitions of the streams that made the member leave
+        self._deserializing: Callable[[], str | None] = lambda: None
 
     def limit_to(self, limit: float) -> None:
         """Set the limit in seconds between two receives, which the group's protocol decides."""
@@ -84,6 +85,15 @@ class PollTimer:
     def watch_streams(self, streams: StreamTimes) -> None:
         """Count the user as overdue, too, when every one of these streams is stuck."""
         self._streams = streams
+
+    def watch_deserializers(self, deserializing: Callable[[], str | None]) -> None:
+        """Ask this for the partition whose async deserializer a receive waits for."""
+        self._deserializing = deserializing
+
+    @property
+    def deserializing(self) -> str | None:
+        """The partition whose async deserializer a receive waits for; ``None`` if there is none."""
+        return self._deserializing()
 
     def watch_session(self, ends: float, expired: Callable[[], object]) -> None:
         """Call ``expired`` at ``ends``, at the latest at the next receive.

@@ -61,7 +61,7 @@ class ShareMembership:
         poll_timer: PollTimer,
         requests: GroupRequests,
         events: MembershipEvents,
-        holds_blocks: Callable[[], bool],
+        is_at_work: Callable[[], bool],
         deliver: Signal,
         returned: Signal,
         give_back: Callable[[], object],
@@ -73,7 +73,7 @@ class ShareMembership:
         self._poll_timer = poll_timer
         self._requests = requests
         self._events = events
-        self._holds_blocks = holds_blocks
+        self._is_at_work = is_at_work
         self._deliver = deliver
         self._returned = returned
         self._give_back = give_back
@@ -106,9 +106,9 @@ class ShareMembership:
     async def _user_overdue(self) -> None:
         while True:
             await self._poll_timer.expired()
-            if not self._holds_blocks():
+            if not self._is_at_work():
                 return
-            # A program inside a block is at work; the block has a limit of its own.
+            # A block, and a deserializer, have limits of their own.
             self._poll_timer.polled(trio.current_time())
 
     async def _go_stale(self) -> None:

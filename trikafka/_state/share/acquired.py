@@ -3,7 +3,8 @@
 ===========  ===============================================================  ==================
 state        meaning                                                          comes after
 ===========  ===============================================================  ==================
-BUFFERED     acquired, and not delivered to the program yet                   (the start)
+BUFFERED     acquired, and not delivered to the program yet                   (the start), DELIVERED
+                                                                              (a receive was cut)
 DELIVERED    the program has the record, and no block of it is open           BUFFERED
 OPEN         the program is inside ``async with delivery``                    DELIVERED
 DECIDED      the acknowledgement is known, and waits for the next request     BUFFERED, DELIVERED,
@@ -24,6 +25,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from enum import IntEnum
 from typing import Protocol
 
@@ -86,6 +88,8 @@ class Holdings:
         self.blocks: dict[Block, float] = {}
         #: The number of blocks that were given up, and are still open.
         self.overdue = 0
+        #: The number of receives that wait for async deserializers.
+        self.deserializing = 0
         self.buffered = 0  #: acquired, and not delivered
         self.held = 0  #: those whose locks this member holds: buffered, or delivered
         #: See :meth:`wake_at`.
@@ -123,6 +127,20 @@ class Holdings:
         """Record that a block does not end, and that its records are released."""
         del self.blocks[block]
         self.overdue += 1
+
+    @contextmanager
+    def deserializes(self) -> Iterator[None]:
+        """Count a receive that waits for async deserializers: the program is at work."""
+        self.deserializing += 1
+        try:
+            yield
+        finally:
+            self.deserializing -= 1
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while a block of the program is open, or one of its deserializers runs."""
+        return bool(self.blocks) or self.deserializing > 0
 
     @property
     def delivered(self) -> int:
@@ -301,6 +319,14 @@ class AcquiredRecords:
         assert self._are(start, stop, _BUFFERED)
         self._set(start, stop, _DELIVERED)
         self._holdings.buffered -= stop - start
+
+    def undeliver(self, start: int, stop: int) -> bool:
+        """Record that the program did not get these records; return False if they are not held."""
+        if not self._are(start, stop, _DELIVERED):
+            return False
+        self._set(start, stop, _BUFFERED)
+        self._holdings.buffered += stop - start
+        return True
 
     def enter(self, start: int, stop: int) -> bool:
         """Record that a block of records is open; return False if they are not DELIVERED."""

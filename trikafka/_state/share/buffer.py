@@ -3,17 +3,47 @@
 from __future__ import annotations
 
 from collections import deque
+from typing import Any
 
+from ..._wire.columns import RecordBatch
+from ..._wire.share import AckType
 from ...errors import TrikafkaError
 from ...types import Record
 from .acquired import AcquiredRecords
 from .session import Slice
+
+_RELEASE = bytes((AckType.RELEASE,))
+
+
+class Resolved:
+    """Records whose async deserializers have returned: ``acquired[start:stop]``.
+
+    They are delivered as far as the broker is concerned, and no receive has returned them.
+    """
+
+    __slots__ = ("_first", "_records", "acquired", "start", "stop")
+
+    def __init__(
+        self, acquired: AcquiredRecords, start: int, stop: int, records: RecordBatch[Any, Any]
+    ) -> None:
+        self.acquired = acquired
+        self.start = start
+        self.stop = stop
+        self._first = start
+        self._records = records
+
+    def take(self, count: int) -> RecordBatch[Any, Any]:
+        """Take the first records."""
+        begins = self.start - self._first
+        self.start += count
+        return self._records[begins : begins + count]
 
 
 class ShareBuffer:
     """Acquired records in the order in which they came; lost ones are passed over."""
 
     def __init__(self) -> None:
+        self._resolved: deque[Resolved] = deque()
         self._waiting: deque[AcquiredRecords | TrikafkaError] = deque()
         self._index = 0  # of the next record of the first one
         #: The number of errors that no receive has raised so far.
@@ -63,8 +93,36 @@ class ShareBuffer:
         self._index = stop
         return acquired, start, stop
 
+    def put_back(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
+        """Take back records of a receive that does not return them."""
+        if start == stop or not acquired.undeliver(start, stop):
+            return
+        if self._waiting and self._waiting[0] is acquired:
+            self._index = min(self._index, start)
+            return
+        if acquired in self._waiting:
+            self._waiting.remove(acquired)
+        self._waiting.appendleft(acquired)
+        self._index = start
+
+    def put_resolved(self, resolved: Resolved) -> None:
+        """Add records whose async deserializers have returned."""
+        self._resolved.append(resolved)
+
+    def resolved(self) -> Resolved | None:
+        """Return the next records whose deserializers have returned; ``None`` without any."""
+        while self._resolved:
+            first = self._resolved[0]
+            # The lock may be lost meanwhile.
+            if first.start < first.stop and first.acquired.are_delivered(first.start, first.stop):
+                return first
+            self._resolved.popleft()
+        return None
+
     def give_back(self) -> None:
         """Release everything that waits: the program does not receive any more."""
+        while (resolved := self.resolved()) is not None:
+            resolved.acquired.decide(resolved.start, resolved.stop, _RELEASE)
         for each in self._waiting:
             if isinstance(each, AcquiredRecords):
                 each.give_back_buffered()
@@ -72,6 +130,7 @@ class ShareBuffer:
     def clear(self) -> None:
         """Forget everything; the caller has released it."""
         self._waiting.clear()
+        self._resolved.clear()
         self._index = 0
         self.errors = 0
 

@@ -1,0 +1,130 @@
+"""Async deserializers of share consumers: awaited before a record is delivered, by each receive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from sharing import cluster_of, queue_of, shared, states, until
+from trio.testing import MockClock as Clock
+
+from trikafka.errors import DeserializationError
+
+
+class Registry:
+    """Async deserializers that take some time, and note what they were asked."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.asked: list[bytes] = []
+        self.failing: set[bytes] = set()
+
+    async def deserialize(self, topic: str, headers: Any, data: bytes) -> int:
+        assert topic == "t"
+        self.asked.append(data)
+        await trio.sleep(self.seconds)
+        if data in self.failing:
+            self.failing.discard(data)
+            raise KeyError(data)
+        return int(data)
+
+
+async def test_async_deserializers_are_awaited(autojump_clock: Clock) -> None:
+    registry = Registry(1)
+    registry.failing = {b"1"}
+    async with cluster_of(records=3) as cluster:
+        async with queue_of(cluster, value_deserializer=registry) as queue:
+            with pytest.raises(trio.WouldBlock):
+                queue.receive_nowait()
+            async with await queue.receive() as first:
+                assert first.record.value == 0
+            with pytest.raises(DeserializationError):
+                await queue.receive()
+            assert await queue.wait_receivable()
+            third = queue.receive_nowait()
+            assert (third.record.value, third.delivery_count) == (2, 1)
+            third.accept()
+            batch = await queue.receive_batch()
+            assert [record.value for record in batch] == [1]
+            assert list(batch.delivery_counts) == [2]
+            assert batch.to_arrow().column("value").to_pylist() == [b"1"]
+            batch.accept()
+            await queue.flush()
+            assert states(cluster) == ["acknowledged"] * 3
+
+
+async def test_a_cut_receive_keeps_the_count(autojump_clock: Clock) -> None:
+    """Its record stays in the buffer, and what its deserializer returned is not asked again."""
+    registry = Registry(1)
+    async with cluster_of(records=2) as cluster:
+        async with queue_of(cluster, value_deserializer=registry) as queue:
+            for _ in range(8):
+                with trio.move_on_after(0.5):
+                    await queue.receive()
+            assert set(registry.asked) == {b"0"}
+            with trio.move_on_after(1.2):
+                await queue.wait_receivable()
+            asked = len(registry.asked)
+            delivery = await queue.receive()
+            assert (delivery.record.value, delivery.delivery_count) == (0, 1)
+            assert len(registry.asked) == asked
+            assert (await queue.receive()).record.value == 1
+
+
+async def test_deserializers_run_at_once_in_tasks(autojump_clock: Clock) -> None:
+    registry = Registry(1)
+    async with cluster_of(3, records=1) as cluster:
+        async with queue_of(cluster, value_deserializer=registry) as queue:
+            got: list[int] = []
+
+            async def receive() -> None:
+                got.append((await queue.receive()).record.value)
+
+            began = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(receive)
+            assert got == [0, 0, 0]
+            assert trio.current_time() < began + 2
+
+
+async def test_a_deserializer_has_the_time_of_a_block(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Meanwhile the program counts as present, and the lock is renewed."""
+    registry = Registry(1_000)
+    async with cluster_of(records=1) as cluster:
+        limits = {"max_processing_ms": 70_000, "max_poll_interval_ms": 20_000}
+        async with queue_of(cluster, value_deserializer=registry, **limits) as queue:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(queue.receive)
+                await trio.sleep(60)
+                assert queue.statistics().state == "stable"
+                assert shared(cluster)[0].count == 1
+                await trio.sleep(30)
+                assert "cancelled after max_processing_ms" in caplog.text
+                registry.seconds = 0
+                nursery.cancel_scope.cancel()
+            delivery = await queue.receive()
+            assert delivery.record.value == 0
+            assert delivery.delivery_count == 2
+
+
+async def test_a_lock_lost_while_deserializing(autojump_clock: Clock) -> None:
+    registry = Registry(5)
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, value_deserializer=registry) as queue:
+            async with trio.open_nursery() as nursery:
+
+                @nursery.start_soon
+                async def cut() -> None:
+                    await until(lambda: bool(registry.asked))
+                    cluster.disconnect(0)
+
+                delivery = await queue.receive()
+            assert delivery.delivery_count == 2
+            async with delivery:
+                pass
+            await queue.flush()
+            assert states(cluster) == ["acknowledged"]
