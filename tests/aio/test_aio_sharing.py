@@ -201,7 +201,7 @@ def test_a_queue_is_worked_on_in_asyncio() -> None:
             task = asyncio.create_task(run_queue)
             wanted = ["acknowledged", "archived", "archived", "acknowledged"]
             async with asyncio.timeout(60):
-                while len(handled) < 5 or states(cluster) != wanted:
+                while len(handled) < 5 or states(cluster) != wanted:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -234,7 +234,7 @@ def test_a_lost_lock_cancels_a_handler() -> None:
             async with asyncio.timeout(60):
                 await began.wait()
                 cluster.disconnect(0)
-                while ends != ["cut", "again"]:
+                while ends != ["cut", "again"]:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             task.cancel()
             with suppress(asyncio.CancelledError):

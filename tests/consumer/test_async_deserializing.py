@@ -271,18 +271,23 @@ async def test_slow_function_is_why_a_member_leaves(
 ) -> None:
     """The program does receive: the warning says what it waits for. The record comes again."""
     registry = Registry(90.0)
-    async with reading(registry, 1, max_poll_interval_ms=60_000) as (_, consumer):
-        async with trio.open_nursery() as nursery:
-            got: list[int] = []
+    settings = {"group_id": "g", "max_poll_interval_ms": 60_000, "auto_offset_reset": "earliest"}
+    async with cluster_of(1, records=1) as cluster:
+        async with consumer_of(cluster, value_deserializer=registry.number, **settings) as consumer:
+            consumer.subscribe(["t"])
+            async with trio.open_nursery() as nursery:
+                got: list[int] = []
 
-            async def receive() -> None:
-                got.append((await consumer.receive()).value)
+                async def receive() -> None:
+                    got.append((await consumer.receive()).value)
 
-            nursery.start_soon(receive)
-            await until(lambda: "async deserializer of t-0" in caplog.text)
-            registry.seconds = 1
-            await until(lambda: bool(got))
-        assert got == [0]
+                nursery.start_soon(receive)
+                await trio.sleep(80)
+                assert "waited 60000 ms for an async deserializer of t-0" in caplog.text
+                registry.seconds = 1
+                with trio.fail_after(60):
+                    await until(lambda: bool(got))
+            assert got == [0]
 
 
 async def test_paused_partition_keeps_what_was_awaited(autojump_clock: Clock) -> None:
