@@ -559,9 +559,9 @@ class ShareConsumerSettings(BytesShareConsumerSettings, total=False):
     """The keywords of :class:`ShareConsumerConfig`, for annotations: ``**settings: Unpack[ShareConsumerSettings]``."""
 
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
-    """A plain function from a key's bytes to the record's key, or a Deserializer; None: bytes.
-    Default: None."""
+    """A function from a key's bytes to the record's key, plain or async, or a Deserializer; None:
+    bytes. Default: None."""
 
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
-    """A plain function from a value's bytes to the record's value, or a Deserializer; None: bytes.
-    Default: None."""
+    """A function from a value's bytes to the record's value, plain or async, or a Deserializer;
+    None: bytes. Default: None."""
