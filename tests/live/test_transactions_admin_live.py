@@ -120,13 +120,12 @@ async def test_hanging_transaction_is_found_and_aborted(
                 ("hangs", 1, 700_001),
                 ("hangs", 2, 700_002),
             ]
-            await command("abort", "-b", servers, "-t", "hangs", "-p", "0", "--start-offset", "1")
+            aborting = ("abort", "-b", servers, "-t", "hangs", "-p", "0", "--execute")
+            await command(*aborting, "--start-offset", "1")
             await admin.abort_transaction(TopicPartition("hangs", 0), 2)
             assert await admin.find_hanging_transactions(longer_than=0) == []
             with pytest.raises(subprocess.CalledProcessError) as refused:
-                await command(
-                    "abort", "-b", servers, "-t", "hangs", "-p", "0", "--start-offset", "2"
-                )
+                await command(*aborting, "--start-offset", "2")
             assert b"has no open transaction that begins at offset 2" in refused.value.stderr
             assert "fine" in await command("-b", servers)
             assert "hangs-0" in await command("describe", "-b", servers, "fine")
