@@ -42,7 +42,7 @@ class ShareBuiltin(Builtin):
             core.poll_timer,
             requests,
             client.membership_events,
-            lambda: core.holdings.is_at_work,
+            lambda: core.is_at_work,
             core.deliver,
             core.returned,
             core.buffer.give_back,

@@ -270,6 +270,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             self._received(trio.current_time())
             item = pop()
             if item is not None:
+                self._parts.core.holdings.receives(trio.current_time())
                 return item
             await self._resolve()
 
@@ -281,15 +282,18 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         acquired, start, stop = work[0]
         assert acquired.records is not None
         assert self._deserializers is not None
-        self._keep(acquired)
         batch = self._deserializers.batch(acquired.records[start:stop])
         assert isinstance(batch, AwaitedBatch)
         core, known = self._parts.core, start
         # The functions have the time of a block. They count as the program's presence meanwhile.
-        with trio.move_on_after(self._longest) as scope, core.holdings.deserializes():
+        # Their end is that of the scope alone: if the locks were kept as long, and no longer, both
+        # ends would fall into one moment, and all records would be released for a slow one.
+        acquired.keep(math.inf)
+        with trio.move_on_after(self._longest) as scope, core.deserializes():
             try:
                 await batch.resolve()
             finally:
+                acquired.keep(trio.current_time() + self._longest)
                 known += batch.known
                 self._buffer.put_back(acquired, known, stop)
                 if known > start:
@@ -302,7 +306,9 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
                 acquired.partition,
                 acquired.offsets[known],
             )
-            acquired.give_up(known, known + 1, "max_processing_ms passed")
+            acquired.release_overdue(
+                known, known + 1, bytes((AckType.RELEASE,)), "max_processing_ms passed"
+            )
 
     def _pop_unresolved(self) -> list[Slice] | None:
         """Take records whose deserializers are to be called; no slice if others are resolved."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import trio
@@ -45,6 +46,33 @@ class ShareCore:
         self._current_task = known_current_task()
         self._longest = config.max_processing_ms / 1000
 
+    @contextmanager
+    def deserializes(self) -> Iterator[None]:
+        """Count a receive that waits for async deserializers: the program is at work."""
+        began = self.now()
+        self.holdings.deserializing.append(began)
+        try:
+            yield
+        finally:
+            self.holdings.deserializing.remove(began)
+
+    @property
+    def is_at_work(self) -> bool:
+        """True while a block of the program is open, or one of its deserializers runs.
+
+        Deserializers that were cancelled and do not end do not count.
+        """
+        latest = self.now() - self._longest - _LEAVING
+        return bool(self.holdings.blocks) or any(
+            began > latest for began in self.holdings.deserializing
+        )
+
+    @property
+    def stuck_deserializers(self) -> int:
+        """The number of receives whose deserializers were cancelled and do not end."""
+        latest = self.now() - self._longest - _LEAVING
+        return sum(began <= latest for began in self.holdings.deserializing)
+
     def goes_on(self) -> bool:
         """Return whether the running task is known to be neither cancelled nor interrupted."""
         current_task = self._current_task
@@ -58,7 +86,8 @@ class ShareCore:
     async def end_long_blocks(self) -> None:
         """Cancel each block that has been open for ``max_processing_ms``, until cancelled.
 
-        A cancelled block that does not end, such as one that waits in a thread, is given up.
+        If a cancelled block does not end, such as one that waits in a thread, its records are
+        released.
         """
         while True:
             now = self.now()
@@ -69,7 +98,7 @@ class ShareCore:
                     left = min(left, -over)
                     break
                 if over >= _LEAVING:
-                    block.give_up()
+                    block.release_overdue()
                 else:
                     block.cut_off()
                     left = min(left, _LEAVING - over)

@@ -118,6 +118,8 @@ class _Held:
         for index in range(self._start, self._stop):
             if (error := self.acquired.error(index)) is not None:
                 raise again(error)
+        if self._verdict is None:
+            raise self._lost_error()  # the client has released the record
 
     # --- the block ---
 
@@ -153,8 +155,8 @@ class _Held:
         """Cancel the block: it was open for too long."""
         self._cancel(_TOO_LONG)
 
-    def give_up(self) -> None:
-        """Release the records: the block was cancelled, and has not ended."""
+    def release_overdue(self) -> None:
+        """Release the records, unless the program has decided: the block does not end."""
         acquired = self.acquired
         _log.warning(
             "the block of %s at offset %d was cancelled after max_processing_ms and has not ended; "
@@ -162,8 +164,8 @@ class _Held:
             acquired.partition,
             acquired.offsets[self._start],
         )
-        self._parts.core.holdings.gave_up(self)
-        acquired.give_up(self._start, self._stop, _TOO_LONG)
+        self._parts.core.holdings.outlasted(self)
+        acquired.release_overdue(self._start, self._stop, self._verdict or _RELEASE, _TOO_LONG)
 
     # A block in a task of another event loop, which has no scopes (trikafka.aio).
 

@@ -147,12 +147,22 @@ def _long_blocks(parts: ShareParts) -> Iterator[str]:
             f"{holdings.overdue} blocks were cancelled after max_processing_ms and have not ended; "
             "their records were released"
         )
-    # Without a limit of its own a block that hangs would never be noticed otherwise.
-    if config.max_processing_ms == math.inf and holdings.blocks:
-        opened = parts.core.now() - next(iter(holdings.blocks.values()))
-        if opened > config.max_poll_interval_ms / 1000:
+    if stuck := parts.core.stuck_deserializers:
+        yield (
+            f"{stuck} receives wait for async deserializers that were cancelled after "
+            "max_processing_ms and have not ended"
+        )
+    if config.max_processing_ms < math.inf:
+        return
+    # Without a limit of its own what hangs would never be noticed otherwise.
+    for what, begun in (
+        ("a block has been open", holdings.blocks.values()),
+        ("an async deserializer has been at work", holdings.deserializing),
+    ):
+        longest = parts.core.now() - min(begun, default=math.inf)
+        if longest > config.max_poll_interval_ms / 1000:
             yield (
-                f"a block has been open for {opened:.0f} s, longer than max_poll_interval_ms, and "
+                f"{what} for {longest:.0f} s, longer than max_poll_interval_ms, and "
                 "max_processing_ms does not limit it"
             )
 

@@ -505,10 +505,6 @@ class ShareFetcher:
         self._check(broker, request, response, node, sent)
         if response.error_code:
             return False
-        if response.lock_ms <= 0 and any(part.acquired for part in response.partitions):
-            raise DamagedResponseError(
-                f"{node} acquired records with a lock of {response.lock_ms} ms; a lock has a time"
-            )
         losses = session.losses
         hints = {
             self.name(part.key): part.current_leader
@@ -532,7 +528,12 @@ class ShareFetcher:
         )
         if self._closing:
             return True  # the end of the session releases what this response acquired
+        # Behind the outcomes: the acknowledgements that this request carried are answered.
         session.check_fetched(part.key for part in response.partitions if part.acquired)
+        if lock <= 0 and any(part.acquired for part in response.partitions):
+            raise DamagedResponseError(
+                f"{node} acquired records with a lock of {response.lock_ms} ms; a lock has a time"
+            )
         renewable = connection.versions.get(message.API_KEY, (0, 0))[1] >= WITH_RENEWALS
         errors: dict[SharePartition, TrikafkaError] = {}
         for part in response.partitions:

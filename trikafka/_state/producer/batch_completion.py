@@ -33,6 +33,8 @@ from .producer_batch import ProducerBatch
 from .sequences import ProducerState
 from .topic_queues import PRODUCER_ID, BlockedSince, Queues, not_added
 
+_COORDINATOR = "the transaction's coordinator"
+
 _REFUSED_NUMBERS = (OutOfOrderSequenceError, UnknownProducerIdError, ProducerFencedError)
 
 
@@ -411,10 +413,9 @@ class BatchCompletion:
         """Return what keeps the queue's batches from being sent, and since when."""
         if queue.leader is None:
             return "a leader", self._blocked_since.since(queue.place) or 0.0
-        coordinator = "the transaction's coordinator"
         for what, key in (
             ("a producer id", PRODUCER_ID),
-            (coordinator, not_added(queue.place)),
+            (_COORDINATOR, not_added(queue.place)),
             ("a connection", queue.leader),
         ):
             since = self._blocked_since.since(key)
@@ -529,6 +530,7 @@ def _waited_for(
     """Return what a batch waits for of which no attempt has failed yet, by its broker."""
     if batch.in_flight:
         return RequestTimedOutError(f"no response while waiting for Produce to broker {batch.node}")
-    if queue.leader is not None:
-        return RequestTimedOutError(f"{phase}; the leader is broker {queue.leader}")
-    return None
+    # The leader has no part in the wait for the transaction's coordinator.
+    if queue.leader is None or phase == f"waiting for {_COORDINATOR}":
+        return None
+    return RequestTimedOutError(f"{phase}; the leader is broker {queue.leader}")

@@ -25,7 +25,6 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from enum import IntEnum
 from typing import Protocol
 
@@ -76,7 +75,7 @@ class Block(Protocol):
     def cut_off(self) -> None:
         """Cancel the block: it was open for too long."""
 
-    def give_up(self) -> None:
+    def release_overdue(self) -> None:
         """Release the records: the block was cancelled, and has not ended."""
 
 
@@ -86,10 +85,10 @@ class Holdings:
     def __init__(self) -> None:
         #: By block: the time at which it was opened, by the clock of the blocks; the oldest first.
         self.blocks: dict[Block, float] = {}
-        #: The number of blocks that were given up, and are still open.
+        #: The number of blocks whose records were released because they did not end in time.
         self.overdue = 0
-        #: The number of receives that wait for async deserializers.
-        self.deserializing = 0
+        #: When the receives that wait for async deserializers began to, by the clock of the blocks.
+        self.deserializing: list[float] = []
         self.buffered = 0  #: acquired, and not delivered
         self.held = 0  #: those whose locks this member holds: buffered, or delivered
         #: See :meth:`wake_at`.
@@ -123,24 +122,10 @@ class Holdings:
         if self.blocks.pop(block, None) is None:
             self.overdue -= 1
 
-    def gave_up(self, block: Block) -> None:
+    def outlasted(self, block: Block) -> None:
         """Record that a block does not end, and that its records are released."""
         del self.blocks[block]
         self.overdue += 1
-
-    @contextmanager
-    def deserializes(self) -> Iterator[None]:
-        """Count a receive that waits for async deserializers: the program is at work."""
-        self.deserializing += 1
-        try:
-            yield
-        finally:
-            self.deserializing -= 1
-
-    @property
-    def is_at_work(self) -> bool:
-        """True while a block of the program is open, or one of its deserializers runs."""
-        return bool(self.blocks) or self.deserializing > 0
 
     @property
     def delivered(self) -> int:
@@ -424,7 +409,7 @@ class AcquiredRecords:
     def lose(self, why: str) -> None:
         """Record that the locks of all held records are lost; open blocks are notified."""
         lost = 0
-        self.why_lost = self.why_lost or why
+        self.why_lost = why  # an earlier reason was that of other records
         blocks = self._blocks()
         for start, stop in list(self._slices(_BUFFERED, _OPEN)):
             self._leave(start, stop, _LOST)
@@ -440,10 +425,10 @@ class AcquiredRecords:
         self.why_lost = self.why_lost or why
         self.decide_where(_DELIVERED, _DELIVERED, bytes((AckType.RELEASE,)))
 
-    def give_up(self, start: int, stop: int, why: str) -> None:
-        """Release the records of a block that does not end."""
+    def release_overdue(self, start: int, stop: int, types: bytes, why: str) -> None:
+        """Decide the records of a block that does not end; ``types`` as of :meth:`decide`."""
         self.why_lost = self.why_lost or why
-        self.decide(start, stop, bytes((AckType.RELEASE,)))
+        self.decide(start, stop, types)
 
     def give_back_buffered(self) -> None:
         """Release the records that wait to be delivered."""
