@@ -128,3 +128,49 @@ async def test_a_lock_lost_while_deserializing(autojump_clock: Clock) -> None:
                 pass
             await queue.flush()
             assert states(cluster) == ["acknowledged"]
+
+
+async def test_a_slow_record_costs_no_other(autojump_clock: Clock) -> None:
+    """The other records of its acquisition keep their first delivery."""
+
+    async def decode(data: bytes) -> int:
+        if data == b"0":
+            await trio.sleep_forever()
+        return int(data)
+
+    async with cluster_of(records=5) as cluster:
+        async with queue_of(cluster, value_deserializer=decode, max_processing_ms=70_000) as queue:
+            with trio.fail_after(100):
+                for value in range(1, 5):
+                    delivery = await queue.receive()
+                    assert (delivery.record.value, delivery.delivery_count) == (value, 1)
+                    delivery.accept()
+            await queue.flush()
+            assert states(cluster)[1:] == ["acknowledged"] * 4
+
+
+async def test_a_deserializer_that_stays_is_named(autojump_clock: Clock) -> None:
+    """One that ignores its cancellation is not the program's presence for ever."""
+
+    async def stay(data: bytes) -> int:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(1000)
+        return int(data)
+
+    async with (
+        cluster_of(records=1) as cluster,
+        queue_of(
+            cluster,
+            value_deserializer=stay,
+            max_processing_ms=60_000,
+            max_poll_interval_ms=120_000,
+        ) as queue,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(queue.receive)
+        await trio.sleep(50)
+        assert queue.health().ok
+        await trio.sleep(450)
+        assert queue.statistics().state == "stale"
+        assert any("async deserializers" in reason for reason in queue.health().reasons)
+        nursery.cancel_scope.cancel()

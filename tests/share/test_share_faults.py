@@ -403,3 +403,17 @@ async def test_an_absurd_interval_is_not_waited_for(autojump_clock: Clock) -> No
         async with queue_of(cluster):
             await trio.sleep(60)
             assert len(cluster.requests("ShareGroupHeartbeat")) >= 4
+
+
+async def test_a_damaged_fetch_answers_its_acks(autojump_clock: Clock) -> None:
+    """The broker has taken the acknowledgement that rode on it, whatever the lock is."""
+    async with cluster_of(records=1) as cluster:
+        async with queue_of(cluster, ack_linger_ms=1000) as queue:
+            delivery = await queue.receive()
+            await trio.sleep(3)
+            cluster.shares.times.lock = 0
+            delivery.accept()
+            cluster.append("t", 0, [b"x"])
+            with trio.fail_after(10):
+                await delivery.acknowledged()
+            assert states(cluster)[0] == "acknowledged"

@@ -64,7 +64,7 @@ async def test_a_block_ends_at_max_processing(autojump_clock: Clock) -> None:
             assert (await queue.receive()).delivery_count == 2
 
 
-async def test_a_block_that_does_not_end_is_given_up(
+async def test_a_block_that_does_not_end_is_released(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Its handler cannot be cancelled: the record goes to others, and the member leaves in time."""
@@ -398,3 +398,28 @@ async def test_an_ack_waits_no_longer_than_the_work_took(
         await delivery.acknowledged()
         assert trio.current_time() - began < 2 * work + 0.02
         assert len(cluster.requests("ShareFetch")) < 12
+
+
+async def test_an_accept_in_an_overdue_block_counts(autojump_clock: Clock) -> None:
+    """What the broker has is what ``acknowledged`` says."""
+    async with cluster_of(records=2) as cluster:
+        async with queue_of(cluster, max_processing_ms=10_000) as queue:
+            first, second = await queue.receive(), await queue.receive()
+
+            async def stay(delivery: Delivery[Any, Any], *, accept: bool) -> None:
+                with pytest.raises(LockLostError, match="max_processing_ms passed"):  # noqa: PT012
+                    async with delivery:
+                        if accept:
+                            delivery.accept()
+                        with trio.CancelScope(shield=True):
+                            await trio.sleep(16)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(lambda: stay(first, accept=True))
+                nursery.start_soon(lambda: stay(second, accept=False))
+            await first.acknowledged()
+            assert states(cluster)[0] == "acknowledged"
+            with pytest.raises(LockLostError):
+                await second.acknowledged()
+            with pytest.raises(LockLostError):
+                second.accept()
