@@ -9,7 +9,7 @@ from piping import settings
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import ConfigResource, TopicPartition
+from trikafka import ConfigResource, ErrorCode, TopicPartition
 from trikafka.cli.configs import planned
 from trikafka.cli.transactions import aborted
 from trikafka.testing import ScriptedCluster, encode_batch
@@ -64,6 +64,25 @@ async def test_hanging_transaction_is_aborted(autojump_clock: Clock) -> None:
         assert len(cluster.requests("WriteTxnMarkers")) == 1
         with pytest.raises(trikafka.TransactionNotOpenError):
             await aborted(admin, T0, 0, acts=True)
+
+
+async def test_abort_acts_without_the_look_up(
+    autojump_clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        hang(cluster)
+        refusal = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+        cluster.fail("ListTransactions", refusal, refusal)
+        with pytest.raises(trikafka.AuthorizationError):
+            await aborted(admin, T0, 0, acts=False)
+        assert capsys.readouterr().err == ""
+        found, known = await aborted(admin, T0, 0, acts=True)
+        assert (found.producer_id, known) == (5, None)
+        assert len(cluster.requests("WriteTxnMarkers")) == 1
+        assert "it is not known whether a coordinator knows" in capsys.readouterr().err
 
 
 def hang(cluster: ScriptedCluster) -> None:

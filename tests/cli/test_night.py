@@ -56,6 +56,19 @@ async def test_health_knows_how_many_are_needed(autojump_clock: Clock) -> None:
             "min.insync.replicas, 1 with a replica behind; brokers with replicas that are not in "
             "the cluster: 7, 8"
         )
+
+        async def hide_u(request: object, default: object) -> object:
+            response = await default()  # type: ignore[operator]
+            for result in response.results:
+                if result.resource_name == "u":
+                    result.error_code = int(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+            return response
+
+        hiding = cluster.on("DescribeConfigs", hide_u)
+        found = await examined(admin)
+        seen = [(each.info.topic, each.problem, each.least) for each in found.troubles]
+        assert seen == [("t", "too few in sync", 2), ("u", "replica behind", None)]
+        hiding.remove()
         cluster.fail("DescribeConfigs", ErrorCode.TOPIC_AUTHORIZATION_FAILED, None)
         found = await examined(admin)
         assert [each.least for each in found.troubles] == [None, None]

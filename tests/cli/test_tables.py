@@ -21,6 +21,20 @@ def shown(output: str) -> None:
         tables.say(tables.table(("NAME", "COUNT"), [tuple(row.values()) for row in rows]))
 
 
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [
+        (None, None),
+        (1_700_000_000_123, "2023-11-14T22:13:20.123+00:00"),
+        (1_700_000_000_123_456, "1700000000123456"),
+        (2**63 - 1, str(2**63 - 1)),
+        (-(2**63), str(-(2**63))),
+    ],
+)
+def test_time_that_is_no_date_is_a_number(ms: int | None, text: str | None) -> None:
+    assert tables.time_text(ms) == text
+
+
 @pytest.fixture
 def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that the standard output is a terminal of 40 columns."""

@@ -305,6 +305,41 @@ async def test_lost_push_goes_to_another_broker(autojump_clock: MockClock) -> No
             assert len(cluster.requests(GET)) == 1
 
 
+async def test_failed_broker_may_be_chosen_again(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offers: list[set[int]] = []
+
+    def first(nodes: list[trikafka.Node]) -> trikafka.Node:
+        offers.append({node.node_id for node in nodes})
+        return min(nodes, key=lambda node: node.node_id)
+
+    async with receiving("*", nodes=3) as cluster:
+        gone: set[int] = set()
+
+        async def hide(request: Any, default: Any) -> Any:
+            response = await default()
+            response.brokers = [each for each in response.brokers if each.node_id not in gone]
+            return response
+
+        cluster.on("Metadata", hide)
+        monkeypatch.setattr("random.choice", first)
+        # Without connections of its own to the brokers: any of them may take the pushes.
+        async with trikafka.open_consumer(**settings(cluster, metadata_max_age_ms=1_000)):
+            await trio.sleep(60)
+            failed = cluster.requests(PUSH)[-1].node_id
+            cluster.stop(failed)
+            await trio.sleep(60)
+            used = cluster.requests(PUSH)[-1].node_id
+            assert used != failed
+            cluster.start(failed)
+            await trio.sleep(60)
+            offers.clear()
+            gone.add(used)
+            await trio.sleep(60)
+            assert failed in offers[0]
+
+
 async def test_withdrawn_receiver_is_asked_no_more(autojump_clock: MockClock) -> None:
     """A broker that lost its receiver is left for one that has it, and the pushes have metrics."""
     async with receiving("*", nodes=2) as cluster:

@@ -45,15 +45,15 @@ cdef inline const char *skip_blanks(const char *at, const char *end) noexcept no
 
 
 cdef inline const char *skip_sign(const char *at, const char *end, char sign) noexcept nogil:
-    """Return the place behind a sign and the blanks around it; NULL: there is another."""
+    """Return the place behind a sign and the blanks around it. Return NULL if it is not there."""
     at = skip_blanks(at, end)
-    if at == end or at[0] != sign:
+    if at >= end or at[0] != sign:
         return NULL
     return skip_blanks(at + 1, end)
 
 
 cdef inline const char *plain_end(const char *at, const char *end) noexcept nogil:
-    """Return the first quote, backslash or control character; ``end``: there is none."""
+    """Return the first quote, backslash or control character, or ``end`` if there is none."""
     cdef uint64_t eight, quote, slash
     cdef uint64_t ones = 0x0101010101010101
     while end - at >= 8:
@@ -75,7 +75,7 @@ cdef inline const char *plain_end(const char *at, const char *end) noexcept nogi
 
 
 cdef int hex_of(const char *at) noexcept nogil:
-    """Return the number of four hexadecimal digits; -1: they are none."""
+    """Return the number of four hexadecimal digits. Return -1 if they are not valid."""
     cdef int index, found = 0
     cdef char digit
     for index in range(4):
@@ -112,7 +112,10 @@ cdef char *write_utf8(char *at, int point) noexcept nogil:
 
 
 cdef const char *read_escape(const char *at, const char *end, char **into) noexcept nogil:
-    """Read what stands behind a backslash; return its end; NULL: it is no escape, or no text."""
+    """Read what stands behind a backslash, and return its end.
+
+    Return NULL if the escape is not valid.
+    """
     cdef int point, second
     if at == end:
         return NULL
@@ -152,9 +155,9 @@ cdef const char *read_escape(const char *at, const char *end, char **into) noexc
 
 
 cdef const char *read_text(const char *at, const char *end, char **into) noexcept nogil:
-    """Read a text behind its first quote; return the place behind the last; NULL: it is none.
+    """Read a text behind its first quote, and return the place behind the last.
 
-    The text never becomes longer than its JSON.
+    Return NULL if the text is not valid. The text never becomes longer than its JSON.
     """
     cdef const char *begun
     while True:
@@ -182,7 +185,10 @@ cdef inline int base64_of(char sign) noexcept nogil:
 
 
 cdef const char *read_base64(const char *at, const char *end, char **into) noexcept nogil:
-    """Read ``"base64": "..."}`` behind its brace; return the end; NULL: it is something else."""
+    """Read ``"base64": "..."}`` behind its brace, and return the end.
+
+    Return NULL if the text is not valid.
+    """
     cdef const char *last
     cdef char *out = into[0]
     cdef int index, sign, pads
@@ -198,7 +204,8 @@ cdef const char *read_base64(const char *at, const char *end, char **into) noexc
     if last == end or last[0] != c'"' or (last - at) % 4 != 0:
         return NULL
     while at < last:
-        four, pads = 0, 0
+        four = 0
+        pads = 0
         for index in range(4):
             sign = base64_of(at[index])
             if sign < 0:
@@ -222,8 +229,13 @@ cdef const char *read_base64(const char *at, const char *end, char **into) noexc
     return at + 1 if at < end and at[0] == c"}" else NULL
 
 
-cdef const char *read_binary(const char *at, const char *end, JsonColumns *into, int column, Py_ssize_t row) noexcept nogil:
-    """Read a key, a value or a part of a header into its column; NULL: it is none."""
+cdef const char *read_binary(
+    const char *at, const char *end, JsonColumns *into, int column, Py_ssize_t row
+) noexcept nogil:
+    """Read a key, a value or a part of a header into its column, and return its end.
+
+    Return NULL if the text is not valid.
+    """
     cdef char *out = into.data[column] + into.ends[column]
     if at == end:
         return NULL
@@ -241,7 +253,7 @@ cdef const char *read_binary(const char *at, const char *end, JsonColumns *into,
 
 
 cdef const char *read_headers(const char *at, const char *end, JsonColumns *into) noexcept nogil:
-    """Read a list of pairs, or null; NULL: it is something else."""
+    """Read a list of pairs, or null, and return its end. Return NULL if the text is not valid."""
     cdef int32_t count
     if at < end and at[0] == c"n":
         return at + 4 if end - at >= 4 and memcmp(at, b"null", 4) == 0 else NULL
@@ -279,7 +291,10 @@ cdef const char *read_headers(const char *at, const char *end, JsonColumns *into
 
 
 cdef const char *read_whole(const char *at, const char *end, int64_t *number) noexcept nogil:
-    """Read a whole number from 0; null is -1. NULL: it is something else."""
+    """Read a whole number from 0, and return its end; null is -1.
+
+    Return NULL if the text is not valid.
+    """
     cdef const char *begun = at
     cdef int64_t found = 0
     if at < end and at[0] == c"n":
@@ -297,10 +312,16 @@ cdef const char *read_whole(const char *at, const char *end, int64_t *number) no
     return at
 
 
-cdef const char *read_bare(const char *at, const char *end, const char **text, Py_ssize_t *size) noexcept nogil:
-    """Find a text of ASCII without escapes; the size of null is -1. NULL: it is something else."""
+cdef const char *read_bare(
+    const char *at, const char *end, const char **text, Py_ssize_t *size
+) noexcept nogil:
+    """Find a text of ASCII without escapes, and return its end; the size of null is -1.
+
+    Return NULL if the text is not valid.
+    """
     cdef const char *each
-    text[0], size[0] = NULL, -1
+    text[0] = NULL
+    size[0] = -1
     if at < end and at[0] == c"n":
         return at + 4 if end - at >= 4 and memcmp(at, b"null", 4) == 0 else NULL
     if at == end or at[0] != c'"':
@@ -320,7 +341,7 @@ cdef const char *read_bare(const char *at, const char *end, const char **text, P
 
 
 cdef int member_of(const char *name, Py_ssize_t size) noexcept nogil:
-    """Return which member of a line has this name; 0: none."""
+    """Return which member of a line has this name, or 0 if none has."""
     if size == 5:
         if memcmp(name, b"value", 5) == 0:
             return AS_VALUE
@@ -338,8 +359,19 @@ cdef int member_of(const char *name, Py_ssize_t size) noexcept nogil:
     return AS_KIND if size == 14 and memcmp(name, b"timestamp_type", 14) == 0 else 0
 
 
-cdef const char *read_member(const char *at, const char *end, JsonColumns *into, Py_ssize_t row, int member, const char **topic, Py_ssize_t *topic_size) noexcept nogil:
-    """Read the value of a member into its column; return its end; NULL: it is not simple."""
+cdef const char *read_member(
+    const char *at,
+    const char *end,
+    JsonColumns *into,
+    Py_ssize_t row,
+    int member,
+    const char **topic,
+    Py_ssize_t *topic_size,
+) noexcept nogil:
+    """Read the value of a member into its column, and return its end.
+
+    Return NULL if the text is not simple.
+    """
     cdef int64_t number = 0
     cdef const char *text
     cdef Py_ssize_t size
@@ -364,13 +396,19 @@ cdef const char *read_member(const char *at, const char *end, JsonColumns *into,
     return NULL
 
 
-cdef const char *read_json_line(const char *at, const char *end, JsonColumns *into, Py_ssize_t row) noexcept nogil:
-    """Read the object of a line; return the place behind the line end; NULL: it is not simple."""
+cdef const char *read_json_line(
+    const char *at, const char *end, JsonColumns *into, Py_ssize_t row
+) noexcept nogil:
+    """Read the object of a line, and return the place behind the line's end.
+
+    Return NULL if the line is not simple.
+    """
     cdef const char *name
     cdef const char *topic = NULL
     cdef Py_ssize_t topic_size = -1
     cdef int member, members = 0
-    into.timestamps[row], into.partitions[row] = -1, -1
+    into.timestamps[row] = -1
+    into.partitions[row] = -1
     at = skip_sign(at, end, c"{")
     if at == NULL or at == end:
         return NULL
@@ -407,9 +445,11 @@ cdef const char *read_json_line(const char *at, const char *end, JsonColumns *in
         return NULL
     into.members |= members
     if row == 0:
-        into.topic, into.topic_size = topic, topic_size
+        into.topic = topic
+        into.topic_size = topic_size
     elif into.one_topic and (
-        topic_size != into.topic_size or (topic_size > 0 and memcmp(topic, into.topic, topic_size) != 0)
+        topic_size != into.topic_size
+        or (topic_size > 0 and memcmp(topic, into.topic, topic_size) != 0)
     ):
         return NULL
     return at + 1
@@ -462,8 +502,12 @@ def split_json_lines(data, bint one_topic):
     into.timestamps = <int64_t *>PyBytes_AS_STRING(timestamps)
     into.partitions = <int32_t *>PyBytes_AS_STRING(partitions)
     into.headers = <int32_t *>PyBytes_AS_STRING(headers)
-    into.headers[0], into.headers_count, into.members = 0, 0, 0
-    into.topic, into.topic_size, into.one_topic = NULL, -1, one_topic
+    into.headers[0] = 0
+    into.headers_count = 0
+    into.members = 0
+    into.topic = NULL
+    into.topic_size = -1
+    into.one_topic = one_topic
     with nogil:
         for row in range(count):
             at = read_json_line(at, end, &into, row)

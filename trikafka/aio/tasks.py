@@ -1,4 +1,7 @@
-"""``run_tasks``, ``run_queue`` and ``process`` for asyncio: the run is Trio's, the handlers are asyncio's."""
+"""``run_tasks``, ``run_queue`` and ``process`` for asyncio.
+
+The run is Trio's; the handlers are asyncio's.
+"""
 
 from __future__ import annotations
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from types import MappingProxyType
 
 import click
@@ -12,7 +11,7 @@ from .health import health
 from .log_dirs import log_dirs
 from .options import Common, common_options, output_option, pair
 from .suggesting import WithVerbs
-from .tables import say, say_done, say_json, table
+from .tables import say, say_done, say_json, table, time_text
 
 
 @click.command()
@@ -130,7 +129,7 @@ def quorum(common: Common, output: str) -> None:
             role,
             each.log_end_offset,
             seen.lag(each),
-            _time(each.last_caught_up),
+            time_text(each.last_caught_up, "seconds"),
             each.directory_id,
         )
         for each, role in nodes
@@ -138,12 +137,6 @@ def quorum(common: Common, output: str) -> None:
     leader = "no leader" if seen.leader_id is None else f"leader {seen.leader_id}"
     say(f"{leader}, epoch {seen.leader_epoch}, high watermark {seen.high_watermark}")
     say(table(("NODE", "ROLE", "END", "LAG", "CAUGHT-UP", "DIRECTORY"), rows))
-
-
-def _time(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 class _Cluster(WithVerbs):

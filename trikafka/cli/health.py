@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -152,14 +151,19 @@ def _problem(info: PartitionInfo, least: int | None) -> str:
 async def _needed(admin: Admin, topics: set[str]) -> Mapping[str, int]:
     """Return ``min.insync.replicas`` of topics, without those that the user may not see."""
     from .._api.admin.configs import ConfigResource
-    from ..errors import TrikafkaError
+    from ..errors import AdminErrors, TrikafkaError
 
     found: dict[str, int] = {}
     if topics:
         resources = [ConfigResource("topic", name) for name in sorted(topics)]
-        with suppress(TrikafkaError):
-            for resource, entries in (await admin.describe_configs(resources)).items():
-                entry = entries.get("min.insync.replicas")
-                if entry is not None and (entry.value or "").isdecimal():
-                    found[resource.name] = int(entry.value or "")
+        try:
+            described = await admin.describe_configs(resources)
+        except AdminErrors as error:
+            described = dict(error.results)
+        except TrikafkaError:
+            described = {}
+        for resource, entries in described.items():
+            entry = entries.get("min.insync.replicas")
+            if entry is not None and (entry.value or "").isdecimal():
+                found[resource.name] = int(entry.value or "")
     return found

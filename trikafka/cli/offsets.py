@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -12,7 +11,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
 from .start import At, Start
-from .tables import say, say_json, table
+from .tables import say, say_json, table, time_text
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -76,7 +75,13 @@ def offsets(
         return
     header = ("TOPIC", "PARTITION", "OFFSET", "TIMESTAMP", "BEHIND")
     cells = [
-        (each.place.topic, each.place.partition, each.offset, _time(each.timestamp), each.behind)
+        (
+            each.place.topic,
+            each.place.partition,
+            each.offset,
+            time_text(each.timestamp),
+            each.behind,
+        )
         for each in rows
     ]
     say(table(header, cells))
@@ -124,9 +129,3 @@ async def found_at(
         stamp = None if at is None else at.timestamp
         rows.append(Found(tp, offset, None if stamp is None or stamp < 0 else stamp, behind))
     return rows
-
-
-def _time(ms: int | None) -> str | None:
-    if ms is None:
-        return None
-    return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")

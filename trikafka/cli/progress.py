@@ -54,10 +54,10 @@ def meter(
     with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
         task = progress.add_task(text, total=total)
 
-        def tell(done: int, total: int | None = None, text: str | None = None) -> None:
+        def report(done: int, total: int | None = None, text: str | None = None) -> None:
             progress.update(task, completed=done, total=total, description=text)
 
-        yield tell
+        yield report
 
 
 def note(text: str) -> None:

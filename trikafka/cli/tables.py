@@ -7,6 +7,7 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 import click
 
@@ -43,6 +44,16 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     if terminal and "NO_COLOR" not in os.environ:
         lines[0] = click.style(lines[0], bold=True)
     return "\n".join(lines)
+
+
+def time_text(ms: int | None, timespec: str = "milliseconds") -> str | None:
+    """Return a time in ISO 8601, or the number itself if it is beyond the year 9999."""
+    if ms is None:
+        return None
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec=timespec)
+    except (ValueError, OverflowError, OSError):  # such as a producer's time in microseconds
+        return str(ms)
 
 
 def _fit(widths: list[int], headers: list[int], room: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ from .options import Common, common_options, output_option
 from .progress import warn
 from .resetting import execute_option
 from .suggesting import Suggesting
-from .tables import say, say_json, table
+from .tables import say, say_json, table, time_text
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -112,7 +111,7 @@ def describe(common: Common, names: tuple[str, ...], output: str) -> None:
             "producer_id": each.producer_id,
             "producer_epoch": each.producer_epoch,
             "timeout_seconds": each.timeout,
-            "started": _time(each.started),
+            "started": time_text(each.started),
             "partitions": [
                 {"topic": tp.topic, "partition": tp.partition} for tp in each.partitions
             ],
@@ -171,7 +170,7 @@ def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, ou
             "start_offset": each.start_offset,
             "producer_id": each.producer_id,
             "producer_epoch": each.producer_epoch,
-            "last_written": _time(each.last_timestamp),
+            "last_written": time_text(each.last_timestamp),
             "transactional_id": each.transactional_id,
         }
         for each in found
@@ -238,7 +237,7 @@ def abort(
                 },
                 "producer_id": found.producer_id,
                 "producer_epoch": found.producer_epoch,
-                "last_written": _time(found.last_timestamp),
+                "last_written": time_text(found.last_timestamp),
                 "transactional_id": known,
             }
         )
@@ -252,7 +251,7 @@ def abort(
             "LAST WRITTEN",
             "KNOWN AS",
         )
-        own = (found.producer_id, found.producer_epoch, _time(found.last_timestamp), known)
+        own = (found.producer_id, found.producer_epoch, time_text(found.last_timestamp), known)
         say(table(header, [(topic, partition, start_offset, *own)]))
         say("aborted" if execute else "nothing was aborted; add --execute")
     if known is not None:
@@ -275,7 +274,7 @@ async def aborted(
     Raises:
         TransactionNotOpenError: No open transaction begins there.
     """
-    from ..errors import TransactionNotOpenError
+    from ..errors import TransactionNotOpenError, TrikafkaError
 
     producers = (await admin.describe_producers([place]))[place]
     found = next((each for each in producers if each.transaction_start == start_offset), None)
@@ -288,24 +287,30 @@ async def aborted(
             f"{place} has no open transaction that begins at offset {start_offset}{there}"
         )
     known = None
-    ids = [
-        each.transactional_id
-        for each in await admin.list_transactions(producer_ids=[found.producer_id])
-    ]
-    if ids:
-        described = await admin.describe_transactions(ids)
-        known = next((name for name, each in described.items() if place in each.partitions), None)
+    try:
+        known = await _known_as(admin, found.producer_id, place)
+    except TrikafkaError as error:
+        if not acts:
+            raise
+        # Only a warning depends on it, and readers of committed records wait for the abort.
+        warn(
+            "it is not known whether a coordinator knows the transaction that is aborted, because "
+            f"the look-up failed: {error}"
+        )
     if acts:
         await admin.abort_transaction(place, start_offset)
     return found, known
 
 
-def _time(ms: int | None) -> str | None:
-    return (
-        None
-        if ms is None
-        else datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="milliseconds")
-    )
+async def _known_as(admin: Admin, producer_id: int, place: TopicPartition) -> str | None:
+    """Return the transactional id whose coordinator knows of the transaction in a partition."""
+    ids = [
+        each.transactional_id for each in await admin.list_transactions(producer_ids=[producer_id])
+    ]
+    if not ids:
+        return None
+    described = await admin.describe_transactions(ids)
+    return next((name for name, each in described.items() if place in each.partitions), None)
 
 
 def _places(row: dict[str, Any]) -> str:

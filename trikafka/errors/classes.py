@@ -808,9 +808,9 @@ _NAMED = 5
 class AdminErrors(TrikafkaError, ExceptionGroup[TrikafkaError]):
     """Some of several things that an admin call was about failed; the others are done.
 
-    ``except*`` handles the failures by their classes. A call whose limit passes when it is half done
-    raises this error, too: ``except* KafkaTimeoutError`` handles it, and a timeout that is raised
-    alone.
+    ``except*`` handles the failures by their classes. A call whose limit passes when it is half
+    done raises this error, too: ``except* KafkaTimeoutError`` handles it, and a timeout that is
+    raised alone.
 
     Attributes:
         failures: The error of each thing that failed.

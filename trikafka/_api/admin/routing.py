@@ -262,7 +262,7 @@ class Parts(Generic[K, V]):
         return list(self._left)
 
     def restart(self, keys: Iterable[K]) -> None:
-        """Begin again with these parts, in a call whose every attempt asks for all that there is."""
+        """Begin again with these parts, in a call whose attempts each ask for all that there is."""
         self._order = list(dict.fromkeys(keys))
         self._left = dict.fromkeys(self._order)
         self._refused.clear()

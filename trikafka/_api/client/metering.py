@@ -57,9 +57,9 @@ class MeteredClient:
 
         Args:
             name: The name, such as ``"com.example.orders.open"``.
-            read: A plain function that returns the value; called once a push. If it fails, or returns
-                a value that is infinite or NaN, that is logged once, and the metric is left out of
-                the push.
+            read: A plain function that returns the value; called once a push. If it fails, or
+                returns a value that is infinite or NaN, that is logged once, and the metric is left
+                out of the push.
             kind: ``"gauge"``: a value of the moment. ``"total"``: a sum that only grows.
             attributes: Labels of the metric.
 

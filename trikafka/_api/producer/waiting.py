@@ -24,7 +24,7 @@ class Fairness:
     # each record. Trio asks every async function to be a checkpoint: here each call checks for
     # cancellation, and the series of calls shares one reschedule a millisecond.
     #
-    # There is one ``Fairness`` for a run of Trio, not one a client or a task: when thousands of tasks
+    # There is one ``Fairness`` for a thread, not one a client or a task: when thousands of tasks
     # send, one checkpoint of any of them has let all others run. It is not one for the process: a
     # checkpoint in one thread lets no task of another thread's run go on.
     #

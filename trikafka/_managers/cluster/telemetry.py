@@ -202,6 +202,7 @@ class Telemetry:
         self._last_error = error
         if error is None:
             self._failing_since = None
+            self._left = None  # it may have recovered meanwhile
         elif self._failing_since is None:
             self._failing_since = trio.current_time()
 

@@ -73,7 +73,7 @@ class RejoinReason:
 
     @property
     def removed(self) -> bool:
-        """True if the member is removed from the generation, and not only about to join the next."""
+        """True if the member is removed from the generation, not only about to join the next."""
         return self.kind in (RejoinKind.FENCED, RejoinKind.STALE)
 
     def rejoin(self, why: str) -> None:
@@ -313,10 +313,10 @@ class MembershipBase(ABC):
 
     @abstractmethod
     async def _generation(self, seen: ClusterSnapshot) -> None:
-        """Join, and stay in the group until :attr:`_rejoin_reason` has a kind or the subscription ends.
+        """Join, and stay in the group until it has to be joined again or the subscription ends.
 
-        ``seen`` is the snapshot with which the pattern was last matched. Cancelled as soon as the
-        member is removed.
+        It has to be joined again once :attr:`_rejoin_reason` has a kind. ``seen`` is the snapshot
+        with which the pattern was last matched. Cancelled as soon as the member is removed.
         """
 
     @abstractmethod
@@ -540,9 +540,9 @@ class MembershipBase(ABC):
             )
         elif (partition := self._poll_timer.deserializing) is not None:
             why = (
-                f"a receive has waited {limit} ms for an async deserializer of {partition}, so this "
-                "member leaves the group, until the next receive; give the deserializer a limit of "
-                f"time, or {interval}"
+                f"a receive has waited {limit} ms for an async deserializer of {partition}, so "
+                "this member leaves the group, until the next receive; give the deserializer a "
+                f"limit of time, or {interval}"
             )
         else:
             why = (
