@@ -50,11 +50,11 @@ class ShareCore:
     def deserializes(self) -> Iterator[None]:
         """Count a receive that waits for async deserializers: the program is at work."""
         began = self.now()
-        self.holdings.deserializing.append(began)
+        self.holdings.deserializes(began)
         try:
             yield
         finally:
-            self.holdings.deserializing.remove(began)
+            self.holdings.deserialized(began)
 
     @property
     def is_at_work(self) -> bool:

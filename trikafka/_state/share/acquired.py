@@ -127,6 +127,14 @@ class Holdings:
         del self.blocks[block]
         self.overdue += 1
 
+    def deserializes(self, began: float) -> None:
+        """Record that a receive waits for async deserializers since ``began``."""
+        self.deserializing.append(began)
+
+    def deserialized(self, began: float) -> None:
+        """Record that such a wait has ended."""
+        self.deserializing.remove(began)
+
     @property
     def delivered(self) -> int:
         """The number of records that are delivered, and not decided."""
