@@ -352,7 +352,7 @@ def test_signatures_are_those_of_trios_clients() -> None:
         if theirs is trikafka.ShareConsumer:
             left_out = set()
         # of a delivery: what the client and this face call
-        left_out |= {"acquired", "lock_lost", "cut_off", "give_up"}
+        left_out |= {"acquired", "lock_lost", "cut_off", "release_overdue"}
         left_out |= {"open_elsewhere", "close_elsewhere"}
         assert names - left_out == {name for name in dir(ours) if not name.startswith("_")}
         for name in names - left_out:
