@@ -323,7 +323,7 @@ class BrokerThrottle:
 
 @dataclass(frozen=True, slots=True)
 class MetricsPush:
-    """What a client pushes to its brokers for the cluster's operators, and when (KIP-714).
+    """The metrics that a client pushes to its brokers for the cluster's operators (KIP-714).
 
     Attributes:
         state: ``subscription needed`` (the broker is asked next, or wants nothing now), ``push

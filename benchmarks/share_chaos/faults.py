@@ -29,8 +29,8 @@ KINDS = (
     "broker silent",
     "leaders moved",
 )
-#: The longest times (seconds) of faults that have an end. Silence outlasts the lock of a record, and
-#: the session of a member.
+#: The longest times (seconds) of faults that have an end. Silence outlasts the lock of a record,
+#: and the session of a member.
 _FROZEN_MEMBER, _FROZEN_BROKER, _CUT, _SILENT = 4.0, 12.0, 5.0, 20.0
 
 

@@ -31,7 +31,7 @@ Place = tuple[int, int]
 
 
 class Event(IntEnum):
-    """What a line is about."""
+    """The subject of a line."""
 
     CUT = 0  #: The handler was cancelled.
     DONE = 1  #: The handler has ended by itself.
