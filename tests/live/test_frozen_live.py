@@ -136,8 +136,10 @@ async def test_each_call_keeps_its_limit(cluster: Cluster) -> None:
                 took = await two_hundred_at_once(consumer)
                 late = {name: max(times) for name, times in took.items()}
                 assert max(late.values()) < LIMIT + TOLERANCE, late
+                # Look-ups that calls share, heartbeats and dials come and go while the broker is
+                # frozen. A call that leaves its task behind would leave 200 here.
                 await trio.testing.wait_all_tasks_blocked()
-                assert living_tasks() <= tasks + 2  # a shared look-up, and a dial
+                assert living_tasks() <= tasks + 20
             finally:
                 await broker.thaw()
             await goes_on(consumer)
