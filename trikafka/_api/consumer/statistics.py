@@ -18,10 +18,10 @@ class ConsumerStatistics:
     Attributes:
         state: The member's state; it outlives an outage for a session.
         member_id: The member's id in the group.
-        generation: The generation, or the member epoch (KIP-848).
+        generation: The generation, or the member epoch (KIP-848); -1 outside of the group.
         positions: The position of each partition; ``None`` while it is looked up.
         lag: The offsets between the position and the end in the last fetch response, by partition.
-        buffered_bytes: Bytes in the fetch buffer.
+        buffered_bytes: Bytes in the fetch buffer, bounded by ``fetch_buffer_bytes``.
         unreachable: The ids of brokers that cannot be reached or do not respond;
             ``Consumer.health`` has the causes.
         coordinator: ``"down"`` (closed, or no group), ``"initialized"`` (not needed yet),
