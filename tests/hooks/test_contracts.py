@@ -352,13 +352,5 @@ def test_documentation_has_each_contract() -> None:
     found = dict(re.findall(r"^\| `(\w+)` \| `(\w+Manager)` \|", text, re.MULTILINE))
     assert list(found) == list(get_args(ManagerKind))
     assert found == {kind: shape.__name__ for kind, shape in _SHAPES.items()}
-    offered = set(
-        re.findall(
-            r"`(\w+)",
-            "".join(re.findall(r"^\| of the context.*?\n\n", text, re.MULTILINE | re.DOTALL)),
-        )
-    )
-    contexts = (ConsumerContext, ProducerContext, interfaces.ShareConsumerContext)
-    assert set[str]().union(*map(members_of, contexts)) <= offered
     hooks = {name for name in vars(HookSpecs) if name.startswith("trikafka_")}
     assert set(re.findall(r"^\| `(trikafka_\w+)", text, re.MULTILINE)) == hooks

@@ -47,7 +47,8 @@ class CompressionCodec(Protocol):
     raw blocks, and blocks framed by the xerial library. ``lz4``: frames of independent blocks.
     ``zstd``: frames.
 
-    Both methods are plain, pure functions. Several threads call them at the same time.
+    Both methods are plain, pure functions. Several threads call them at the same time. When a
+    client opens, this codec and trikafka's own must read each other's sample.
     """
 
     def compress(self, data: Buffer, level: int | None) -> Buffer:
@@ -69,7 +70,8 @@ class CompressionCodec(Protocol):
             limit: The largest output, in bytes.
 
         Raises:
-            ValueError: The data is corrupt, or its content is larger than ``limit``.
+            ValueError: The data is corrupt, or its content is larger than ``limit``. The client
+                raises :exc:`~trikafka.CorruptRecordError`.
         """
 
 
