@@ -34,7 +34,7 @@ def test_every_program_of_the_page_is_tested() -> None:
     text = (ROOT / "docs/consumer.md").read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {"streams", "pool", "graceful", "sqlite", "pausing", "testing"}
+    assert set(names) == {"streams", "graceful", "sqlite", "testing"}
 
 
 @pytest.fixture
@@ -143,13 +143,6 @@ async def test_program_with_a_task_a_partition_runs(servers: str, tmp_path: Path
         assert await this.end(signal.SIGINT) == 0
 
 
-async def test_program_with_a_pool_of_workers_runs(servers: str, tmp_path: Path) -> None:
-    async with running("pool", servers, tmp_path) as this:
-        await this.until(lambda lines: len(lines) == RECORDS)
-        assert len(set(this.lines)) == RECORDS
-        assert await this.end(signal.SIGINT) == 0
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 async def test_program_stops_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
     async with running("graceful", servers, tmp_path) as this:
@@ -187,12 +180,6 @@ def enough(tmp_path: Path) -> bool:
         if not database.execute("select 1 from sqlite_master where name = 'results'").fetchone():
             return False
         return bool(database.execute("select count(*) from results").fetchone()[0] >= RECORDS)
-
-
-async def test_program_pauses_and_resumes(servers: str, tmp_path: Path) -> None:
-    async with running("pausing", servers, tmp_path) as this:
-        assert await this.ended() == 0
-    assert this.lines == ["paused True", "resumed True"]
 
 
 async def test_testing_example_needs_no_broker(tmp_path: Path) -> None:
