@@ -51,15 +51,7 @@ def test_every_program_of_the_page_is_tested() -> None:
     text = PAGE.read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {
-        "acks",
-        "nowait",
-        "partitioner",
-        "graceful",
-        "health",
-        "watching",
-        "testing",
-    }
+    assert set(names) == {"acks", "nowait", "partitioner", "graceful", "testing"}
 
 
 @pytest.fixture
@@ -83,14 +75,12 @@ async def test_program_with_acks_in_a_task_runs(servers: str, tmp_path: Path) ->
 
 
 async def test_program_without_waiting_runs(servers: str, tmp_path: Path) -> None:
-    """A full buffer drops records for now, and a record that is too large never fits."""
-    dropped, room, never = await run("nowait", servers, tmp_path)
-    assert (dropped, room) == ("some were dropped: True", "there is room again: True")
-    assert re.fullmatch(r"never: a record .* larger than buffer_memory \(\d+\) allows", never)
+    """A full buffer drops records."""
+    assert await run("nowait", servers, tmp_path) == ["some were dropped: True"]
 
 
 async def test_program_with_a_partitioner_runs(servers: str, tmp_path: Path) -> None:
-    assert await run("partitioner", servers, tmp_path) == ["0 True", "2"]
+    assert await run("partitioner", servers, tmp_path) == ["0 True"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -115,25 +105,6 @@ async def test_program_stops_in_order(servers: str, tmp_path: Path, number: sign
     assert found is not None, last
     assert int(found[1]) > 1000
     assert await written(servers) == int(found[1])
-
-
-async def test_program_about_health_runs(servers: str, tmp_path: Path) -> None:
-    assert await run("health", servers, tmp_path) == [
-        "well with 1 connected",
-        "('the producer is closed',)",
-    ]
-
-
-async def test_program_with_an_observer_runs(servers: str, tmp_path: Path) -> None:
-    *batches, last = await run("watching", servers, tmp_path)
-    assert last == "delivered 30 used 0 brokers 1"
-    told = [
-        re.fullmatch(r"(\d+) records to partition (\d) in attempt (\d+), \d\.\d{3} s old", line)
-        for line in batches
-    ]
-    assert all(told)
-    assert sum(int(found[1]) for found in told if found) == 30
-    assert {found[2] for found in told if found} == {"0", "1", "2"}
 
 
 async def test_testing_example_needs_no_broker(tmp_path: Path) -> None:
