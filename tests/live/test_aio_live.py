@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/asyncio.md"
 #: The programs of the page, in its order.
-PROGRAMS = ["first", "worker", "streams", "fastapi", "aiohttp", "pytest", "anyio"]
+PROGRAMS = ["first", "worker", "fastapi", "aiohttp", "pytest", "anyio"]
 
 
 def program(name: str, servers: str, tmp_path: Path, port: int = 8000) -> Path:
@@ -147,19 +147,6 @@ def test_worker_stops_in_order(number: int, servers: str, tmp_path: Path) -> Non
     else:
         assert rest.rstrip().endswith("KeyboardInterrupt")
     assert asyncio.run(committed(servers, "worker")) == 20
-
-
-def test_program_of_streams_ends_by_ctrl_c(servers: str, tmp_path: Path) -> None:
-    asyncio.run(write_greetings(servers))
-    with running(program("streams", servers, tmp_path)) as process:
-        assert process.stdout is not None
-        lines = [process.stdout.readline().rstrip() for _ in range(20)]
-        assert {line.split(": ")[1] for line in lines} == {f"b'{n}'" for n in range(20)}
-        process.send_signal(signal.SIGINT)
-        rest, _ = process.communicate(timeout=240)
-    assert rest.rstrip().endswith("KeyboardInterrupt")
-    # A handler that was cut before it asked for more has not finished its last record.
-    assert 17 <= asyncio.run(committed(servers, "streams")) <= 20
 
 
 @pytest.mark.parametrize(

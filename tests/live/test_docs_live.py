@@ -69,11 +69,6 @@ async def test_settings_of_a_topic_are_changed(servers: str, tmp_path: Path) -> 
     assert set(lines) <= {"retention.ms 86400000", "cleanup.policy delete,compact"}
 
 
-async def test_moved_partition_has_its_leader(servers: str, tmp_path: Path) -> None:
-    (said,) = run(program("docs/admin.md", "moving"), servers, tmp_path)
-    assert said == "{TopicPartition(topic='greetings', partition=0): False}"
-
-
 async def test_toy_plugin_runs(servers: str, tmp_path: Path) -> None:
     eu, us, got, value, gave = run(program("docs/plugins.md", "plugin"), servers, tmp_path)
     assert eu == "0"

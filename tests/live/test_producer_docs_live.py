@@ -51,7 +51,7 @@ def test_every_program_of_the_page_is_tested() -> None:
     text = PAGE.read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {"acks", "nowait", "partitioner", "graceful", "testing"}
+    assert set(names) == {"acks", "partitioner", "graceful"}
 
 
 @pytest.fixture
@@ -72,11 +72,6 @@ async def written(servers: str) -> int:
 async def test_program_with_acks_in_a_task_runs(servers: str, tmp_path: Path) -> None:
     assert await run("acks", servers, tmp_path) == ["delivered 20000 failed 0"]
     assert await written(servers) == 20_000
-
-
-async def test_program_without_waiting_runs(servers: str, tmp_path: Path) -> None:
-    """A full buffer drops records."""
-    assert await run("nowait", servers, tmp_path) == ["some were dropped: True"]
 
 
 async def test_program_with_a_partitioner_runs(servers: str, tmp_path: Path) -> None:
@@ -105,8 +100,3 @@ async def test_program_stops_in_order(servers: str, tmp_path: Path, number: sign
     assert found is not None, last
     assert int(found[1]) > 1000
     assert await written(servers) == int(found[1])
-
-
-async def test_testing_example_needs_no_broker(tmp_path: Path) -> None:
-    (said,) = await run("testing", "nowhere", tmp_path)
-    assert re.fullmatch(r"tested, \d minutes later", said)
