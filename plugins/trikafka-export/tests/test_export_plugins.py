@@ -121,15 +121,12 @@ def test_files_of_a_plugin_format_are_checked(tmp_path: Path) -> None:
     )
 
 
-def test_format_of_the_documentation_works(tmp_path: Path) -> None:
-    """The plugin of docs/plugins.md writes comma-separated files."""
-    text = (Path(__file__).parents[3] / "docs" / "plugins.md").read_text()
-    (code,) = [
-        each for each in re.findall(r"```python\n(.*?)```", text, re.S) if "class Csv" in each
-    ]
+def test_format_of_the_examples_works(tmp_path: Path) -> None:
+    """The plugin of examples/plugins/csv_files writes comma-separated files."""
+    path = Path(__file__).parents[3] / "examples/plugins/csv_files/trikafka_csv_files.py"
     names: dict[str, Any] = {"__name__": "csv_plugin"}
-    exec(compile(code, "csv", "exec"), names)
-    files = names["Csv"]().files({})
+    exec(compile(path.read_text(), "csv", "exec"), names)
+    files = names["plugin"].files({})
     store = exported(tmp_path, files)
     found = check(store, deep=True, files=files)
     assert (found.files, found.rows, found.problems) == (6, 30, ())
