@@ -1,4 +1,17 @@
-"""The plan of a run: configurations, their cases and records, and the order of a round."""
+"""The plan of a run: configurations, their cases and records, and the order of a round.
+
+Kinds of cases beside those that ``docs/benchmarks-method.md`` defines:
+
+* ``assigned``: partitions of one topic, assigned by hand at their ends. After a second, an idle
+  process is measured for 1.5 s: processor time, memory and the bytes of its TCP connections (Linux
+  only). Then another process writes 200 records a second.
+* ``many``: consumers in one program, which read one partition each, with the default buffers of
+  their client. confluent-kafka has a thread for each.
+* ``streams``: 16 partitions, read by a task each (``partitions()``) and by one loop.
+* TLS and SCRAM: the same at other ports of the broker, with TLS 1.3. ``connect``: a process opens
+  thirty clients; trikafka resumes TLS sessions from the fourth connection on. ``sessions``: those
+  of two seconds (KIP-368), under ``send()`` at 1,000 a second.
+"""
 
 from __future__ import annotations
 
