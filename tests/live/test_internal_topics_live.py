@@ -36,11 +36,9 @@ async def test_internal_topics_are_excluded(kafka_broker: KafkaBroker, exclude: 
             while (record := await consumer.receive()).topic != "plain":
                 pass
         assert record.value == b"x"
+        # A member whose broker stood still may have to join again, and own nothing for a moment.
+        wanted = {"plain"} if exclude else {"plain", "__consumer_offsets"}
         with trio.move_on_after(60):
-            while (
-                not any(tp.topic == "__consumer_offsets" for tp in consumer.assignment())
-                and not exclude
-            ):
+            while (topics := {tp.topic for tp in consumer.assignment()}) != wanted:
                 await consumer.receive_batch(timeout=1)
-        topics = {tp.topic for tp in consumer.assignment()}
-        assert topics == ({"plain"} if exclude else {"plain", "__consumer_offsets"})
+        assert topics == wanted

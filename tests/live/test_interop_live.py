@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import trio
+from cluster_waits import settled
 
 import trikafka
 from benchmarks.librdkafka import read_topic
@@ -154,6 +155,7 @@ def read_by_java(cluster: KafkaCluster, topic: str, count: int, *options: str) -
         str(count),
         *options,
         *given,
+        timeout=240,
     )
     return str(done.stdout).splitlines()
 
@@ -179,6 +181,7 @@ async def test_java_and_librdkafka_read_our_records(make_kafka_cluster: MakeKafk
         printed = await trio.to_thread.run_sync(read_by_java, cluster, topic, count)
         assert printed == [as_java_prints(row) for row in expected]
         committed = await write_in_transactions(bootstrap, in_transactions)
+        await settled(bootstrap)
         found = await trio.to_thread.run_sync(
             read_by_librdkafka, bootstrap, in_transactions, "read_committed"
         )

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported, topics_deleted
 
 import trikafka
 
@@ -38,8 +39,9 @@ async def servers(kafka_broker: Any) -> AsyncIterator[str]:
     """Create the empty topic that the programs use; return the broker's address."""
     async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
         await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
+        await topic_reported(admin, "greetings", 3)
         yield kafka_broker.bootstrap_servers
-        await admin.delete_topics(["greetings"])
+        await topics_deleted(admin, ["greetings"])
 
 
 @pytest.mark.parametrize("client", CLIENTS)

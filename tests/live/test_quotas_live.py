@@ -48,7 +48,7 @@ async def test_quota_is_waited_for_and_reported(
     (line,) = [
         record.getMessage()
         for record in caplog.records
-        if "throttles this client" in record.getMessage()
+        if "throttles this client: nothing is sent" in record.getMessage()
     ]
     assert line.endswith("after Produce, by its quota producer_byte_rate or request_percentage")
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import topic_reported, topics_deleted
 
 import trikafka
 
@@ -67,11 +68,18 @@ async def test_a_program_of_the_page_runs(
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
             await admin.create_topics({"jobs": trikafka.NewTopic(1, 1)})
             try:
+                await topic_reported(admin, "jobs", 1)
                 assert await run("setup", servers, tmp_path, None) == 0
+                # The controller has the setting first. The group's first member must find it.
+                group = trikafka.ConfigResource("group", "workers")
+                found = ""
+                while found != "earliest":
+                    settings = (await admin.describe_configs([group]))[group]
+                    found = settings["share.auto.offset.reset"].value
                 async with trikafka.open_producer(bootstrap_servers=servers) as producer:
                     for number in range(10):
                         await producer.enqueue("jobs", b"job %d" % number)
                 code = await run(name, servers, tmp_path, says)
                 assert code == (0 if name == "run_queue" else -signal.SIGTERM)
             finally:
-                await admin.delete_topics(["jobs"])
+                await topics_deleted(admin, ["jobs"])

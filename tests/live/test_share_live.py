@@ -192,6 +192,7 @@ async def test_java_and_trikafka_share_a_group(make_kafka_cluster: MakeKafkaClus
             "org.apache.kafka.tools.consumer.ConsoleShareConsumer",
             *("--bootstrap-server", servers, "--topic", topic, "--group", group),
             *("--max-messages", "50"),
+            timeout=300,
         )
         printed.extend(re.findall(r"^\d+$", done.stdout, re.MULTILINE))
 

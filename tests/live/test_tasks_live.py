@@ -64,7 +64,7 @@ async def leaders_of(
     """Return the node that leads each partition of a topic, and that which leads a group.
 
     The latter leads the group's partition of ``__consumer_offsets``. A broker may learn later than
-    the others of a new topic.
+    the others of a new topic, and a partition has no leader while its broker's session is over.
     """
     hashed = 0
     for letter in group_id:
@@ -72,7 +72,10 @@ async def leaders_of(
     with trio.fail_after(60):
         while True:
             known = await admin.list_topics(include_internal=True)
-            if known.keys() >= {topic, "__consumer_offsets"}:
+            found = [info for name in (topic, "__consumer_offsets") for info in known.get(name, ())]
+            if known.keys() >= {topic, "__consumer_offsets"} and all(
+                info.leader is not None for info in found
+            ):
                 break
             await trio.sleep(0.05)
     partitions = known["__consumer_offsets"]
@@ -113,9 +116,7 @@ async def test_frozen_leader_delays_its_partition_only(
         await until(lambda: list(done.values()) == [FIRST] * 3)
         led, coordinator = await leaders_of(admin, "frozen", "freezing")
         assert sorted(leader for leader in led.values() if leader is not None) == [0, 1, 2]
-        stuck, leader = next(
-            (part, node) for part, node in led.items() if node not in (coordinator, None)
-        )
+        stuck, leader = next((part, node) for part, node in led.items() if node != coordinator)
         assert leader is not None
         broker = cluster.brokers[leader]
         await broker.freeze()
@@ -146,13 +147,13 @@ async def test_ctrl_c_loses_no_finished_work(cluster: Cluster) -> None:
     """Ctrl-C in a handler loses no finished work.
 
     The signal arrives while the handler runs, and Trio raises there. The next member does not have
-    to wait for the end of a session.
+    to wait for the end of a session, which is longer than the test waits.
     """
     await filled(cluster, "interrupted", partitions=1)
     seen: list[int] = []
     settings = settings_of(cluster, "interrupting") | {
         "auto_commit_interval_ms": 600_000,
-        "session_timeout_ms": 45_000,
+        "session_timeout_ms": 300_000,
     }
 
     async def handler(record: Record) -> None:
@@ -204,9 +205,8 @@ async def hanging(cluster: Cluster, protocol: str) -> None:
             with trio.move_on_after(60):
                 while stuck.statistics().state != "stable":
                     await other.receive_batch(0.1)
-        await until(
-            lambda: done == Counter({0: COUNT + 1, 1: COUNT + 1})
-        )  # the record in progress is delivered again
+        # The record in progress is delivered again. More records are if the coordinator moves.
+        await until(lambda: all(done[partition] > COUNT for partition in (0, 1)))
         nursery.cancel_scope.cancel()
 
 

@@ -119,17 +119,17 @@ async def work_until_all_is_seen(servers: str, receiver: Path) -> None:
         with trio.fail_after(LIMIT):
             seen: set[str] = set()
             payloads: list[Received] = []
-            while not (seen >= REQUIRED and len(of_newest_consumer(payloads)) >= 5):
+            pushed = False
+            while not (seen >= REQUIRED and len(of_newest_consumer(payloads)) >= 5 and pushed):
                 await producer.send("t", b"1")
                 await consumer.receive()
                 await consumer.commit()
                 await trio.sleep(0.02)
                 payloads = received(receiver)[before:]
                 seen = {name for each in payloads for name in each.payload.metrics}
-        told = consumer.statistics().metrics_push
-        assert told is not None
-        assert told.last_error is None
-        assert told.pushes >= 4
+                # The broker may have refused the last push, one that came too early.
+                told = consumer.statistics().metrics_push
+                pushed = told is not None and told.last_error is None and told.pushes >= 4
 
 
 async def test_broker_receives_required_metrics(

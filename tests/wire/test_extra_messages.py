@@ -288,7 +288,7 @@ class Wire:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.partition(":")
-        self.socket = socket.create_connection((host, int(port)), timeout=30)
+        self.socket = socket.create_connection((host, int(port)), timeout=60)
         self.stream = self.socket.makefile("rb")
         self.ranges: dict[int, tuple[int, int]] = {18: (0, 4)}
         self.ranges = messages.version_ranges(self.ask(messages.api_versions_request(4, "1")))
@@ -327,8 +327,8 @@ def wire(kafka_broker: Any) -> Any:
 
 
 def until(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
-    """Repeat the request until the answer is good, for 30 s at most, while the broker gets ready."""
-    end = time.monotonic() + 30
+    """Repeat the request until the answer is good, for 60 s at most, while the broker gets ready."""
+    end = time.monotonic() + 60
     while not good(found := ask()):
         assert time.monotonic() < end, f"never: the last was {plain(found)}"
     return found
