@@ -167,7 +167,9 @@ PROGRAM = """
             try:
                 async with member_of(cluster) as consumer:
                     await consumer.receive()
-                    print("ready", flush=True)
+                    # Not in this task: the signal may come while the line is printed, and would
+                    # end the task instead of the loop.
+                    asyncio.get_running_loop().call_soon(lambda: print("ready", flush=True))
                     await consumer.receive()
             finally:
                 print("members", len(cluster.group("g").members), flush=True)

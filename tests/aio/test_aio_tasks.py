@@ -39,7 +39,7 @@ def test_handlers_run_in_asyncio(kind: str) -> None:
             assert asyncio.current_task() is not None
             assert who.get() == "the caller"
             who.set("a handler")  # in a copy of the context
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(60):
                 await asyncio.sleep(0)
             seen.append((record.partition, record.offset))
 
@@ -69,6 +69,7 @@ def test_cancelled_run_cancels_handlers() -> None:
             if record.offset < 3:
                 return
             steps.append("begun")
+            limit.reschedule(0)  # the time is over
             try:
                 await asyncio.sleep(3600)
             finally:
@@ -77,7 +78,7 @@ def test_cancelled_run_cancels_handlers() -> None:
 
         async with cluster_of(1, records=9) as cluster, member_of(cluster, **SETTINGS) as consumer:
             with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
+                async with asyncio.timeout(None) as limit:
                     await trikafka.aio.run_tasks(consumer, handler)
             assert steps == ["begun", "cleaned"]
             assert cluster.committed("g", T0).offset == 3
@@ -139,6 +140,7 @@ def test_failed_records_become_dead_letters() -> None:
                 )
             )
             await until(lambda: done == [1, 2, 3])
+            await until(lambda: cluster.records("dead", 0))
             assert [record.value for record in cluster.records("dead", 0)] == [b"0"]
             task.cancel()
             await asyncio.wait([task])
