@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -207,14 +208,15 @@ def web_server() -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
-            try:
-                while True:
+            while True:
+                try:
                     peer, _ = server.accept()
-                    with peer:
-                        peer.recv(100)
-                        peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-            except OSError:
-                return
+                except OSError:
+                    return
+                # A client that went away must not end the server for the next one.
+                with peer, suppress(OSError):
+                    peer.recv(100)
+                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
 
         thread = threading.Thread(target=serve)
         thread.start()
