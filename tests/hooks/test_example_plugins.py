@@ -204,7 +204,7 @@ def test_installed_plugins_are_found(tmp_path: Path) -> None:
         "PYTHONPATH": str(EXAMPLES.parents[1]),
     }
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, env=environment
     )
     counts = (
         "{'opened': 1, 'coordinator_found': 1, 'joined': 1, 'assigned': 1, 'revoked': 1, 'left': "
