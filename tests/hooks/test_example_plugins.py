@@ -80,14 +80,14 @@ async def test_sqlite_offsets_survive_a_handover(modules: Any, tmp_path: Path) -
         async with trikafka.open_consumer(
             "t", **settings(cluster, plugin, max_poll_records=10)
         ) as consumer:
-            write(await consumer.receive_batch(timeout=5))
-            late = await consumer.receive_batch(timeout=5)  # received, and not written
+            write(await consumer.receive_batch(timeout=60))
+            late = await consumer.receive_batch(timeout=60)  # received, and not written
             assert await consumer.committed([T0]) == {T0: OffsetAndMetadata(10)}
         async with trikafka.open_consumer(
             "t", **settings(cluster, plugin, max_poll_records=10)
         ) as consumer:
             for _ in range(2):
-                await trio.to_thread.run_sync(write, await consumer.receive_batch(timeout=5))
+                await trio.to_thread.run_sync(write, await consumer.receive_batch(timeout=60))
         with pytest.raises(
             CommitFailedError, match="t-0 was processed beyond 10 by another member"
         ):
@@ -204,7 +204,11 @@ def test_installed_plugins_are_found(tmp_path: Path) -> None:
         "PYTHONPATH": str(EXAMPLES.parents[1]),
     }
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, env=environment
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment,
     )
     counts = (
         "{'opened': 1, 'coordinator_found': 1, 'joined': 1, 'assigned': 1, 'revoked': 1, 'left': "

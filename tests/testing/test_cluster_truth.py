@@ -59,10 +59,19 @@ async def test_transactions_are_like_an_older_kafkas(make_kafka_cluster: MakeKaf
                 "max_version_level": 1,
                 "upgrade_type": 2,
             }
-            answer = await RawClient(stream).call(
-                "UpdateFeatures", 2, timeout_ms=10_000, feature_updates=[downgrade]
+            client = RawClient(stream)
+            answer = await client.call(
+                "UpdateFeatures", 2, timeout_ms=60_000, feature_updates=[downgrade]
             )
-        assert answer.error_code == 0
+            assert answer.error_code == 0
+            level = None
+            while level != 1:  # the controller has it first, and the broker learns of it later
+                found = await client.call(
+                    "ApiVersions", 3, client_software_name="raw", client_software_version="1"
+                )
+                level = {
+                    item.name: item.max_version_level for item in found.finalized_features or ()
+                }.get("transaction.version")
         for conversation in [*TRANSACTION_CONVERSATIONS, two_phase_commits]:
             name = conversation.__name__.replace("_", "-")
             real = Peer(partial(trio.open_tcp_stream, broker.host, broker.port), name)
