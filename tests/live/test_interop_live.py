@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import trio
-from cluster_waits import settled
+from cluster_waits import PATIENT, settled
 
 import trikafka
 from benchmarks.librdkafka import read_topic
@@ -162,7 +162,7 @@ def read_by_java(cluster: KafkaCluster, topic: str, count: int, *options: str) -
 
 async def test_java_and_librdkafka_read_our_records(make_kafka_cluster: MakeKafkaCluster) -> None:
     topic, in_transactions, expected = "interop", "interop-in-transactions", []
-    with make_kafka_cluster() as cluster, trio.fail_after(400):
+    with make_kafka_cluster(properties=PATIENT) as cluster, trio.fail_after(400):
         bootstrap = cluster.bootstrap_servers
         async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics(

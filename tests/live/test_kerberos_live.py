@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import PATIENT
 from trikafka_broker import KafkaCluster
 from trikafka_broker.ports import Ports
 from trikafka_broker.pytest_plugin import _open
@@ -120,6 +121,7 @@ def broker(request: pytest.FixtureRequest, kdc: Kdc) -> Iterator[KafkaCluster]:
     options: Any = {
         "listeners": {"KRB": "SASL_PLAINTEXT"},
         "properties": {
+            **PATIENT,
             "listener.name.krb.sasl.enabled.mechanisms": "GSSAPI",
             "listener.name.krb.gssapi.sasl.jaas.config": login,
             "listener.name.krb.gssapi.connections.max.reauth.ms": 2_000,

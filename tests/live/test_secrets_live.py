@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import trio
 import trustme
+from cluster_waits import PATIENT
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 
@@ -45,6 +46,7 @@ def secured(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
         'user_alice="alice-secret";'
     )
     properties = {
+        **PATIENT,
         "listener.name.mtls.ssl.client.auth": "required",
         "listener.name.secured.plain.sasl.jaas.config": login,
     }

@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import PATIENT
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 from trikafka_broker.security import PASSWORD, unsecured_token
@@ -36,7 +37,7 @@ def secured(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
         "tls": True,
         "sasl": ["plain", "scram", "oauth"],
         "listeners": {"MTLS": "SSL"},
-        "properties": {"listener.name.mtls.ssl.client.auth": "required"},
+        "properties": {**PATIENT, "listener.name.mtls.ssl.client.auth": "required"},
     }
     with _open(request.config, options) as cluster:
         yield cluster

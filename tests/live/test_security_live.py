@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from cluster_waits import PATIENT
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 from trikafka_broker.security import PASSWORD, unsecured_token
@@ -29,6 +30,7 @@ SESSION = 3.0
 def secured(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """Run a broker with TLS and SASL at one port, and mutual TLS at another."""
     properties = {
+        **PATIENT,
         "listener.name.mtls.ssl.client.auth": "required",
         "listener.name.secured.scram-sha-512.connections.max.reauth.ms": int(SESSION * 1000),
     }

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import kafka
 import pytest
 import trio
+from cluster_waits import PATIENT
 from kafka.errors import KafkaError
 from kafka.protocol.admin import (
     AlterPartitionReassignmentsRequest,
@@ -280,11 +281,10 @@ async def test_record_of_a_lost_leader_may_be_written(
 
     It has written the record, and its successor has the record: so the record may be in the log.
     """
-    # After that the leader does not wait for the frozen one: the new leader must be elected before,
+    # After the session the leader does not wait for the frozen one: a new one must be elected before,
     # also on a busy machine.
-    session = {"broker.session.timeout.ms": 18_000}
     cluster = Cluster(
-        await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=session))
+        await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PATIENT))
     )
     number = await active_controller(
         cluster.brokers[0]
@@ -330,7 +330,11 @@ async def test_forgotten_producer_continues(make_kafka_cluster: MakeKafkaCluster
     of a request is needed: with a short one, a busy client would send a written record again to a
     broker that has forgotten it.
     """
-    forgetful = {"producer.id.expiration.ms": 300, "producer.id.expiration.check.interval.ms": 100}
+    forgetful = {
+        **PATIENT,
+        "producer.id.expiration.ms": 300,
+        "producer.id.expiration.check.interval.ms": 100,
+    }
     cluster = Cluster(
         await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=forgetful))
     )

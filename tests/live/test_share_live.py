@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import trio
+from cluster_waits import PATIENT
 from trikafka_broker import KafkaBroker
 from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
@@ -182,7 +183,7 @@ trio.run(main)
 
 @in_time
 async def test_java_and_trikafka_share_a_group(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = await trio.to_thread.run_sync(make_kafka_cluster)
+    cluster = await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=PATIENT))
     servers = cluster.bootstrap_servers
     topic, group = await a_queue(servers, 400)
     printed: list[str] = []

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
+from cluster_waits import PATIENT
 
 import trikafka
 from trikafka import NewTopic, TopicPartition
@@ -65,7 +66,7 @@ async def test_hanging_transaction_is_found_and_aborted(
 ) -> None:
     with (
         make_kafka_cluster(
-            properties={"transaction.partition.verification.enable": False}
+            properties={**PATIENT, "transaction.partition.verification.enable": False}
         ) as kafka,
         trio.fail_after(400),
     ):

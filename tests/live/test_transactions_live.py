@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
-from cluster_waits import settled
+from cluster_waits import PATIENT, settled
 from kafka.protocol.producer import InitProducerIdRequest
 from trikafka_broker.trio_api import Cluster
 
@@ -332,6 +332,7 @@ async def test_prepared_transaction_is_committed_later(
     make_kafka_cluster: MakeKafkaCluster,
 ) -> None:
     unstable = {
+        **PATIENT,
         "transaction.two.phase.commit.enable": "true",
         "unstable.api.versions.enable": "true",
     }
@@ -375,6 +376,7 @@ async def test_forgotten_id_aborts_the_transaction(
     The producer is fenced if another one has used the id since.
     """
     expiry = {
+        **PATIENT,
         "transactional.id.expiration.ms": 8_000,
         "transaction.remove.expired.transaction.cleanup.interval.ms": 200,
     }
@@ -415,7 +417,7 @@ async def test_forgotten_id_aborts_the_transaction(
 
 async def test_producer_survives_a_version_upgrade(make_kafka_cluster: MakeKafkaCluster) -> None:
     """A cluster with transaction.version below 2 is raised to 2 while the producer works."""
-    bootstrap = make_kafka_cluster().bootstrap_servers
+    bootstrap = make_kafka_cluster(properties=PATIENT).bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         with trio.fail_after(60):
             await admin.update_features({"transaction.version": 1}, downgrade="safe")

@@ -73,7 +73,10 @@ def kafka_receiving(
 ) -> KafkaCluster:
     """A broker with a receiver of metrics."""
     return make_kafka_cluster(
-        properties={"metric.reporters": "TelemetryReporter"},
+        properties={
+            "metric.reporters": "TelemetryReporter",
+            "broker.session.timeout.ms": 18_000,
+        },
         jvm_options=[
             *DEFAULT_JVM_OPTIONS,
             f"-javaagent:{agent(tmp_path)}",

@@ -50,7 +50,11 @@ async def test_scripted_cluster_answers_like_kafka(
 
 
 async def test_transactions_are_like_an_older_kafkas(make_kafka_cluster: MakeKafkaCluster) -> None:
-    unstable = {"unstable.api.versions.enable": True, "transaction.two.phase.commit.enable": True}
+    unstable = {
+        "unstable.api.versions.enable": True,
+        "transaction.two.phase.commit.enable": True,
+        "broker.session.timeout.ms": 18_000,
+    }
     with make_kafka_cluster(properties=unstable) as kafka:
         broker = kafka.brokers[0]
         async with await trio.open_tcp_stream(broker.host, broker.port) as stream:

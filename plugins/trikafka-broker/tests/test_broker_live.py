@@ -84,9 +84,12 @@ async def test_restart_after_a_kill_keeps_port_and_data(
 
 
 @pytest.mark.trio
-async def test_frozen_broker_accepts_without_response(kafka_broker: KafkaBroker) -> None:
+async def test_frozen_broker_accepts_without_response(
+    make_kafka_cluster: MakeKafkaCluster,
+) -> None:
     """A frozen broker accepts connections and does not respond, until it thaws or restarts."""
-    broker, pid = Broker(kafka_broker), kafka_broker.pid
+    (own,) = make_kafka_cluster().brokers
+    broker, pid = Broker(own), own.pid
     await broker.freeze()
     assert broker.alive
     assert broker.frozen
@@ -111,13 +114,14 @@ def test_three_brokers_find_each_other(kafka_cluster: KafkaCluster) -> None:
         assert broker.log_file.exists()
 
 
-def test_killed_brokers_restart_together(kafka_cluster: KafkaCluster) -> None:
-    before = kafka_cluster.bootstrap_servers
-    for broker in kafka_cluster.brokers:
+def test_killed_brokers_restart_together(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = make_kafka_cluster(brokers=3)
+    before = cluster.bootstrap_servers
+    for broker in cluster.brokers:
         broker.kill()
-    kafka_cluster.start()
-    assert kafka_cluster.bootstrap_servers == before
-    for broker in kafka_cluster.brokers:
+    cluster.start()
+    assert cluster.bootstrap_servers == before
+    for broker in cluster.brokers:
         assert eventually(
             lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2}
         )
@@ -134,6 +138,11 @@ def test_brokers_stop_together(make_kafka_cluster: MakeKafkaCluster) -> None:
     cluster.stop()
     assert time.monotonic() - began < 200
     assert not any(broker.alive for broker in cluster.brokers)
+
+
+def test_shared_broker_may_stand_still(kafka_broker: KafkaBroker) -> None:
+    """Its session is long: no test kills it, and none should notice that it stood still."""
+    assert "broker.session.timeout.ms = 18000" in kafka_broker.log_file.read_text()
 
 
 def test_fixture_works_in_a_synchronous_test(kafka_broker: KafkaBroker) -> None:

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from .settings import ClusterOptions
 
 
+#: Properties of shared brokers, unless the ini file has others.
+_PATIENT = {"broker.session.timeout.ms": "18000"}
+
+
 class MakeKafkaCluster(Protocol):
     """The type of the fixture `make_kafka_cluster`."""
 
@@ -59,6 +63,16 @@ def _open(config: pytest.Config, options: ClusterOptions) -> KafkaCluster:
     return cluster
 
 
+def _open_shared(config: pytest.Config, options: ClusterOptions) -> KafkaCluster:
+    """Return a started cluster whose brokers keep their sessions when they stand still.
+
+    No test kills a shared broker, so no session has to end soon. With a short one, a broker that
+    stands still for three seconds on a busy machine would lead no partition for a moment, and
+    refuse to create a topic.
+    """
+    return _open(config, {**options, "properties": {**_PATIENT, **_ini_properties(config)}})
+
+
 def _ini_properties(config: pytest.Config) -> dict[str, str]:
     pairs = (line.partition("=") for line in config.getini("kafka_properties"))
     return {key.strip(): value.strip() for key, _, value in pairs}
@@ -77,14 +91,14 @@ def _say(config: pytest.Config, line: str) -> None:
 @pytest.fixture(scope="session")
 def kafka_broker(request: pytest.FixtureRequest) -> Iterator[KafkaBroker]:
     """One real Kafka broker, shared by all tests of the session: leave it running."""
-    with _open(request.config, {}) as cluster:
+    with _open_shared(request.config, {}) as cluster:
         yield cluster.brokers[0]
 
 
 @pytest.fixture(scope="session")
 def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     """Three real Kafka brokers, shared by all tests of the session: leave them running."""
-    with _open(request.config, {"brokers": 3}) as cluster:
+    with _open_shared(request.config, {"brokers": 3}) as cluster:
         yield cluster
 
 
