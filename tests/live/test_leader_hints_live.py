@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import kafka
 import trio
+from cluster_waits import PATIENT
 
 import trikafka
 from trikafka import NewTopic, TopicPartition
@@ -91,7 +92,7 @@ def move(bootstrap: str, topic: str, replicas: list[int]) -> None:
 
 
 async def test_moved_leader_needs_no_metadata_request(make_kafka_cluster: MakeKafkaCluster) -> None:
-    bootstrap = make_kafka_cluster(brokers=2).bootstrap_servers
+    bootstrap = make_kafka_cluster(brokers=2, properties=PATIENT).bootstrap_servers
     apis: Counter[int] = Counter()
     retried = Retried()
 
