@@ -12,6 +12,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import changed, others
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -140,11 +141,11 @@ def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None
             rules["users"], rules["operations"], resources, rules["hosts"] or ("*",)
         )
     ]
-    ask(common, lambda admin: admin.create_acls(bindings))
+    made = ask(common, lambda admin: changed(bindings, admin.create_acls(bindings)))
     say_done(
         output,
-        "\n".join(f"set: {one}" for one in bindings),
-        {"set": [_as_json(one) for one in bindings]},
+        "\n".join(f"set: {one}" for one in made),
+        {"set": [_as_json(one) for one in made]},
     )
 
 
@@ -165,7 +166,7 @@ def delete(common: Common, rules: dict[str, Any], deny: bool, execute: bool, out
 
     async def work(admin: Any) -> list[AclBinding]:
         if execute:
-            gone = await admin.delete_acls(filters)
+            gone = await others(admin.delete_acls(filters))
             found = [rule for own in gone.values() for rule in own]
         else:
             found = [rule for one in filters for rule in await admin.describe_acls(one)]

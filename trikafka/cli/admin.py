@@ -27,6 +27,7 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
     from .._api.admin.opening import open_admin
     from ..config import AdminConfig
     from ..errors import AdminErrors, UnknownTopicOrPartitionError
+    from .partly import noted_errors
 
     answers: list[T] = []
 
@@ -34,16 +35,24 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
         async with open_admin(**common.settings(AdminConfig)) as admin:
             try:
                 answers.append(await work(admin))
+                await name_topics(admin, noted_errors())
             except UnknownTopicOrPartitionError as error:
                 raise await _with_near_names(admin, error) from error
             except AdminErrors as errors:
-                for each in errors.exceptions:
-                    if isinstance(each, UnknownTopicOrPartitionError):
-                        each.args = (str(await _with_near_names(admin, each)),)
+                await name_topics(admin, errors.exceptions)
                 raise
 
     run(main)
     return answers[0]
+
+
+async def name_topics(admin: Admin, errors: Iterable[Exception]) -> None:
+    """Put similar names into those of the errors that are about a missing topic."""
+    from ..errors import UnknownTopicOrPartitionError
+
+    for each in errors:
+        if isinstance(each, UnknownTopicOrPartitionError):
+            each.args = (str(await _with_near_names(admin, each)),)
 
 
 async def _with_near_names(admin: Admin, error: Exception) -> Exception:

@@ -10,6 +10,7 @@ from .admin import ask
 from .health import health
 from .log_dirs import log_dirs
 from .options import Common, common_options, output_option, pair
+from .partly import changed
 from .suggesting import WithVerbs
 from .tables import say, say_done, say_json, table, time_text
 
@@ -79,17 +80,21 @@ def _set_features(
                 click.get_current_context(),
             )
         levels[name] = int(text)
-    ask(
+    names = ask(
         common,
-        lambda admin: admin.update_features(
+        lambda admin: changed(
             levels,
-            downgrade=downgrade,  # type: ignore[arg-type]
-            validate_only=dry_run,
+            admin.update_features(
+                levels,
+                downgrade=downgrade,  # type: ignore[arg-type]
+                validate_only=dry_run,
+            ),
         ),
     )
     done = "valid; nothing was changed" if dry_run else "changed"
-    said = ", ".join(f"{name}={level}" for name, level in levels.items())
-    say_done(output, f"{said}: {done}", {"levels": levels, "dry_run": dry_run})
+    said = ", ".join(f"{name}={levels[name]}" for name in names)
+    new = {name: levels[name] for name in names}
+    say_done(output, f"{said}: {done}", {"levels": new, "dry_run": dry_run})
 
 
 @click.command()

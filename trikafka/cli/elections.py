@@ -9,6 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import others
 from .resetting import execute_option, parse_topics, partitions_of, topics_option
 from .tables import say, say_json, table
 
@@ -112,10 +113,10 @@ async def elected(
         for info in infos
         if (place := _place(info)) in places and _needs(info, unclean)
     }
-    done: dict[TopicPartition, bool] = {}
+    done: Mapping[TopicPartition, bool] = {}
     if acts and todo:
         kind: Election = "unclean" if unclean else "preferred"
-        done = await admin.elect_leaders(todo, election=kind)
+        done = await others(admin.elect_leaders(todo, election=kind))
     return [(info, done.get(place, False)) for place, info in sorted(todo.items())]
 
 

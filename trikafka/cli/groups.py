@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 from .admin import ask, chosen
 from .lag import lag
 from .options import Common, common_options, output_option
+from .partly import changed, each, every_group, named_groups, others
 from .removing import remove_members
 from .resetting import reset_offsets
 from .suggesting import WithVerbs, complete_verbs
@@ -86,8 +86,8 @@ def command(
         )
     if delete:
         todo = chosen("group", names, more)
-        ask(common, lambda admin: admin.delete_groups(todo))
-        say_done(output, f"deleted: {', '.join(todo)}", {"deleted": todo})
+        gone = ask(common, lambda admin: changed(todo, admin.delete_groups(todo)))
+        say_done(output, f"deleted: {', '.join(gone)}", {"deleted": gone})
     elif describe or ((names or more) and not list_):
         found = ask(
             common,
@@ -103,7 +103,7 @@ def command(
 
 
 def _list(common: Common, output: str) -> None:
-    groups = ask(common, lambda admin: admin.list_groups())
+    groups = list(ask(common, every_group).values())
     if output == "json":
         say_json(
             [
@@ -123,14 +123,23 @@ def _list(common: Common, output: str) -> None:
 
 
 async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any]]:
-    listed = {group.group_id: group for group in await admin.list_groups()}
-    for name in names or ():
-        if name not in listed:
-            near = get_close_matches(name, listed, n=1)
-            hint = _HINTS.get(name, f"; did you mean {near[0]!r}?" if near else "")
-            raise click.ClickException(f"group {name!r} does not exist{hint}")
-    chosen = sorted(listed) if names is None else names
-    described = await admin.describe_groups(chosen)
+    if names is None:
+        listed = await every_group(admin)
+    else:
+        listed = await named_groups(admin, names, _HINTS)
+    described = await others(admin.describe_groups(listed))
+    places = await each(
+        described,
+        lambda name: _partitions(
+            admin,
+            name,
+            {
+                tp: member.member_id
+                for member in described[name].members
+                for tp in member.assignment
+            },
+        ),
+    )
     return [
         {
             "group": name,
@@ -148,17 +157,9 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
                 }
                 for member in described[name].members
             ],
-            "partitions": await _partitions(
-                admin,
-                name,
-                {
-                    tp: member.member_id
-                    for member in described[name].members
-                    for tp in member.assignment
-                },
-            ),
+            "partitions": partitions,
         }
-        for name in chosen
+        for name, partitions in places.items()
     ]
 
 
@@ -168,14 +169,14 @@ async def _partitions(
     """Return offset, end and lag of every partition that is committed or assigned."""
     from ..types import OffsetSpec, TopicPartition
 
-    committed = await admin.list_group_offsets(group)
+    committed = await others(admin.list_group_offsets(group))
     places = sorted({*committed, *owners})
     topics = await admin.list_topics(include_internal=True) if places else {}
     leaders = {
         TopicPartition(i.topic, i.partition): i.leader for infos in topics.values() for i in infos
     }
     alive = [tp for tp in places if leaders.get(tp) is not None]
-    ends = await admin.list_offsets(dict.fromkeys(alive, OffsetSpec.LATEST))
+    ends = await others(admin.list_offsets(dict.fromkeys(alive, OffsetSpec.LATEST)), needed=False)
 
     def row(tp: TopicPartition) -> dict[str, Any]:
         at, end = committed.get(tp), ends.get(tp)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Common, common_options, is_terminal, output_option
-from .running import Stop, run
+from .partly import each, every_group, named_groups, noted_failures, others
+from .progress import warn
+from .running import Stop, run, sentence
 from .tables import say, say_json, table
 
 if TYPE_CHECKING:
@@ -59,6 +61,8 @@ def lag(
                     _show(_summed(rows) if by_group else rows, output, watch, by_group)
                     if not watch:
                         return
+                    if (failed := noted_failures()) is not None:  # the next look may succeed
+                        warn(sentence(failed)[0])
                     before, then = found, now
                     await trio.sleep(every)
 
@@ -69,11 +73,8 @@ async def _look(admin: Admin, names: list[str]) -> dict[str, Places]:
     """Return committed offset and end of each partition, by group."""
     from ..types import OffsetSpec, TopicPartition
 
-    listed = {group.group_id for group in await admin.list_groups()}
-    for name in names:
-        if name not in listed:
-            raise click.ClickException(f"group {name!r} does not exist")
-    stored = {name: await admin.list_group_offsets(name) for name in names or sorted(listed)}
+    listed = await (named_groups(admin, names) if names else every_group(admin))
+    stored = await each(listed, lambda name: others(admin.list_group_offsets(name)))
     places = {tp for offsets in stored.values() for tp in offsets}
     topics = await admin.list_topics(include_internal=True) if places else {}
     alive = {
@@ -82,7 +83,8 @@ async def _look(admin: Admin, names: list[str]) -> dict[str, Places]:
         for info in infos
         if info.leader is not None
     }
-    ends = await admin.list_offsets(dict.fromkeys(places & alive, OffsetSpec.LATEST))
+    latest = dict.fromkeys(places & alive, OffsetSpec.LATEST)
+    ends = await others(admin.list_offsets(latest), needed=False)
     return {
         name: {
             tp: (at.offset, end.offset if (end := ends.get(tp)) is not None else None)

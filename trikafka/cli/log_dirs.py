@@ -9,6 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import others
 from .tables import say, say_json, table
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 @common_options
 def log_dirs(common: Common, output: str) -> None:
     """Show the log directories of every broker: replicas, their size, and free space."""
-    found = ask(common, lambda admin: admin.describe_log_dirs())
+    found = ask(common, lambda admin: others(admin.describe_log_dirs()))
     rows = [
         (broker, path, directory)
         for broker, directories in sorted(found.items())

@@ -9,6 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import others
 from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
 from .start import At, Start
 from .tables import say, say_json, table, time_text
@@ -119,11 +120,11 @@ async def found_at(
     from ..types import OffsetSpec
 
     partitions = partitions_of(chosen, await admin.list_topics(include_internal=True))
-    found = await admin.list_offsets(dict.fromkeys(partitions, place))
-    ends = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST))
+    found = await others(admin.list_offsets(dict.fromkeys(partitions, place)))
+    ends = await others(admin.list_offsets(dict.fromkeys(found, OffsetSpec.LATEST)))
     rows = []
-    for tp in partitions:
-        at, end = found[tp], ends[tp]
+    for tp, at in found.items():
+        end = ends.get(tp)
         offset = None if at is None else at.offset
         behind = 0 if offset is None or end is None else max(0, end.offset - offset)
         stamp = None if at is None else at.timestamp

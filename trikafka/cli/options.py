@@ -11,6 +11,8 @@ from typing import Any
 
 import click
 
+from .partly import noted_failures
+
 ENVIRONMENT = "TRIKAFKA_BOOTSTRAP_SERVERS"
 DEFAULT_SERVERS = "localhost:9092"
 COMMON_HELP = (
@@ -138,7 +140,10 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ctx.obj = common
         if debug:
             _log_everything()
-        return ctx.invoke(command, common, **others)
+        result = ctx.invoke(command, common, **others)
+        if (failed := noted_failures()) is not None:
+            raise failed
+        return result
 
     return wrapped
 

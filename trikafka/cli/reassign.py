@@ -13,6 +13,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import changed
 from .resetting import execute_option, parse_topics, partitions_of, topics_option
 from .suggesting import Suggesting
 from .tables import say, say_json, table
@@ -104,7 +105,9 @@ def move(
             after = planned(now, _live(given, racks), replicas, racks)
         moves = [(tp, now[tp], after[tp]) for tp in partitions if now[tp] != after[tp]]
         if execute:
-            await admin.alter_partition_reassignments({tp: new for tp, _, new in moves})
+            new = {tp: replicas for tp, _, replicas in moves}
+            begun = await changed(new, admin.alter_partition_reassignments(new))
+            moves = [move for move in moves if move[0] in begun]
         return moves
 
     moves = ask(common, work)
@@ -289,11 +292,14 @@ def cancel(
 
     async def work(admin: Admin) -> list[Move]:
         found = await _under_way(admin, parse_topics(topics))
+        done = list(found)
         if execute and found:
-            await admin.alter_partition_reassignments(dict.fromkeys(found))
+            stop: dict[TopicPartition, None] = dict.fromkeys(found)
+            done = await changed(found, admin.alter_partition_reassignments(stop))
         return [
             (tp, each.replicas, tuple(one for one in each.replicas if one not in each.adding))
-            for tp, each in found.items()
+            for tp in done
+            for each in (found[tp],)
         ]
 
     moves = ask(common, work)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import others
 from .resetting import (
     Shift,
     execute_option,
@@ -67,12 +69,12 @@ def delete(
 
         partitions = partitions_of(chosen, await admin.list_topics())
         begins = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
-        offsets = await offsets_at(admin, place, partitions, {})
+        offsets: Mapping[TopicPartition, int] = await offsets_at(admin, place, partitions, {})
         if execute:
-            offsets = await admin.delete_records(offsets)
+            offsets = await others(admin.delete_records(offsets))
         return [
-            (tp, begin.offset, offsets[tp])
-            for tp in partitions
+            (tp, begin.offset, offset)
+            for tp, offset in offsets.items()
             if (begin := begins[tp]) is not None
         ]
 

@@ -8,6 +8,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import changed
 from .resetting import execute_option
 from .tables import say, say_json, table
 
@@ -64,12 +65,14 @@ def remove_members(
         if missing := [id for id in (*members, *instances) if id not in known]:
             raise click.ClickException(f"group {group!r} has no member {missing[0]!r}")
         if execute and chosen:
-            await admin.remove_group_members(
+            removal = admin.remove_group_members(
                 group,
                 [member.member_id for member in chosen if not member.instance_id],
                 instance_ids=[member.instance_id for member in chosen if member.instance_id],
                 reason=reason,
             )
+            done = await changed([each.instance_id or each.member_id for each in chosen], removal)
+            chosen = [each for each in chosen if (each.instance_id or each.member_id) in done]
         return chosen
 
     removed = ask(common, work)

@@ -12,6 +12,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import changed
 from .progress import warn
 from .start import At, Start, parse
 from .tables import say, say_json, table
@@ -188,9 +189,10 @@ def reset_offsets(
             known = await admin.list_topics(include_internal=True)
             partitions = partitions_of(chosen, known)
         offsets = await offsets_at(admin, place, partitions, stored)
+        done = partitions
         if execute:
-            await admin.alter_group_offsets(group, offsets)
-        return [(tp, stored.get(tp), offsets[tp]) for tp in partitions]
+            done = await changed(partitions, admin.alter_group_offsets(group, offsets))
+        return [(tp, stored.get(tp), offsets[tp]) for tp in done]
 
     rows = ask(common, work)
     if output == "json":

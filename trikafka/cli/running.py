@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -156,26 +156,35 @@ def sentence(error: BaseException) -> tuple[str, int]:
     """
     from ..errors import AdminErrors
     from ..errors.groups import members
+    from .partly import PartlyFailedError
 
     if isinstance(error, AdminErrors):
-        return _parts(error)
+        lines, code = _parts(error.failures, len(error.failures) + len(error.results))
+        return "\n".join(lines + _done(error)), code
+    if isinstance(error, PartlyFailedError):
+        lines, code = _parts(error.failures, error.total)
+        return "\n".join(lines), code
     sentences = [_sentence(member) for member in members(error)]
     return "; ".join(dict.fromkeys(text for text, _ in sentences)), max(
         code for _, code in sentences
     )
 
 
-def _parts(error: AdminErrors) -> tuple[str, int]:
-    failed = {str(key): _sentence(each) for key, each in error.failures.items()}
-    lines = [f"{len(failed)} of {len(failed) + len(error.results)} failed"]
-    lines += [f"  {_one_line(key)}: {text}" for key, (text, _) in failed.items()]
-    if error.results:
-        done = [_one_line(str(key)) for key in error.results]
-        more = len(done) - _NAMED
-        lines.append(
-            f"  done: {', '.join(done[:_NAMED])}" + (f" and {more} more" if more > 0 else "")
-        )
-    return "\n".join(lines), max(code for _, code in failed.values())
+def _parts(failures: Mapping[Any, BaseException], total: int | None) -> tuple[list[str], int]:
+    failed = {str(key): _sentence(each) for key, each in failures.items()}
+    lines = [f"{len(failed)} failed" if total is None else f"{len(failed)} of {total} failed"]
+    lines += [
+        f"  {_one_line(key)}: {text}" if key else f"  {text}" for key, (text, _) in failed.items()
+    ]
+    return lines, max(code for _, code in failed.values())
+
+
+def _done(error: AdminErrors) -> list[str]:
+    if not error.results:
+        return []
+    done = [_one_line(str(key)) for key in error.results]
+    more = len(done) - _NAMED
+    return [f"  done: {', '.join(done[:_NAMED])}" + (f" and {more} more" if more > 0 else "")]
 
 
 def _sentence(error: BaseException) -> tuple[str, int]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from difflib import get_close_matches
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import click
 
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
+from .partly import changed, each, every_group, named_groups, others
 from .resetting import (
     execute_option,
     offsets_at,
@@ -24,6 +24,7 @@ from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
+    from .._api.admin.share_groups import SharePartitionOffset
     from ..types import GroupDescription, TopicPartition
 
 _names = click.argument("names", nargs=-1, metavar="[GROUP]...")
@@ -61,7 +62,8 @@ def list_(common: Common, output: str) -> None:
 
 
 async def _listed(admin: Admin) -> list[tuple[str, str | None]]:
-    return [(g.group_id, g.state) for g in await admin.list_groups() if g.type == "share"]
+    found = await every_group(admin)
+    return [(name, group.state) for name, group in found.items() if group.type == "share"]
 
 
 async def _chosen(admin: Admin, names: Collection[str]) -> list[str]:
@@ -72,15 +74,10 @@ async def _chosen(admin: Admin, names: Collection[str]) -> list[str]:
     """
     if not names:
         return [name for name, _ in await _listed(admin)]
-    kinds = {group.group_id: group.type for group in await admin.list_groups()}
-    for name in names:
-        if name not in kinds:
-            near = get_close_matches(name, kinds, n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise click.ClickException(f"there is no group {name!r}{hint}")
-        if kinds[name] != "share":
+    for name, group in (await named_groups(admin, names)).items():
+        if group.type != "share":
             raise click.ClickException(
-                f"{name!r} is not a share group but a {kinds[name] or 'consumer'} group; see "
+                f"{name!r} is not a share group but a {group.type or 'consumer'} group; see "
                 "`trikafka groups`"
             )
     return list(names)
@@ -94,7 +91,7 @@ def describe(common: Common, names: tuple[str, ...], output: str) -> None:
     """Show state and members of share groups: those that are given, or all."""
 
     async def work(admin: Admin) -> list[GroupDescription]:
-        found = await admin.describe_share_groups(await _chosen(admin, names))
+        found = await others(admin.describe_share_groups(await _chosen(admin, names)))
         return list(found.values())
 
     groups = ask(common, work)
@@ -152,8 +149,8 @@ def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
     records that are not settled.
     """
 
-    async def work(admin: Admin) -> dict[str, Any]:
-        return await admin.list_share_group_offsets(await _chosen(admin, names))
+    async def work(admin: Admin) -> Mapping[str, Mapping[TopicPartition, SharePartitionOffset]]:
+        return await others(admin.list_share_group_offsets(await _chosen(admin, names)))
 
     found = ask(common, work)
     rows = [(group, tp, at) for group, places in found.items() for tp, at in places.items()]
@@ -206,9 +203,10 @@ def reset_offsets(
         places = (await admin.list_share_group_offsets({group: partitions}))[group]
         stored = {tp: at.start_offset for tp, at in places.items()}
         new = await offsets_at(admin, place, partitions, stored)
+        done: Collection[TopicPartition] = partitions
         if execute:
-            await admin.alter_share_group_offsets(group, new)
-        return [(tp, stored.get(tp), new[tp]) for tp in partitions]
+            done = await changed(partitions, admin.alter_share_group_offsets(group, new))
+        return [(tp, stored.get(tp), new[tp]) for tp in done]
 
     rows = ask(common, work)
     if output == "json":
@@ -247,20 +245,19 @@ def delete(common: Common, names: tuple[str, ...], topics: tuple[str, ...], outp
     """Delete share groups without members, or with --topic only their offsets of topics."""
     todo = chosen("group", names)
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> Collection[str]:
         # The broker deletes a group of any kind, so the kind is checked here.
         await _chosen(admin, todo)
         if not topics:
-            await admin.delete_groups(todo)
-        for group in todo if topics else ():
-            await admin.delete_share_group_offsets(group, topics)
+            return await changed(todo, admin.delete_groups(todo))
+        return await each(todo, lambda group: admin.delete_share_group_offsets(group, topics))
 
-    ask(common, work)
+    gone = list(ask(common, work))
     what = f"offsets of {', '.join(topics)} in " if topics else ""
-    said: dict[str, object] = {"deleted": todo}
+    said: dict[str, object] = {"deleted": gone}
     if topics:
         said["topics"] = list(topics)
-    say_done(output, f"deleted: {what}{', '.join(todo)}", said)
+    say_done(output, f"deleted: {what}{', '.join(gone)}", said)
 
 
 def _named(tp: TopicPartition) -> dict[str, object]:

@@ -5,7 +5,6 @@ The options of ``kafka-topics`` are accepted as well.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +14,12 @@ from .admin import ask, chosen
 from .elections import elect
 from .offsets import offsets
 from .options import Common, common_options, output_option, pair
+from .partly import changed, others
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
-    from ..errors import TrikafkaError
     from ..types import PartitionInfo
 
 #: Seconds within which the brokers know of a new topic.
@@ -137,7 +136,7 @@ def create(
             known = await admin.list_topics(include_internal=True)
             todo = [name for name in todo if name not in known]
         excused = TopicAlreadyExistsError if if_not_exists else None
-        new = await _all_but(excused, todo, admin.create_topics(dict.fromkeys(todo, topic)))
+        new = await changed(todo, admin.create_topics(dict.fromkeys(todo, topic)), excused)
         return await _made(admin, new) if new else {}
 
     chosen("topic", names, more)
@@ -149,25 +148,6 @@ def create(
         say(f"created: {name}{_size(found)}" + (f"  ({settings})" if settings else ""))
     if not made and output != "json":
         say("nothing to create: all are there")
-
-
-async def _all_but(
-    excused: type[TrikafkaError] | None, names: list[str], change: Awaitable[object]
-) -> list[str]:
-    """Wait for a change of topics; return those that were changed.
-
-    An error of the class ``excused`` means that another program was quicker.
-    """
-    from ..errors import AdminErrors, TrikafkaError
-    from ..errors.groups import every
-
-    try:
-        await change
-    except TrikafkaError as error:
-        if excused is None or not every(error, excused):
-            raise
-        return list(error.results) if isinstance(error, AdminErrors) else []
-    return names
 
 
 async def _made(admin: Admin, names: list[str]) -> dict[str, list[PartitionInfo]]:
@@ -210,7 +190,7 @@ def delete(
         known = await admin.list_topics(include_internal=True) if if_exists else todo
         there = [name for name in todo if name in known]
         excused = UnknownTopicOrPartitionError if if_exists else None
-        return await _all_but(excused, there, admin.delete_topics(there))
+        return await changed(there, admin.delete_topics(there), excused)
 
     gone = ask(common, work)
     say_done(
@@ -233,9 +213,10 @@ def alter(
 ) -> None:
     """Give topics more partitions."""
     todo = chosen("topic", names, more)
-    ask(common, lambda admin: admin.create_partitions(dict.fromkeys(todo, partitions)))
+    counts = dict.fromkeys(todo, partitions)
+    done = ask(common, lambda admin: changed(todo, admin.create_partitions(counts)))
     count = "1 partition" if partitions == 1 else f"{partitions} partitions"
-    say_done(output, f"{count} now: {', '.join(todo)}", {"altered": todo, "partitions": partitions})
+    say_done(output, f"{count} now: {', '.join(done)}", {"altered": done, "partitions": partitions})
 
 
 @command.command()
@@ -287,9 +268,12 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
         for info in topics[name]
         if info.leader is not None
     ]
-    begins = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
-    ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
-    configs = await admin.topic_configs(wanted)
+    # Each of the three is worth printing without the others.
+    begins, ends = [
+        await others(admin.list_offsets(dict.fromkeys(places, end)), needed=False)
+        for end in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
+    ]
+    configs = await others(admin.topic_configs(wanted), needed=False)
 
     def partition(info: PartitionInfo) -> dict[str, Any]:
         begin, end = (

@@ -9,6 +9,7 @@ import click
 from .._api.admin.types import TRANSACTION_STATES
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
+from .partly import every_transaction, others
 from .progress import warn
 from .resetting import execute_option
 from .suggesting import Suggesting
@@ -70,8 +71,8 @@ def _list(
 ) -> None:
     found = ask(
         common,
-        lambda admin: admin.list_transactions(
-            states=states, longer_than=longer_than, pattern=pattern
+        lambda admin: every_transaction(
+            admin, states=states, longer_than=longer_than, pattern=pattern
         ),
     )
     if output == "json":
@@ -103,7 +104,7 @@ def _list(
 def describe(common: Common, names: tuple[str, ...], output: str) -> None:
     """Show state, producer, limit and partitions of transactional ids."""
     todo = chosen("transactional id", names)
-    found = ask(common, lambda admin: admin.describe_transactions(todo))
+    found = ask(common, lambda admin: others(admin.describe_transactions(todo)))
     rows = [
         {
             "transactional_id": each.transactional_id,

@@ -12,6 +12,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
+from .partly import others
 from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -51,7 +52,7 @@ def command(common: Common) -> None:
 @common_options
 def list_(common: Common, names: tuple[str, ...], output: str) -> None:
     """Show the users with SCRAM passwords, and by which mechanisms they authenticate."""
-    found = ask(common, lambda admin: admin.describe_user_scram_credentials(names or None))
+    found = ask(common, lambda admin: others(admin.describe_user_scram_credentials(names or None)))
     if output == "json":
         say_json(
             [

@@ -1,0 +1,239 @@
+"""Admin calls that fail in part: the command prints what the other parts gave, and then fails.
+
+Every command does it in the same way. It gets its answers by the functions here, which note the
+failures, and prints the answers. The wrapper of every command raises the noted failures at its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from .._api.admin.admin import Admin
+    from .._api.admin.types import GroupListing, TransactionListing
+    from ..errors import AdminErrors, TrikafkaError
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+#: The key of the noted failures in the context of the running command.
+_NOTED = "trikafka.cli.partly"
+#: The part of a failure that says nothing about single parts.
+_WHOLE = ""
+#: Calls about single groups that are under way at once.
+_AT_ONCE = 16
+
+
+class PartlyFailedError(Exception):
+    """Parts of a command's work failed; what the others gave is printed.
+
+    ``failures``: the error of each part. ``total``: the number of parts, or ``None`` if several
+    calls failed in part.
+    """
+
+    def __init__(self, failures: Mapping[object, TrikafkaError], total: int | None) -> None:
+        super().__init__(failures, total)
+        self.failures = failures
+        self.total = total
+
+
+def fail_later(errors: AdminErrors) -> None:
+    """Let the running command fail with these errors when it has printed its answers."""
+    _noted().append(errors)
+
+
+def noted_failures() -> PartlyFailedError | None:
+    """Return the failures that were noted since the last call, as one error."""
+    errors = list(_noted())
+    _noted().clear()
+    if not errors:
+        return None
+    failures: dict[object, TrikafkaError] = {}
+    for one in errors:
+        # Two calls about the same part, such as its first and its last offset, fail alike.
+        failures = {**one.failures, **failures}
+    total = len(errors[0].failures) + len(errors[0].results) if len(errors) == 1 else None
+    return PartlyFailedError(failures, total)
+
+
+def noted_errors() -> list[TrikafkaError]:
+    """Return each error that is noted."""
+    return [error for errors in _noted() for error in errors.failures.values()]
+
+
+def _noted() -> list[AdminErrors]:
+    found: list[AdminErrors] = click.get_current_context().meta.setdefault(_NOTED, [])
+    return found
+
+
+async def others(call: Awaitable[Mapping[K, V]], *, needed: bool = True) -> Mapping[K, V]:
+    """Return the results of a call, without those of its parts that failed.
+
+    Args:
+        call: The admin call.
+        needed: The command has nothing to print without results of the call. Without this, a
+            failure of all parts is noted, too.
+
+    Raises:
+        TrikafkaError: The call gave nothing that is needed.
+    """
+    from ..errors import AdminErrors, TrikafkaError
+
+    try:
+        return await call
+    except AdminErrors as errors:
+        if needed and not errors.results:
+            raise
+        fail_later(errors)
+        return errors.results
+    except TrikafkaError as error:
+        if needed:
+            raise
+        fail_later(AdminErrors.of(error.failures or {_WHOLE: error}, {}))
+        return {}
+
+
+async def changed(
+    names: Iterable[K], change: Awaitable[object], excused: type[TrikafkaError] | None = None
+) -> list[K]:
+    """Wait for a change of several things; return those that were changed.
+
+    Args:
+        names: The things.
+        change: The admin call.
+        excused: Errors that are no failure: another program was quicker.
+
+    Raises:
+        TrikafkaError: Nothing was changed.
+    """
+    from ..errors import AdminErrors, TrikafkaError
+    from ..errors.groups import every
+
+    wanted = list(names)
+    try:
+        await change
+    except TrikafkaError as error:
+        done: Mapping[Any, Any] = error.results if isinstance(error, AdminErrors) else {}
+        if excused is not None and every(error, excused):
+            return [name for name in wanted if name in done]
+        if not done or not isinstance(error, AdminErrors):
+            raise
+        failed = {
+            key: each
+            for key, each in error.failures.items()
+            if excused is None or not isinstance(each, excused)
+        }
+        fail_later(AdminErrors.of(failed, done))
+        return [name for name in wanted if name in done]
+    return wanted
+
+
+async def each(names: Iterable[K], work: Callable[[K], Awaitable[V]]) -> dict[K, V]:
+    """Do something about each of several things at once; return the results of those that worked.
+
+    Raises:
+        TrikafkaError: All failed.
+    """
+    import trio
+
+    from ..errors import AdminErrors, TrikafkaError
+
+    wanted = list(names)
+    results: dict[K, V] = {}
+    failures: dict[K, TrikafkaError] = {}
+    limiter = trio.CapacityLimiter(_AT_ONCE)
+
+    async def one(name: K) -> None:
+        async with limiter:
+            try:
+                results[name] = await work(name)
+            except TrikafkaError as error:
+                failures[name] = error
+
+    async with trio.open_nursery() as nursery:
+        for name in wanted:
+            nursery.start_soon(one, name)
+    if failures:
+        if len(wanted) == 1:
+            raise failures[wanted[0]]
+        errors = AdminErrors.of(failures, results)
+        if not results:
+            raise errors
+        fail_later(errors)
+    return {name: results[name] for name in wanted if name in results}
+
+
+async def every_group(admin: Admin) -> dict[str, GroupListing]:
+    """Return the groups of all brokers that answer."""
+    from ..errors import AdminErrors
+
+    try:
+        found = await admin.list_groups()
+    except AdminErrors as errors:
+        found = _of_brokers(errors)
+    return {group.group_id: group for group in sorted(found, key=lambda group: group.group_id)}
+
+
+async def named_groups(
+    admin: Admin, names: Iterable[str], hints: Mapping[str, str] | None = None
+) -> dict[str, GroupListing]:
+    """Return groups by their names.
+
+    Args:
+        admin: The admin client.
+        names: The groups.
+        hints: The end of the error for a word that is no group.
+
+    Raises:
+        click.ClickException: There is no such group.
+        AdminErrors: A broker that may have the group failed.
+    """
+    from difflib import get_close_matches
+
+    from ..errors import AdminErrors
+
+    wanted = list(names)
+    failed: AdminErrors | None = None
+    try:
+        listed = await admin.list_groups()
+    except AdminErrors as errors:
+        failed = _by_broker(errors)
+        listed = [group for found in errors.results.values() for group in found]
+    known = {group.group_id: group for group in listed}
+    for name in wanted:
+        if name not in known:
+            if failed is not None:  # the group may be there, on a broker that did not answer
+                raise failed
+            near = get_close_matches(name, known, n=1)
+            hint = (hints or {}).get(name) or (f"; did you mean {near[0]!r}?" if near else "")
+            raise click.ClickException(f"group {name!r} does not exist{hint}")
+    return {name: known[name] for name in wanted}
+
+
+async def every_transaction(admin: Admin, **filters: Any) -> list[TransactionListing]:
+    """Return the transactional ids of all brokers that answer."""
+    from ..errors import AdminErrors
+
+    try:
+        return await admin.list_transactions(**filters)
+    except AdminErrors as errors:
+        return sorted(_of_brokers(errors), key=lambda found: found.transactional_id)
+
+
+def _of_brokers(errors: AdminErrors) -> list[Any]:
+    """Return what other brokers listed, and note the failures; raise them if no broker answered."""
+    named = _by_broker(errors)
+    if not named.results:
+        raise named
+    fail_later(named)
+    return [one for listed in named.results.values() for one in listed]
+
+
+def _by_broker(errors: AdminErrors) -> AdminErrors:
+    """Return errors whose keys are brokers' numbers with keys that say so."""
+    failures = {f"broker {number}": error for number, error in errors.failures.items()}
+    results = {f"broker {number}": listed for number, listed in errors.results.items()}
+    return type(errors).of(failures, results)
