@@ -68,7 +68,7 @@ def test_share_offsets_are_set_and_deleted(command: Command, topic: str, tmp_pat
     assert command("produce", "-t", f"{topic}", "-f", "raw", str(file)).code == 0
     reset = ("share-groups", "reset-offsets", group, "-t", topic, "--to", "latest")
     assert not found(command, *reset)["executed"]
-    assert f"there is no group {group!r}" in command("share-groups", "offsets", group).err
+    assert f"group {group!r} does not exist" in command("share-groups", "offsets", group).err
     assert found(command, *reset, "--execute")["executed"]
     assert "trikafka share-groups reset-offsets" in command("groups", *reset[1:]).err
     rows = found(command, "share-groups", "offsets", group)

@@ -65,7 +65,8 @@ def noted_errors() -> list[TrikafkaError]:
 
 
 def _noted() -> list[AdminErrors]:
-    found: list[AdminErrors] = click.get_current_context().meta.setdefault(_NOTED, [])
+    shared = click.get_current_context().meta
+    found: list[AdminErrors] = shared.setdefault(_NOTED, [])
     return found
 
 

@@ -1,0 +1,140 @@
+"""Commands whose admin calls fail in part: they print what the others gave, and then the error."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from commanding import Command
+from piping import settings
+
+from trikafka import Admin, TopicPartition
+from trikafka._api.admin import opening
+from trikafka.testing import ScriptedCluster
+
+TOPIC_EXISTS, GROUP_REFUSED, NON_EMPTY, INVALID = 36, 30, 68, 42
+Prepare = Callable[[ScriptedCluster], object]
+Serve = Callable[[Prepare], None]
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
+    """Return a function that lets commands ask three scripted brokers, each with a group."""
+    opened = opening.open_admin
+
+    def serving(prepare: Prepare) -> None:
+        @asynccontextmanager
+        async def scripted(**ignored: Any) -> AsyncIterator[Admin]:
+            async with (
+                ScriptedCluster(nodes=3, topics={"t": 2}) as cluster,
+                opened(**settings(cluster)) as admin,
+            ):
+                for node in range(3):
+                    cluster.move_coordinator(node, f"g{node}")
+                    await admin.alter_group_offsets(f"g{node}", {T0: 0})
+                prepare(cluster)
+                yield admin
+
+        monkeypatch.setattr(opening, "open_admin", scripted)
+
+    return serving
+
+
+@pytest.mark.parametrize(
+    ("args", "api", "code", "groups"),
+    [
+        (("groups",), "ListGroups", INVALID, ["g0", "g2"]),
+        (("groups", "--describe"), "ListGroups", INVALID, ["g0", "g2"]),
+        (("groups", "g0", "g1", "g2"), "DescribeGroups", GROUP_REFUSED, ["g0", "g2"]),
+        (("groups", "g0", "g1", "g2"), "OffsetFetch", GROUP_REFUSED, ["g0", "g2"]),
+        (("groups", "lag"), "ListGroups", INVALID, ["g0", "g2"]),
+        (("groups", "lag"), "OffsetFetch", GROUP_REFUSED, ["g0", "g2"]),
+    ],
+)
+def test_other_groups_are_shown(
+    command: Command, serve: Serve, args: tuple[str, ...], api: str, code: int, groups: list[str]
+) -> None:
+    serve(lambda cluster: cluster.fail(api, code, None, node=1))
+    ended = command(*args, "-o", "jsonl")
+    assert [row["group"] for row in ended.lines] == groups
+    assert ended.code == 1
+    head, line = ended.err.splitlines()
+    assert head == "Error: 1 of 3 failed"
+    assert line.startswith("  broker 1: " if api == "ListGroups" else "  g1: ")
+
+
+def test_group_of_a_silent_broker_is_not_missing(command: Command, serve: Serve) -> None:
+    """A group that a failed broker may have is not called missing; others are shown as ever."""
+    serve(lambda cluster: cluster.fail("ListGroups", INVALID, None, node=1))
+    for args in (("groups", "g1"), ("groups", "lag", "g1"), ("share-groups", "describe", "g1")):
+        ended = command(*args)
+        assert (ended.code, ended.out) == (1, b"")
+        assert ended.err.startswith("Error: 1 of 3 failed\n  broker 1: ")
+    assert command("groups", "lag", "g2").code == 0
+
+
+def test_unknown_end_does_not_hide_a_lag(command: Command, serve: Serve) -> None:
+    serve(lambda cluster: cluster.fail("ListOffsets", INVALID, None, topic="t", partition=0))
+    ended = command("groups", "g0", "-o", "jsonl")
+    (group,) = ended.lines
+    (place,) = group["partitions"]
+    assert (place["offset"], place["end"], place["lag"]) == (0, None, None)
+    assert (ended.code, ended.err.startswith("Error: 1 of 1 failed\n  t-0: ")) == (1, True)
+
+
+def test_topic_is_described_without_its_settings(command: Command, serve: Serve) -> None:
+    serve(lambda cluster: cluster.fail("DescribeConfigs", INVALID, None))
+    ended = command("topics", "describe", "t", "-o", "jsonl")
+    (topic,) = ended.lines
+    assert [part["end"] for part in topic["partitions"]] == [0, 0]
+    assert (ended.code, "INVALID_REQUEST" in ended.err) == (1, True)
+
+
+def test_directories_of_other_brokers_are_shown(command: Command, serve: Serve) -> None:
+    serve(lambda cluster: cluster.fail("DescribeLogDirs", INVALID, None, node=1))
+    ended = command("cluster", "log-dirs", "-o", "jsonl")
+    assert {row["broker"] for row in ended.lines} == {0, 2}
+    assert (ended.code, ended.err.startswith("Error: 1 of 3 failed\n")) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("args", "api", "code", "failed", "said"),
+    [
+        (
+            ("groups", "--delete", "g0", "g1"),
+            "DeleteGroups",
+            NON_EMPTY,
+            "g1",
+            {"deleted": ["g0"]},
+        ),
+        (
+            ("topics", "create", "a", "b"),
+            "CreateTopics",
+            TOPIC_EXISTS,
+            "b",
+            {
+                "created": ["a"],
+                "topics": [{"topic": "a", "partitions": 1, "replication_factor": 1}],
+            },
+        ),
+    ],
+)
+def test_changes_that_were_made_are_reported(
+    command: Command,
+    serve: Serve,
+    args: tuple[str, ...],
+    api: str,
+    code: int,
+    failed: str,
+    said: dict[str, Any],
+) -> None:
+    serve(lambda cluster: cluster.fail(api, code, None, topic=failed))
+    ended = command(*args, "--json")
+    assert json.loads(ended.out) == said
+    head, line = ended.err.splitlines()
+    assert (ended.code, head) == (1, "Error: 1 of 2 failed")
+    assert line.startswith(f"  {failed}: ")
