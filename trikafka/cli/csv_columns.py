@@ -8,6 +8,7 @@ import io
 import json
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import repeat
 from json.encoder import encode_basestring
 from typing import NamedTuple
 
@@ -79,13 +80,44 @@ class CsvBlocks:
         except UnicodeDecodeError as error:
             wrong = BadLineError(f"this is not UTF-8 ({error.reason})")
             text = data[: data.rfind(b"\n", 0, error.start) + 1].decode()
-        if self._rest and '"' not in text and wrong is None:  # the field goes on
-            self._keep(text)
-            return Block(0)
+        if '"' not in text and wrong is None:
+            if self._rest:  # the field goes on
+                self._keep(text)
+                return Block(0)
+            if (block := self._unquoted(text)) is not None:
+                return block
         # As a file with newline="": a line ends at \r, too, and keeps its end.
         lines = list(io.StringIO("".join(self._rest) + text, newline=""))
         rows, ends, bad_row = self._read(lines, final=wrong is not None)
         return self._block(rows, ends, bad_row or wrong)
+
+    def _unquoted(self, text: str) -> Block | None:
+        """Return the rows of a text without quotes, in which each line is a row.
+
+        This takes a third of the time of the csv module, which makes a list for each row.
+
+        Returns:
+            The rows; ``None`` if the csv module has to read them: a carriage return alone ends a
+            line, or a line is blank or has too many fields or too few.
+        """
+        names = self._names
+        body = text.replace("\r\n", "\n").removesuffix("\n")
+        if names is None or "\r" in body:
+            return None
+        lines = body.split("\n")
+        if "" in lines or set(map(str.count, lines, repeat(","))) != {len(names) - 1}:
+            return None
+        fields = body.replace("\n", ",").split(",")
+        return Block(
+            len(lines),
+            topic=self._topic,
+            rows=self._columns([fields[at :: len(names)] for at in range(len(names))]),
+            places=range(len(lines)),
+            singly=lambda: (
+                (place, partial(self._line, line.split(",")))
+                for place, line in enumerate(body.split("\n"))
+            ),
+        )
 
     def _keep(self, text: str) -> None:
         self._rest.append(text)
@@ -136,10 +168,11 @@ class CsvBlocks:
             rows = [row for row in rows if row]
         if places and places[-1] - places[0] + 1 == len(places):
             places = range(places[0], places[0] + len(places))
+        whole = set(map(len, rows)) == {len(self._names or ())}
         return Block(
             count,
             topic=self._topic,
-            rows=self._columns(rows),
+            rows=self._columns(list(zip(*rows, strict=True))) if whole else None,
             places=places,
             singly=lambda: (
                 (place, partial(self._line, row)) for place, row in zip(places, rows, strict=True)
@@ -156,11 +189,8 @@ class CsvBlocks:
         self._template = "{" + ", ".join(fields) + "}"
         self._names = names
 
-    def _columns(self, rows: list[list[str]]) -> ColumnRows | None:
-        """Return the rows as columns; ``None``: one of them is wrong, or there is none."""
-        if not rows or set(map(len, rows)) != {len(self._names or ())}:
-            return None
-        columns = dict(enumerate(zip(*rows, strict=True)))
+    def _columns(self, columns: Sequence[Sequence[str]]) -> ColumnRows | None:
+        """Return columns as parts of records; ``None``: a number is wrong."""
 
         def texts(role: str) -> Sequence[str | None] | None:
             if role not in self._roles:
@@ -170,7 +200,7 @@ class CsvBlocks:
 
         values = texts("value")
         if values is None:
-            encoded = [self._encoded(column) for column in columns.values()]
+            encoded = [self._encoded(column) for column in columns]
             values = list(map(self._template.__mod__, zip(*encoded, strict=True)))
         try:
             timestamps, partitions = (
@@ -180,7 +210,7 @@ class CsvBlocks:
         except ValueError:
             return None
         return rows_of(
-            len(rows),
+            len(columns[0]),
             keys=texts("key"),
             values=values,
             timestamps=timestamps,

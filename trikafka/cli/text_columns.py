@@ -46,7 +46,7 @@ def rows_of(
     return ColumnRows(
         columns,
         keyed=bool(key_column),
-        timed=True,
+        timed=bool(times),
         partition=partition,
         explicit=memoryview(explicit) if explicit and with_partitions else None,
     )
