@@ -16,6 +16,7 @@ from trikafka.cli.app import Commands
 from trikafka.cli.reassign import command as reassign
 from trikafka.cli.share_groups import command as share_groups
 from trikafka.cli.topics import command as topics
+from trikafka.cli.transactions import command as transactions
 from trikafka.config import from_properties
 from trikafka.errors import ConfigurationError, UnknownTopicOrPartitionError
 from trikafka.testing import ScriptedCluster
@@ -42,6 +43,18 @@ from trikafka.testing import ScriptedCluster
         (("share-groups", "delete"), "which group?"),
         (("groups", "remove-members", "g"), "give --member or --instance, or --all"),
         (("topics", "create", "t", "--partition", "3"), "--partitions"),
+        (("topics", "create", "t", "--config", "x"), "for '--config': it has to be NAME=VALUE"),
+        (("topics", "alter-config", "t"), "did you mean 'trikafka configs set topic'?"),
+        (("cluster", "broker"), "did you mean 'trikafka cluster'?"),
+        (("configs", "get", "topic"), "which topic?"),
+        (("configs", "set", "topic", "t", "--add-config", "a=1"), "did you mean 'NAME=VALUE'?"),
+        (("consume", "t", "--max-messages", "5"), "did you mean '--count'?"),
+        (("consume", "t", "-G"), "Error: Option '-G' requires an argument\n"),
+        (("groups", "reset-offsets", "g", "--to-earliest"), "did you mean '--to earliest'?"),
+        (("topics", "list", "--command-config", "f"), "did you mean '--config-file'?"),
+        (("topics", "list", "--offset", "5"), "No such option '--offset' (see"),
+        (("-C", "-t", "big"), "did you mean 'trikafka consume'?"),
+        (("transactions", "kill"), "did you mean 'abort'?"),
         (
             ("produce", "-t", "t", "-X", "transactional.id=x"),
             "'trikafka produce' writes no transactions",
@@ -56,12 +69,15 @@ def test_mistake_has_a_hint(command: Command, args: tuple[str, ...], says: str) 
 
 
 def test_every_hinted_word_is_a_command() -> None:
-    for group in (topics, reassign, share_groups):
+    lines: set[str] = set()
+    for group in (topics, reassign, share_groups, transactions):
         words = type(group).words  # type: ignore[attr-defined]
         assert words
-        assert set(words.values()) <= set(group.list_commands(click.Context(group)))  # type: ignore[attr-defined]
+        own = {line for line in words.values() if not line.startswith("trikafka ")}
+        assert own <= set(group.list_commands(click.Context(group)))  # type: ignore[attr-defined]
+        lines |= {line.removeprefix("trikafka ") for line in set(words.values()) - own}
     assert Commands.words
-    first = {words.split()[0] for words in Commands.words.values()}
+    first = {line.split()[0] for line in (*Commands.words.values(), *lines)}
     assert first <= set(Commands("x").list_commands(click.Context(topics)))
 
 
@@ -131,7 +147,10 @@ async def test_headers_as_a_dict_are_explained(autojump_clock: object) -> None:
         ),
         (("consume", "t", "--format", "RAW"), "did you mean 'raw'?"),
         (("consume", "t", "--format", "xyzzy"), r"such as '%k: %s\n'"),
-        (("consume", "t", "--from-beginning"), "it is --from beginning"),
+        (
+            ("consume", "t", "--from-beginning"),
+            "no such option --from-beginning; did you mean '--from beginning'? (see",
+        ),
         (
             ("produce", "greetings"),
             "file 'greetings' does not exist; if that is the topic: trikafka produce -t greetings",

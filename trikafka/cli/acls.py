@@ -42,12 +42,16 @@ class _AclVerbs(Suggesting):
             **dict.fromkeys(("remove", "rm", "revoke"), "delete"),
         }
     )
+    default = "list"
 
 
 @click.group(cls=_AclVerbs)
 @common_options
 def command(common: Common) -> None:
-    """List, set or delete access rules (ACLs)."""
+    """List, set or delete access rules (ACLs).
+
+    Without a subcommand they are listed.
+    """
 
 
 def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -161,7 +165,9 @@ def delete(common: Common, rules: dict[str, Any], deny: bool, execute: bool, out
     Without --execute the command shows what it would delete.
     """
     if not any(rules[name] for name in rules if name != "prefix"):
-        raise click.UsageError("which rules? give -u, -O, -t ...", click.get_current_context())
+        raise click.UsageError(
+            "which rules? give -u, -O, -t or other options", click.get_current_context()
+        )
     filters = _filters(rules, deny, "prefixed" if rules["prefix"] else "literal")
 
     async def work(admin: Any) -> list[AclBinding]:

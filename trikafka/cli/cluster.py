@@ -9,7 +9,7 @@ import click
 from .admin import ask
 from .health import health
 from .log_dirs import log_dirs
-from .options import Common, common_options, output_option, pair
+from .options import Common, common_options, output_option, pairs
 from .partly import changed
 from .suggesting import WithVerbs
 from .tables import say, say_done, say_json, table, time_text
@@ -21,6 +21,7 @@ from .tables import say, say_done, say_json, table, time_text
     "changes",
     multiple=True,
     metavar="NAME=LEVEL",
+    callback=pairs,
     help="Change the level of a feature; repeatable.",
 )
 @click.option(
@@ -34,7 +35,7 @@ from .tables import say, say_done, say_json, table, time_text
 @common_options
 def features(
     common: Common,
-    changes: tuple[str, ...],
+    changes: tuple[tuple[str, str], ...],
     downgrade: str | None,
     dry_run: bool,
     node_id: int | None,
@@ -70,10 +71,14 @@ def features(
 
 
 def _set_features(
-    common: Common, changes: tuple[str, ...], downgrade: str | None, dry_run: bool, output: str
+    common: Common,
+    changes: tuple[tuple[str, str], ...],
+    downgrade: str | None,
+    dry_run: bool,
+    output: str,
 ) -> None:
     levels = {}
-    for name, text in map(pair, changes):
+    for name, text in changes:
         if not text.isdecimal():
             raise click.UsageError(
                 f"the level of {name} must be a whole number, not {text!r}",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .admin import ask
-from .options import Common, common_options, output_option, pair
+from .options import Common, common_options, output_option, pairs
 from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -103,7 +103,7 @@ def get(
 @command.command("set")
 @_kind
 @_name
-@click.argument("changes", nargs=-1, metavar="NAME=VALUE...")
+@click.argument("changes", nargs=-1, metavar="NAME=VALUE...", callback=pairs)
 @click.option(
     "--delete",
     "gone",
@@ -119,7 +119,7 @@ def set_(
     common: Common,
     kind: str,
     name: str | None,
-    changes: tuple[str, ...],
+    changes: tuple[tuple[str, str], ...],
     gone: tuple[str, ...],
     dry_run: bool,
     execute: bool,
@@ -132,7 +132,7 @@ def set_(
     """
     context = click.get_current_context()
     resource = _resource(kind, name)
-    wanted: dict[str, str | None] = {**dict(pair(text) for text in changes)}
+    wanted: dict[str, str | None] = dict(changes)
     if both := [each for each in gone if each in wanted]:
         raise click.UsageError(f"{both[0]} is to be set and deleted: choose one", context)
     wanted.update(dict.fromkeys(gone))
@@ -202,6 +202,8 @@ def _resource(kind: str, name: str | None) -> ConfigResource:
     from .._api.admin.configs import ConfigResource
     from ..errors import ConfigurationError
 
+    if name is None and kind != "broker":
+        raise click.UsageError(f"which {kind}?", click.get_current_context())
     kind = kind.replace("-", "_")
     try:
         return ConfigResource(kind, name or "")  # type: ignore[arg-type]

@@ -48,13 +48,6 @@ if TYPE_CHECKING:
     "2026-01-31T12:00, -1h (s, m, h, d), or @ and milliseconds. With a group:"
     " where to begin what it has not committed yet.",
 )
-@click.option(
-    "--from-beginning",
-    is_flag=True,
-    hidden=True,
-    expose_value=False,
-    callback=lambda c, p, v: _not_ours(c, v),
-)
 @click.option("-e", "--until-end", is_flag=True, help="End after what is there at the start.")
 @click.option(
     "--until",
@@ -158,13 +151,6 @@ def command(
         until_time=None if until_time is None else past_time(until_time),
     )
     run(Consuming(settings, plan).main)
-
-
-def _not_ours(ctx: click.Context, given: bool) -> None:
-    if given:
-        raise click.UsageError(
-            "there is no option --from-beginning; it is --from beginning, which is the default", ctx
-        )
 
 
 def reading(

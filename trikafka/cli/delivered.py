@@ -52,6 +52,8 @@ class Delivered:
             raise
         try:
             self.report(output)
+            if output != "json" and not self.count:
+                say("no records were written")
         except click.ClickException as error:
             # Without this, a script might write the records once more.
             count = "1 record was" if self.count == 1 else f"{self.count} records were"

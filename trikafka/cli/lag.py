@@ -135,6 +135,9 @@ def _show(rows: list[dict[str, Any]], output: str, watch: bool, by_group: bool) 
     if output == "json":
         say_json(rows)
         return
+    if not rows and not watch:
+        say("no group has offsets")
+        return
     names = (
         ["group", "partitions"] if by_group else ["group", "topic", "partition", "offset", "end"]
     )

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from .options import Common, common_options, output_option
+from .options import Common, common_options, output_option, pairs
 from .running import run
 
 _BY_NAME = {".csv": "csv", ".parquet": "parquet"}
@@ -52,6 +52,7 @@ _BY_NAME = {".csv": "csv", ".parquet": "parquet"}
     "headers",
     multiple=True,
     metavar="NAME=VALUE",
+    callback=pairs,
     help="For every record; repeatable.",
 )
 @click.option("-z", "--compression", metavar="CODEC", help="none, gzip, snappy, lz4 or zstd.")
@@ -68,7 +69,7 @@ def command(
     key: str | None,
     partition: int | None,
     any_partition: bool,
-    headers: tuple[str, ...],
+    headers: tuple[tuple[str, str], ...],
     compression: str | None,
     key_column: str | None,
     value_column: str | None,
@@ -84,7 +85,6 @@ def command(
     object of all its columns.
     """
     from ..config import ProducerConfig
-    from .options import pair
     from .producing import ProducePlan, Producing
     from .record_lines import argument_bytes, from_json, from_raw, literal
 
@@ -110,7 +110,7 @@ def command(
         key=None if key is None else argument_bytes(key),
         partition=partition,
         any_partition=any_partition,
-        headers=tuple((name, argument_bytes(value)) for name, value in map(pair, headers)),
+        headers=tuple((name, argument_bytes(value)) for name, value in headers),
         key_delimiter=delimiter,
         empty_is_null=null,
         key_column=key_column,

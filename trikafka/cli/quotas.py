@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .admin import ask
-from .options import Common, common_options, output_option, pair
+from .options import Common, common_options, output_option, pairs
 from .resetting import execute_option
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -28,12 +28,16 @@ class _QuotaVerbs(Suggesting):
             **dict.fromkeys(("remove", "rm"), "delete"),
         }
     )
+    default = "list"
 
 
 @click.group(cls=_QuotaVerbs)
 @common_options
 def command(common: Common) -> None:
-    """List, set or delete quotas of users, client ids and addresses."""
+    """List, set or delete quotas of users, client ids and addresses.
+
+    Without a subcommand they are listed.
+    """
 
 
 def _entity_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,12 +84,16 @@ def list_(common: Common, who: dict[str, str | None], output: str) -> None:
 
 @command.command("set")
 @_entity_options
-@click.argument("values", nargs=-1, metavar="NAME=VALUE...")
+@click.argument("values", nargs=-1, metavar="NAME=VALUE...", callback=pairs)
 @click.option("--dry-run", is_flag=True, help="Let the brokers check the values, and set none.")
 @output_option
 @common_options
 def set_(
-    common: Common, who: dict[str, str | None], values: tuple[str, ...], dry_run: bool, output: str
+    common: Common,
+    who: dict[str, str | None],
+    values: tuple[tuple[str, str], ...],
+    dry_run: bool,
+    output: str,
 ) -> None:
     """Set quotas of a user, a client id, both together, or an address; leave all others.
 
@@ -95,7 +103,7 @@ def set_(
     if not values:
         raise click.UsageError("give NAME=VALUE", click.get_current_context())
     wanted: dict[str, float | None] = {}
-    for name, text in map(pair, values):
+    for name, text in values:
         try:
             wanted[name] = float(text)
         except ValueError:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .suggesting import option_hint
+
 if TYPE_CHECKING:
     from ..errors import AdminErrors
 
@@ -189,8 +191,12 @@ def _done(error: AdminErrors) -> list[str]:
 
 def _sentence(error: BaseException) -> tuple[str, int]:
     if isinstance(error, click.UsageError):
-        path = error.ctx.command_path if error.ctx is not None else "trikafka"
-        return f"{_one_line(error.format_message()).rstrip('.')} (see {path} --help)", 2
+        text = _one_line(error.format_message()).rstrip(".")
+        if isinstance(error, click.NoSuchOption) and (hint := option_hint(error)):
+            text = f"no such option {error.option_name}{hint}"
+        # click does not say which command lacks the value of an option.
+        where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
+        return text + where, 2
     if isinstance(error, click.ClickException):
         return _one_line(error.format_message()), error.exit_code
     from ..errors import ConfigurationError, TrikafkaError

@@ -41,12 +41,16 @@ class _ShareVerbs(Suggesting):
         }
     )
     otherwise = "'describe GROUP' shows a group"
+    default = "list"
 
 
 @click.group(cls=_ShareVerbs)
 @common_options
 def command(common: Common) -> None:
-    """Show share groups and their offsets, reset or delete them."""
+    """Show share groups and their offsets, reset or delete them.
+
+    Without a subcommand they are listed.
+    """
 
 
 @command.command("list")
@@ -59,6 +63,8 @@ def list_(common: Common, output: str) -> None:
         say_json([{"group": name, "state": state} for name, state in groups])
     elif groups:
         say(table(("GROUP", "STATE"), groups))
+    else:
+        say("no share groups")
 
 
 async def _listed(admin: Admin) -> list[tuple[str, str | None]]:
@@ -98,6 +104,8 @@ def describe(common: Common, names: tuple[str, ...], output: str) -> None:
     if output == "json":
         say_json([_as_json(group) for group in groups])
         return
+    if not groups:
+        say("no share groups")
     for at, group in enumerate(groups):
         count = f"{len(group.members)} members" if len(group.members) != 1 else "1 member"
         head = f"{group.group_id}  ({group.state}, epoch {group.epoch}, {count})"
@@ -171,6 +179,8 @@ def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
                 ],
             )
         )
+    else:
+        say("no offsets")
 
 
 @command.command("reset-offsets")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import click
@@ -12,6 +13,42 @@ import click
 #: next release an entry point may also be a click command itself.
 COMMAND_PLUGINS = "trikafka.commands"
 
+#: Options of other tools, with ours. Each counts for the commands that have ours.
+_OPTIONS = MappingProxyType(
+    {
+        "--offset": "--from",
+        "--from-beginning": "--from beginning",
+        **dict.fromkeys(("--max-messages", "--num", "-n"), "--count"),
+        "--exit": "--until-end",
+        "--to-earliest": "--to earliest",
+        "--to-latest": "--to latest",
+        "--to-offset": "--to OFFSET",
+        "--to-datetime": "--to 2026-01-31T12:00",
+        "--by-duration": "--to -1h",
+        "--shift-by": "--to -10",
+        "--topics": "--topic",
+        "--add-config": "NAME=VALUE",
+        "--delete-config": "--delete NAME",
+        **dict.fromkeys(("--broker-list", "--brokers", "--zookeeper"), "-b"),
+        **dict.fromkeys(
+            ("--command-config", "--consumer.config", "--producer.config", "--consumer-config"),
+            "--config-file",
+        ),
+        **dict.fromkeys(
+            ("--consumer-property", "--producer-property", "--command-property", "--property"), "-X"
+        ),
+        "--format": "--output",
+    }
+)
+#: Modes of kcat, with the command for each.
+_MODES = MappingProxyType(
+    {
+        "-C": "trikafka consume",
+        "-P": "trikafka produce",
+        "-L": "trikafka topics describe",
+        "-Q": "trikafka topics offsets",
+    }
+)
 #: Characters of a first sentence that is never cut.
 _WHOLE = 1_000
 
@@ -39,8 +76,9 @@ class WithVerbs(click.Command):
             return verb.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
         takes_none = not any(isinstance(param, click.Argument) for param in self.params)
         if takes_none and args and not args[0].startswith("-"):
-            near = get_close_matches(args[0], self.verbs, n=1)
-            meant = self.words.get(args[0]) or (f"{info_name} {near[0]}" if near else None)
+            near = get_close_matches(args[0], [*self.verbs, *self.words], n=1)
+            word = near[0] if near else args[0]
+            meant = f"{info_name} {word}" if word in self.verbs else self.words.get(word)
             hint = f"; did you mean 'trikafka {meant}'?" if meant else ""
             context = click.Context(self, parent, info_name)
             raise click.UsageError(f"there is no command '{info_name} {args[0]}'{hint}", context)
@@ -58,11 +96,20 @@ def complete_verbs(ctx: click.Context, param: click.Parameter, incomplete: str) 
 class Suggesting(click.Group):
     """A group of commands whose error for an unknown name suggests a command.
 
-    ``words`` maps words of other tools to commands.
+    ``words`` maps words of other tools to commands. ``default`` is the command that runs if none is
+    named.
     """
 
     words: ClassVar[Mapping[str, str]] = {}
     otherwise: ClassVar[str] = ""  # the hint if no command is similar
+    default: ClassVar[str] = ""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Add the default command to arguments that name no command."""
+        asks = not set(args) & {"-h", "--help", *self.commands} and not ctx.resilient_parsing
+        if self.default and asks and (not args or args[0].startswith("-")):
+            args = [self.default, *args]
+        return super().parse_args(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their first sentences, which click would cut to one line."""
@@ -90,3 +137,16 @@ class Suggesting(click.Group):
             )
             raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
         return super().resolve_command(ctx, args)
+
+
+def option_hint(error: click.NoSuchOption) -> str:
+    """Return the hint for an option of another tool; empty if there is none."""
+    if error.ctx is None:
+        return ""
+    meant = _MODES.get(error.option_name) if error.ctx.parent is None else None
+    if meant is None and (ours := _OPTIONS.get(error.option_name)) is not None:
+        names = {
+            name for param in error.ctx.command.params for name in (*param.opts, param.metavar)
+        }
+        meant = ours if ours.split()[0] in {name and name.rstrip(".") for name in names} else None
+    return f"; did you mean {meant!r}?" if meant else ""

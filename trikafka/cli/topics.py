@@ -13,7 +13,7 @@ import click
 from .admin import ask, chosen
 from .elections import elect
 from .offsets import offsets
-from .options import Common, common_options, output_option, pair
+from .options import Common, common_options, output_option, pairs
 from .partly import changed, others
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
@@ -46,11 +46,18 @@ class _TopicVerbs(Suggesting):
             **dict.fromkeys(("remove", "rm", "drop"), "delete"),
             **dict.fromkeys(("show", "info", "get"), "describe"),
             **dict.fromkeys(("get-offsets", "offset", "query", "at"), "offsets"),
+            **dict.fromkeys(("add-partitions", "partitions"), "alter"),
+            **dict.fromkeys(("consume", "tail"), "trikafka consume"),
+            "produce": "trikafka produce",
+            **dict.fromkeys(("config", "configs"), "trikafka configs get topic"),
+            **dict.fromkeys(("alter-config", "set-config"), "trikafka configs set topic"),
+            **dict.fromkeys(("trim", "trim-prefix"), "trikafka records delete"),
             "elect-leaders": "elect",
             "leader-election": "elect",
         }
     )
     otherwise = "of a topic that is there, 'describe NAME' says more"
+    default = "list"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         verb = next((verb for verb in _VERBS if f"--{verb}" in args), None)
@@ -59,17 +66,14 @@ class _TopicVerbs(Suggesting):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_TopicVerbs, invoke_without_command=True)
-@output_option
+@click.group(cls=_TopicVerbs)
 @common_options
-def command(common: Common, output: str) -> None:
+def command(common: Common) -> None:
     """List, create, delete, describe or grow topics; find offsets; elect leaders of partitions.
 
     Without a subcommand the topics are listed. As with kafka-topics, "--create --topic NAME" means
     "create NAME", and so on.
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(common, output, internal=False)
 
 
 command.add_command(elect)
@@ -82,16 +86,14 @@ command.add_command(offsets)
 @common_options
 def list_(common: Common, internal: bool, output: str) -> None:
     """List the topics."""
-    _list(common, output, internal)
-
-
-def _list(common: Common, output: str, internal: bool) -> None:
     topics = ask(common, lambda admin: admin.list_topics(include_internal=internal))
     if output == "json":
         say_json([_row(name, found) for name, found in topics.items()])
     elif topics:
         rows = [(name, len(found), _replicas(found)) for name, found in topics.items()]
         say(table(("TOPIC", "PARTITIONS", "REPLICATION"), rows))
+    else:
+        say("no topics")
 
 
 @command.command()
@@ -107,7 +109,11 @@ def _list(common: Common, output: str, internal: bool) -> None:
     help="Copies of each.  [default: the broker's]",
 )
 @click.option(
-    "--config", multiple=True, metavar="NAME=VALUE", help="A setting of the topic; repeatable."
+    "--config",
+    multiple=True,
+    metavar="NAME=VALUE",
+    callback=pairs,
+    help="A setting of the topic; repeatable.",
 )
 @click.option("--if-not-exists", is_flag=True, help="It is fine if the topic exists.")
 @output_option
@@ -118,7 +124,7 @@ def create(
     more: tuple[str, ...],
     partitions: int | None,
     replication_factor: int | None,
-    config: tuple[str, ...],
+    config: tuple[tuple[str, str], ...],
     if_not_exists: bool,
     output: str,
 ) -> None:
@@ -126,9 +132,7 @@ def create(
     from .._api.admin.types import NewTopic
     from ..errors import TopicAlreadyExistsError
 
-    topic = NewTopic(
-        partitions or -1, replication_factor or -1, dict(pair(text) for text in config)
-    )
+    topic = NewTopic(partitions or -1, replication_factor or -1, dict(config))
 
     async def work(admin: Admin) -> dict[str, list[PartitionInfo]]:
         todo = chosen("topic", names, more)
@@ -144,7 +148,7 @@ def create(
     if output == "json":
         say_json({"created": list(made), "topics": [_row(name, made[name]) for name in made]})
     for name, found in made.items() if output != "json" else ():
-        settings = " ".join(config)
+        settings = " ".join(f"{name}={value}" for name, value in config)
         say(f"created: {name}{_size(found)}" + (f"  ({settings})" if settings else ""))
     if not made and output != "json":
         say("nothing to create: all are there")
@@ -260,7 +264,7 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
     topics = await admin.list_topics(include_internal=names is not None)
     for name in names or ():
         if name not in topics:
-            raise click.ClickException(topic_missing(name, topics))
+            raise click.ClickException(topic_missing(name, topics, make=False))
     wanted = list(topics) if names is None else names
     places = [
         TopicPartition(name, info.partition)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -21,16 +22,24 @@ if TYPE_CHECKING:
     from ..types import TopicPartition
 
 
-@click.group(cls=Suggesting, invoke_without_command=True)
-@output_option
+class _TransactionVerbs(Suggesting):
+    words = MappingProxyType(
+        {
+            **dict.fromkeys(("ls", "show"), "list"),
+            **dict.fromkeys(("hanging", "find"), "find-hanging"),
+            **dict.fromkeys(("kill", "end", "stop"), "abort"),
+        }
+    )
+    default = "list"
+
+
+@click.group(cls=_TransactionVerbs)
 @common_options
-def command(common: Common, output: str) -> None:
+def command(common: Common) -> None:
     """List or describe transactions, find those that hang, or abort one.
 
     Without a subcommand they are listed.
     """
-    if click.get_current_context().invoked_subcommand is None:
-        _list(common, output, (), None, None)
 
 
 @command.command("list")
@@ -59,16 +68,6 @@ def list_(
     output: str,
 ) -> None:
     """List the transactional ids, with their producer ids and states."""
-    _list(common, output, states, longer_than, pattern)
-
-
-def _list(
-    common: Common,
-    output: str,
-    states: tuple[str, ...],
-    longer_than: float | None,
-    pattern: str | None,
-) -> None:
     found = ask(
         common,
         lambda admin: every_transaction(

@@ -38,12 +38,16 @@ class _UserVerbs(Suggesting):
             **dict.fromkeys(("remove", "rm"), "delete"),
         }
     )
+    default = "list"
 
 
 @click.group(cls=_UserVerbs)
 @common_options
 def command(common: Common) -> None:
-    """List, set or delete passwords of SCRAM users."""
+    """List, set or delete passwords of SCRAM users.
+
+    Without a subcommand the users are listed.
+    """
 
 
 @command.command("list")
