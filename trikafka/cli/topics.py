@@ -264,7 +264,7 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
     topics = await admin.list_topics(include_internal=names is not None)
     for name in names or ():
         if name not in topics:
-            raise click.ClickException(topic_missing(name, topics, make=False))
+            raise click.ClickException(topic_missing(name, topics))
     wanted = list(topics) if names is None else names
     places = [
         TopicPartition(name, info.partition)
