@@ -36,13 +36,14 @@ TOPIC = "chaos-transactions"
 _ABORTED, _MOST = 0.3, 40
 _SETTINGS: dict[str, Any] = {
     "request_timeout_ms": 4_000,
-    "transaction_timeout_ms": 30_000,
+    "transaction_timeout_ms": 240_000,
     "linger_ms": 2,
 }
 #: States of a transaction that its coordinator has not finished.
 _UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
-#: Seconds within which a closed producer's last transaction must end.
-_SETTLES = 20.0
+#: Seconds within which a closed producer's last transaction must end: fewer than the transaction's
+#: own timeout. A coordinator that sent the markers to a frozen broker sends them again after 30 s.
+_SETTLES = 90.0
 
 
 class Verdicts(Enum):

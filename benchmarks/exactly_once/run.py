@@ -239,7 +239,9 @@ async def _no_transaction_open(cluster: Cluster, topics: Iterable[str]) -> None:
             bootstrap_servers=cluster.bootstrap_servers, isolation_level="read_committed"
         ) as committed,
     ):
-        with trio.fail_after(60):
+        # The timeout of a transaction is 15 s. A coordinator that sent the markers to a frozen broker
+        # sends them again after 30 s.
+        with trio.fail_after(120):
             while await committed.end_offsets(places) != await reader.end_offsets(places):  # noqa: ASYNC110
                 await trio.sleep(0.2)
 

@@ -1,6 +1,6 @@
-"""Waiting until brokers know of a change.
+"""Waiting until brokers know of a change, and brokers that nothing has to wait for.
 
-The controller has it first, and the brokers learn of it later.
+The controller has a change first, and the brokers learn of it later.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from cluster_waits import topic_reported
+from cluster_waits import PATIENT, topic_reported
 from trikafka_broker import KafkaCluster
 
 import trikafka
@@ -18,7 +18,7 @@ from trikafka import ConfigChange, ConfigResource, NewTopic, OffsetSpec, TopicPa
 
 @pytest.fixture(scope="module")
 def one_broker() -> Iterator[KafkaCluster]:
-    with KafkaCluster() as cluster:
+    with KafkaCluster(properties=PATIENT) as cluster:
         yield cluster
 
 
@@ -140,6 +140,9 @@ async def test_group_offsets_are_as_java_says(one_broker: Any) -> None:
             "--describe",
             "--group",
             group,
+            # 5 s by default, which is little for two JVMs that stand still.
+            "--timeout",
+            "60000",
         )
         rows = re.findall(rf"^{group}\s+{name}\s+(\d)\s+(\d+)\s+(\d+)\s+(\d+)", text, re.MULTILINE)
         assert sorted(rows) == [("0", "4", "9", "5"), ("1", "0", "0", "0")]

@@ -43,9 +43,11 @@ async def test_topics_and_offsets_are_managed(kafka_broker: object) -> None:
             for n in range(5):
                 await producer.send(name, b"v", partition=0, timestamp=1_000_000_000_000 + n)
         tp = TopicPartition(name, 0)
-        assert (await admin.list_offsets({tp: OffsetSpec.LATEST}))[tp] == trikafka.ListedOffset(
-            5, None, 0
-        )
+        latest = (await admin.list_offsets({tp: OffsetSpec.LATEST}))[tp]
+        assert latest is not None
+        # A broker that stood still for long was fenced, and leads in a later epoch than 0.
+        assert (latest.offset, latest.timestamp) == (5, None)
+        assert latest.leader_epoch in range(10)
         found = (await admin.list_offsets({tp: 1_000_000_000_003}))[tp]
         assert found is not None
         assert (found.offset, found.timestamp) == (3, 1_000_000_000_003)
@@ -118,8 +120,13 @@ async def test_group_with_a_member_is_managed(
             assert list(await admin.list_group_offsets(group)) == list(places)
             with pytest.raises(trikafka.BrokerResponseError, match="NON_EMPTY_GROUP"):
                 await admin.delete_groups([group])
-        listed = {found.group_id: found for found in await admin.list_groups()}
-        assert (listed[group].type, listed[group].state) == (protocol, "Empty")
+        with trio.fail_after(60):
+            while True:
+                listed = {found.group_id: found for found in await admin.list_groups()}
+                if listed[group].state == "Empty":
+                    break
+                await trio.sleep(0.05)
+        assert listed[group].type == protocol
         await admin.delete_groups([group])
         assert group not in {found.group_id for found in await admin.list_groups()}
         await admin.delete_topics([name])

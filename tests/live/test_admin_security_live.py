@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import pytest
 import trio
+from cluster_waits import PATIENT
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 
@@ -30,7 +31,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
     options: Any = {
         "sasl": ["scram"],
         "acl": True,
-        "properties": {"delegation.token.secret.key": "of-the-test"},
+        "properties": PATIENT | {"delegation.token.secret.key": "of-the-test"},
     }
     with _open(request.config, options) as cluster:
         yield cluster
@@ -192,6 +193,15 @@ async def test_token_is_as_java_says(guarded: KafkaCluster, tmp_path: Any) -> No
             "sasl_plain_password": token.password,
             "sasl_scram_token_auth": True,
         }
+
+        async def logs_in() -> bool:
+            try:
+                async with trikafka.open_admin(**by_token):
+                    return True
+            except trikafka.AuthenticationError:
+                return False  # what a broker describes, its logins know a moment later
+
+        assert await until(logs_in, bool)
         async with trikafka.open_admin(**by_token) as job:
             with pytest.raises(trikafka.BrokerResponseError, match="not allowed on this conn"):
                 await job.create_delegation_token()  # a token may not make others

@@ -61,7 +61,7 @@ def running(file: Path) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [sys.executable, "-W", "error", str(file)],
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.PIPE,  # of its own: a warning in the log is no line of the program
         text=True,
         cwd=file.parent,
         env=environment(),
@@ -140,12 +140,13 @@ def test_worker_stops_in_order(number: int, servers: str, tmp_path: Path) -> Non
         seen = {process.stdout.readline() for _ in range(20)}
         assert seen == {f"handled b'{n}'\n" for n in range(20)}
         process.send_signal(number)
-        rest, _ = process.communicate(timeout=240)
+        rest, errors = process.communicate(timeout=240)
     if number == signal.SIGTERM:
         assert rest == "stopped in order\n"
-        assert process.returncode == 0
+        assert process.returncode == 0, errors
     else:
-        assert rest.rstrip().endswith("KeyboardInterrupt")
+        assert rest == ""
+        assert errors.rstrip().endswith("KeyboardInterrupt")
     assert asyncio.run(committed(servers, "worker")) == 20
 
 
@@ -161,10 +162,12 @@ def test_web_program_serves_and_ends(name: str, servers: str, tmp_path: Path) ->
         places = [post(port, process) for _ in range(3)]
         assert all(place["offset"] is not None for place in places)
         if name == "fastapi":
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as response:
-                assert json.load(response) == {"ok": True}
+            until = time.monotonic() + 60  # a broker that stands still is a reason for a while
+            while not is_well(port):
+                assert time.monotonic() < until
+                time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        out, _ = process.communicate(timeout=240)
+        out = "".join(process.communicate(timeout=240))
     assert process.returncode in (0, -signal.SIGINT, 130), out
     assert "Error" not in out, out
 
@@ -177,6 +180,13 @@ def held_port() -> Iterator[int]:
         yield ports.take()
     finally:
         ports.release()
+
+
+def is_well(port: int) -> bool:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/health") as response:
+        found: dict[str, bool] = json.load(response)
+    assert list(found) == ["ok"]
+    return found["ok"]
 
 
 def post(port: int, process: subprocess.Popen[str]) -> dict[str, Any]:
@@ -263,7 +273,11 @@ def test_cancels_on_real_sockets_lose_nothing(kafka_broker: KafkaBroker) -> None
     with asyncio.Runner() as runner:
         runner.run(main())
         assert guests._here.guest is None
-    assert sockets() == before
+    until = time.monotonic() + 60
+    while sockets() > before:
+        assert time.monotonic() < until
+        gc.collect()
+        time.sleep(0.05)
 
 
 def sockets() -> int:
@@ -292,5 +306,6 @@ def test_exit_inside_a_block_ends_the_program(servers: str, tmp_path: Path) -> N
     file = tmp_path / "exit.py"
     file.write_text(textwrap.dedent(EXITING.format(servers=servers)))
     with running(file) as process:
-        out, _ = process.communicate(timeout=240)
-    assert (process.returncode, out) == (3, "")
+        out, errors = process.communicate(timeout=240)
+    assert (process.returncode, out) == (3, ""), errors
+    assert "Traceback" not in errors

@@ -15,6 +15,25 @@ import trikafka
 from trikafka import NewTopic, UnknownTopicOrPartitionError
 
 
+async def first_errors(servers: str, *topics: str) -> dict[str, str]:
+    """Return the texts of the first errors of a producer about missing topics."""
+    said: dict[str, str] = {}
+    async with trikafka.open_producer(bootstrap_servers=servers) as producer:
+
+        async def miss(topic: str) -> None:
+            with pytest.raises(UnknownTopicOrPartitionError) as caught:
+                await producer.send(topic, b"x")
+            said[topic] = str(caught.value)
+
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for topic in topics:
+                    nursery.start_soon(miss, topic)
+        # A topic that was only found for the hint is looked up as any other.
+        assert (await producer.send("greetings", b"x")).topic == "greetings"
+    return said
+
+
 async def test_first_error_names_the_nearest_topic(
     kafka_broker: Any,
 ) -> None:
@@ -33,24 +52,14 @@ async def test_first_error_names_the_nearest_topic(
         try:
             for name, topic in topics.items():
                 await topic_reported(admin, name, topic.partitions)
-            async with trikafka.open_producer(bootstrap_servers=servers) as producer:
-                said: dict[str, str] = {}
-
-                async def miss(topic: str) -> None:
-                    with pytest.raises(UnknownTopicOrPartitionError) as caught:
-                        await producer.send(topic, b"x")
-                    said[topic] = str(caught.value)
-
-                with trio.fail_after(60):
-                    async with trio.open_nursery() as nursery:
-                        for topic in ("greetngs", "invoces", "zebras"):
-                            nursery.start_soon(miss, topic)
-                assert "did you mean 'greetings'?" in said["greetngs"]
-                assert "did you mean 'invoices'?" in said["invoces"]
+            # An error does not wait for the search. On a machine that stands still it may be first:
+            # then another fresh producer is asked.
+            for _ in range(10):
+                said = await first_errors(servers, "greetngs", "invoces", "zebras")
                 assert "did you mean" not in said["zebras"]
-                place = await producer.send(
-                    "greetings", b"x"
-                )  # a topic that was only found for the hint is looked up as any other
-                assert place.topic == "greetings"
+                if "did you mean" in said["greetngs"] and "did you mean" in said["invoces"]:
+                    break
+            assert "did you mean 'greetings'?" in said["greetngs"]
+            assert "did you mean 'invoices'?" in said["invoces"]
         finally:
             await topics_deleted(admin, topics)

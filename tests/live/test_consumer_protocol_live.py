@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
+from cluster_waits import PATIENT
 from test_groups_live import PARTITIONS, Stage, in_time, until
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
 #: Heartbeats that are short enough for a test. A session is long enough for members that live on a
 #: busy machine; the groups of members that are killed have a shorter one of their own.
-QUICK = {
+QUICK = PATIENT | {
     "group.consumer.min.session.timeout.ms": "6000",
     "group.consumer.session.timeout.ms": "30000",
     "group.consumer.min.heartbeat.interval.ms": "300",
@@ -130,6 +131,16 @@ class Scene(Stage):
                 == sorted(counts)
             )
         )
+
+
+async def has_type(scene: Scene, wanted: str) -> None:
+    """Wait until the broker lists the group with this type."""
+    async with open_admin(bootstrap_servers=scene.bootstrap) as admin:
+        while True:
+            kinds = {group.group_id: group.type for group in await admin.list_groups()}
+            if kinds[scene.topic] == wanted:
+                return
+            await trio.sleep(0.1)
 
 
 async def consumer_commits(consumer: Consumer) -> None:
@@ -369,9 +380,7 @@ async def test_group_with_java_is_converted_and_back(
             for old, new, settings in (("c1", "n1", {}), ("n1", "c2", classic)):
                 await replace(old, new, **settings)
                 await scene.spread(3)
-                async with open_admin(bootstrap_servers=scene.bootstrap) as admin:
-                    kinds = {group.group_id: group.type for group in await admin.list_groups()}
-                assert kinds[scene.topic] == ("consumer" if new == "n1" else "classic")
+                await has_type(scene, "consumer" if new == "n1" else "classic")
                 await scene.more("java", 50)
                 await scene.more(new, 50)
         await scene.spread(6)
@@ -431,7 +440,9 @@ async def test_killed_member_is_replaced(
         kills = trio.current_time()
         victim.kill()
         await until(lambda: len(scene.owners) == 6)
-        assert trio.current_time() - kills > 4, "its session is 8 s"
+        # Of the session of 8 s a part has passed, if the member stood still before it was killed. A
+        # member that leaves would be replaced after its next heartbeat.
+        assert trio.current_time() - kills > 2
         await scene.all_seen()
 
 
@@ -478,7 +489,7 @@ async def test_killed_static_member_waits(
             scene.topic, **scene.settings(group_instance_id="one")
         ) as consumer:
             await consumer.receive()
-            assert consumer.health().ok
+            await until(lambda: consumer.health().ok)
         (line,) = [
             each.getMessage()
             for each in caplog.records

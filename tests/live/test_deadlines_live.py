@@ -225,32 +225,33 @@ async def test_outage_is_logged_once(cluster: Cluster, caplog: pytest.LogCapture
     """
     caplog.set_level(logging.INFO, "trikafka")
 
-    def lines(level: str) -> list[str]:
+    lost = "broker 0.* is lost: "
+    # The first metadata after a start may lack the broker for a moment.
+    back = re.compile("broker 0 is (back|in the cluster again,) at .*: it was away for ")
+
+    def lines(wanted: str | re.Pattern[str]) -> list[str]:
         return [
-            r.getMessage()
-            for r in caplog.records
-            if r.name == "trikafka.brokers" and r.levelname == level
+            line
+            for record in caplog.records
+            if record.name == "trikafka.brokers" and re.match(wanted, line := record.getMessage())
         ]
 
     async with clients(cluster) as opened, trio.open_nursery() as nursery:
+        caplog.clear()  # a broker that stood still until now may have been logged
         nursery.start_soon(opened["consumer"].receive)
         nursery.start_soon(opened["consumer"].position, TP)
         async with broken(cluster.brokers[0], "kill"):
             with trio.fail_after(60):
-                while len(lines("WARNING")) < 3:  # noqa: ASYNC110  # of each client
+                while len(lines(lost)) < 3:  # noqa: ASYNC110  # of each client
                     await trio.sleep(0.01)
             await trio.sleep(1)
-            assert len(lines("WARNING")) == 3, lines("WARNING")
-            assert all(
-                line.startswith("broker ") and " is lost: " in line for line in lines("WARNING")
-            )
-            assert lines("INFO") == []
+            assert len(lines(lost)) == 3, lines("")
+            assert lines(back) == []
         with trio.fail_after(60):
-            while len(lines("INFO")) < 3:  # noqa: ASYNC110
+            while len(lines(back)) < 3:  # noqa: ASYNC110
                 await trio.sleep(0.05)
-        assert len(lines("INFO")) == 3
-        # The first metadata after a start may lack the broker for a moment.
-        back = re.compile("broker 0 is (back|in the cluster again,) at .*: it was away for ")
-        assert all(back.match(line) for line in lines("INFO")), lines("INFO")
-        assert len(lines("WARNING")) == 3
+        # A broker that has just started may be lost once more. Attempts are not logged: there were
+        # dozens of each client.
+        assert len(lines(lost)) <= 6, lines("")
+        assert len(lines(back)) <= 6, lines("")
         nursery.cancel_scope.cancel()

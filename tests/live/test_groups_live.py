@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
+from cluster_waits import PATIENT
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
@@ -160,7 +161,7 @@ _JAVA = {
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[Cluster]:
     """Run a broker, with what starts Java's clients."""
-    with KafkaCluster() as started:
+    with KafkaCluster(properties=PATIENT) as started:
         started.start()
         yield Cluster(started)
 
