@@ -26,6 +26,8 @@ _TIDY: dict[str, str | int | float | bool] = {
     "log.segment.delete.delay.ms": 100,
     "log.initial.task.delay.ms": 500,
 }
+#: A machine that stands still for 3 s must not cost the broker its leaders: raw clients do not retry.
+_PATIENT: dict[str, str | int | float | bool] = {"broker.session.timeout.ms": 20_000}
 #: Topics with at least this number of partitions have small indexes. Otherwise each partition
 #: would reserve 20 MB.
 _WIDE = 50
@@ -135,7 +137,7 @@ class Kafka:
 def running_kafka(*, quick: bool = False) -> Iterator[Kafka]:
     """Run a broker with a heap and a compiler as in production; with ``quick`` as in tests."""
     listeners = {TLS: "SSL", SCRAM: "SASL_PLAINTEXT"}
-    jvm, told = DEFAULT_JVM_OPTIONS if quick else _JVM, _TIDY | _SECURED
+    jvm, told = DEFAULT_JVM_OPTIONS if quick else _JVM, _TIDY | _PATIENT | _SECURED
     with KafkaCluster(
         jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=told
     ) as cluster:

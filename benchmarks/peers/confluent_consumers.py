@@ -47,8 +47,9 @@ def assigned(job: Job) -> Outcome:
         _value(consumer.poll(_PATIENCE))
         with Window() as window:
             end = time.perf_counter() + job.seconds
-            while (left := end - time.perf_counter()) > 0:
-                message = consumer.poll(left)
+            # A machine may stand still for the whole time.
+            while (left := end - time.perf_counter()) > 0 or not count:
+                message = consumer.poll(max(left, 0.1))
                 if message is not None:
                     size += len(_value(message))
                     count += 1

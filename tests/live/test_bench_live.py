@@ -80,6 +80,8 @@ WATCHED = {
     *(("consume", way) for way in ("arrow", "batch", "one")),
     *(("produce", way) for way in ("arrow", "tables", "one")),
 }
+#: Numbers of trikafka's connections whose sessions have ended, which a quick run may be too short for.
+RENEWALS = {"renewals", "renewal_ms"}
 #: These may be nothing at all in a quick run: a processor's clock ticks, and one connection may be
 #: silent for a moment.
 MAY_BE_NOTHING = {
@@ -124,7 +126,7 @@ async def test_every_case_is_measured_and_checked(run: tuple[dict[str, Any], Pat
         name: plan.PEERS[case.peer] for name, case in CASES.items() if name not in missing
     }
     for case in found["cases"]:
-        assert set(case["median"]) == figures_of(case), case["name"]
+        assert set(case["median"]) - RENEWALS == figures_of(case), case["name"]
         assert [set(each) - {"round", "turn"} for each in case["rounds"]] == [set(case["median"])]
         assert all(
             value > 0 for name, value in case["median"].items() if name not in MAY_BE_NOTHING
