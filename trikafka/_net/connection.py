@@ -1,12 +1,11 @@
 """A connection to a broker: a reader task, a writer task, and the requests in flight.
 
-A request is written in the step that makes it, as far as the socket takes it; the writer task sends
-the rest. A request that a task waits for belongs to that task. If the task is cancelled before the
-request is written, the request is never sent. If the task is cancelled after that, the request
-keeps its place among those in flight until its response has come, and the response is dropped. A
-broker that takes no bytes, or leaves the oldest request unanswered for its time
-(``request_timeout_ms``, or what the request allows), loses the connection. Ctrl-C does not
-interrupt the steps of writing a request.
+A request is written in the step that makes it, as far as the socket accepts it; the writer task
+sends the rest. If the task that waits for a request is cancelled before the request is written, the
+request is never sent. If it is cancelled later, the request stays among those in flight until its
+response has come, and the response is dropped. The connection ends if the broker accepts no bytes,
+or does not respond to the oldest request in time (``request_timeout_ms``, or the limit of the
+request). Ctrl-C does not interrupt the steps of writing a request.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ _CLOSED = ConnectionError("it was closed")
 
 
 class Connection:
-    """A negotiated connection.
+    """One connection to one broker, from the negotiation of versions to its end.
 
     :meth:`run` owns its tasks; :meth:`request` may be called from any task.
     """
@@ -71,11 +70,12 @@ class Connection:
         self.versions: messages.VersionRanges = {}
         #: The cluster's features and their finalized levels (KIP-584).
         self.features: Mapping[str, int] = {}
-        # The chosen versions of the record path's requests, by API and their own newest version.
+        # The versions chosen for requests of the record path, by API and by the newest version that
+        # the request allows.
         self._chosen: dict[tuple[int, int], int] = {}
         #: The end of the broker's last throttle (Trio's clock); 0 before the first.
         self.throttled_until = 0.0
-        self._throttled_for = 0.0  # seconds, including what is left
+        self._throttled_for = 0.0  # seconds, including the rest of the current throttle
         self._transport = transport
         self._config = config
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
@@ -99,9 +99,9 @@ class Connection:
 
     @property
     def failure(self) -> Exception | None:
-        """The reason why the connection ended.
+        """The error that ended the connection.
 
-        ``None`` if this client or its idle limit has ended it.
+        ``None`` if the connection has not ended, or if this client or the idle limit ended it.
         """
         return None if self._failure is _CLOSED else self._failure
 
@@ -112,14 +112,14 @@ class Connection:
 
     @property
     def in_flight(self) -> int:
-        """The number of requests written and without a response, including abandoned ones."""
+        """The number of written requests without a response, including abandoned ones."""
         return len(self._requests.in_flight)
 
     @property
     def backlog(self) -> int:
-        """The bytes that the system has taken and not sent yet; 0 where that is unknown.
+        """The bytes in the system's send buffer; 0 where that is unknown.
 
-        While there are some, the network takes no more.
+        While there are some, the network or the broker does not accept more.
         """
         return 0 if self.broken else self._transport.backlog
 
@@ -153,7 +153,7 @@ class Connection:
         return self._room.borrowed_tokens
 
     async def run(self) -> None:
-        """Read and write until the connection ends; then fail what waits and close the stream."""
+        """Read and write until the connection ends; then fail its requests and close the stream."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -180,36 +180,40 @@ class Connection:
         self._scope.cancel()
 
     def when_ended(self, callback: Callable[[Exception], object]) -> None:
-        """Call ``callback`` once with the reason when the connection ends, also if it is idle.
+        """Call ``callback`` with the reason once the connection has ended, even if it was idle.
 
-        It is called after the requests in flight have failed. It must be quick and not raise.
+        The callback runs after the requests in flight have failed. It must be quick and not raise.
         """
         self._on_end.append(callback)
 
     @property
     def throttled(self) -> float:
-        """The seconds so far in which the broker's throttles let nothing be written.
+        """The seconds so far during which a throttle has kept the client from writing.
 
-        The broker also leaves unread what is in flight during a throttle.
+        During a throttle the broker does not read requests in flight either.
         """
         if not self._throttled_for:
             return 0.0
         return self._throttled_for - max(0.0, self.throttled_until - trio.current_time())
 
     def throttle(self, seconds: float, api: str) -> None:
-        """Write nothing for ``seconds``, as a quota asks for in the response to ``api`` (KIP-219).
+        """Write nothing for ``seconds``, because a quota is exceeded (KIP-219).
 
-        Requests that were begun wait, in order, for as long as the broker asks and their callers'
-        own limits allow. A negative time means nothing and is ignored.
+        Requests wait in order until the throttle is over or their callers' limits end. A negative
+        time is ignored.
+
+        Args:
+            seconds: The throttle time in the response.
+            api: The API of the response.
         """
         if seconds <= 0:
             return
         # Since KIP-219 a broker responds at once and mutes the connection for the throttle time, so
         # the client has to enforce the pause. A request written meanwhile would stay unread in the
-        # broker's socket, and its time would run. So the clock of a request starts at the end of
-        # the pause (`_enqueue`), and a throttled connection does not count as idle: closed as idle,
-        # it would be made again without the throttle. There is no upper bound on a throttle. It
-        # ends with its connection, because the broker counts it by connection, too.
+        # broker's socket while its time limit runs. So the time of a request starts at the end of
+        # the pause (`_enqueue`). A throttled connection does not count as idle either: if it were
+        # closed as idle, the next connection would not be throttled. A throttle has no upper bound.
+        # It ends with its connection, because the broker keeps it for a connection, too.
         now = trio.current_time()
         until = max(self.throttled_until, now + seconds)
         self._throttled_for += until - max(self.throttled_until, now)
@@ -218,10 +222,19 @@ class Connection:
         self._listener.throttled(api, seconds)
 
     async def negotiate(self, software_version: str, check: MisroutingCheck | None = None) -> None:
-        """Ask for the versions that the broker supports. Raises as :meth:`request`.
+        """Request the API versions and features that the broker supports.
 
-        An old broker responds in version 0 (KIP-511). A broker that is not the expected one refuses
-        with REBOOTSTRAP_REQUIRED (KIP-1242).
+        A broker that does not know the version of this request responds in version 0 (KIP-511), and
+        the request is repeated in a version that it knows.
+
+        Args:
+            software_version: The version of trikafka, which the broker counts in its metrics.
+            check: Decides which cluster and node the request names (KIP-1242).
+
+        Raises:
+            BrokerResponseError: REBOOTSTRAP_REQUIRED: the broker is not the named one.
+            DamagedResponseError: The response has another error, or names no versions.
+            KafkaConnectionError: The connection was lost.
         """
         self._state.enter(ConnectionState.NEGOTIATING)
         check = check or MisroutingCheck(self._config)
@@ -255,10 +268,16 @@ class Connection:
             )
 
     async def authenticate(self, authenticate: Authenticate | None) -> None:
-        """Authenticate, if the settings say so; requests may be made after that.
+        """Authenticate if there is a SASL mechanism, and admit requests after that.
 
-        Raises :exc:`AuthenticationError`, and as :meth:`request`. Before the session that the
-        broker grants ends, the connection authenticates again (KIP-368).
+        The connection authenticates again before the session that the broker grants ends (KIP-368).
+
+        Args:
+            authenticate: The exchange of the SASL mechanism; ``None`` without SASL.
+
+        Raises:
+            AuthenticationError: The broker refused the credentials.
+            KafkaConnectionError: The connection was lost.
         """
         if authenticate is not None:
             self._enter(ConnectionState.AUTHENTICATING)
@@ -267,17 +286,17 @@ class Connection:
 
     async def _keep_session(self) -> None:
         """Authenticate again before each end of the session (KIP-368)."""
-        # Reauthentication on the same socket. The broker closes a connection that is used after its
-        # session, so the client has to authenticate before. What is in flight goes on: the broker
-        # still answers it, in order. Other requests must not be written between the SaslHandshake
-        # and the last SaslAuthenticate, because the broker accepts only SASL requests there. So the
-        # queue holds them (`RequestQueue.hold`), and those of SASL go ahead of them. They are held
-        # from the first SASL request on, and not while a token is being fetched, which may take
-        # long (`_ask_anew`).
+        # Reauthentication on the same socket. The broker closes a connection that is used after the
+        # end of its session, so the client has to authenticate before. Requests in flight are not
+        # affected: the broker still answers them, in order. Other requests must not be written
+        # between the SaslHandshake and the last SaslAuthenticate, because the broker accepts only
+        # SASL requests there. So the queue holds them back (`RequestQueue.hold`), and SASL requests
+        # pass them. It does so from the first SASL request on, and not while a token is being
+        # fetched, which may take long (`_ask_again`).
         while True:
             authenticate = await self._session.ends()
             try:
-                self._session.granted(authenticate, await authenticate(self._ask_anew, self.node))
+                self._session.granted(authenticate, await authenticate(self._ask_again, self.node))
                 self._enter(ConnectionState.READY)
             except TrikafkaError as error:
                 self._break(error)
@@ -293,8 +312,8 @@ class Connection:
         self._state.enter(state)
         self._used = self._used or state is ConnectionState.READY
 
-    async def _ask_anew(self, message: ApiMessage) -> Any:
-        # The credentials are there. From now on other requests wait.
+    async def _ask_again(self, message: ApiMessage) -> Any:
+        """Send one request of a reauthentication; the first one makes other requests wait."""
         if self._state.current is ConnectionState.READY:
             self._state.enter(ConnectionState.REAUTHENTICATING)
             self._requests.hold()
@@ -308,7 +327,8 @@ class Connection:
 
         Raises :exc:`UnsupportedVersionError` if there is none.
         """
-        if not isinstance(message, RawRequest):  # its content may limit the version
+        # The version of a RawRequest does not depend on its content, so it is chosen once.
+        if not isinstance(message, RawRequest):
             return messages.choose_version(message, self.versions, self._peer)
         kind = (message.API_KEY, message.max_version)
         version = self._chosen.get(kind)
@@ -322,18 +342,19 @@ class Connection:
 
         Args:
             message: The request.
-            response_timeout: The seconds that the broker may take before the connection counts as
+            response_timeout: The seconds after which a connection without the response counts as
                 dead; default: ``request_timeout_ms``.
 
         Returns:
-            The decoded response; ``None`` where none is sent, as for acks=0.
+            The decoded response; ``None`` if the broker sends none, as for acks=0.
 
         Raises:
             KafkaConnectionError: The connection is lost, or cannot be used.
             ProtocolError: The response is damaged.
             UnsupportedVersionError: There is no common version.
 
-        On cancellation the connection stays usable; see the module.
+        On cancellation the connection stays usable. The request is not sent if no byte of it has
+        been written; otherwise its response is dropped.
         """
         return await self._ask(message, self._newest_common(message), response_timeout)
 
@@ -345,10 +366,18 @@ class Connection:
     ) -> None:
         """Send ``message`` without waiting; ``on_end`` is called with its response or error.
 
-        ``on_end`` may be called before this returns, and is otherwise called within the reader's
-        step: it must be quick and not raise. If this method raises, ``on_end`` is not called.
-        Raises :exc:`trio.WouldBlock` if too many requests are in flight, and otherwise as
-        :meth:`request`.
+        ``on_end`` may be called before this method returns. Otherwise the reader task calls it, so
+        it must be quick and not raise. If this method raises, ``on_end`` is not called.
+
+        Args:
+            message: The request.
+            on_end: Called once with the ended request.
+            response_timeout: As in :meth:`request`.
+
+        Raises:
+            trio.WouldBlock: Too many requests are in flight.
+            KafkaConnectionError: The connection is lost, or cannot be used.
+            UnsupportedVersionError: There is no common version.
         """
         # Fetch and Produce use this and not `request`. With a task for each request, a response
         # would wake the task through an event, and the task would run in the next turn of Trio's
@@ -363,14 +392,14 @@ class Connection:
 
     async def _ask(self, message: ApiMessage, version: int, response_timeout: float | None) -> Any:
         done = trio.Event()
-        # SASL requests need no room: requests that wait for the authentication may have taken all
-        # of it.
+        # SASL requests take no slot: requests that wait for the authentication may have taken them
+        # all.
         request = InFlightRequest(
             lambda _: done.set(), waited_for=message.API_KEY not in SASL_REQUESTS
         )
         try:
-            # With room there is no checkpoint before the queue: requests are written in the order
-            # in which they were made.
+            # No checkpoint if a slot is free, so that requests are written in the order in which
+            # they were made.
             if request.waited_for:
                 self._room.acquire_on_behalf_of_nowait(request)
         except trio.WouldBlock:
@@ -427,9 +456,9 @@ class Connection:
     def _abandon(self, request: InFlightRequest) -> None:
         if self._requests.remove_queued(request):
             self._settle(request)
-        # A request in flight keeps its place, because its response has still to be read: the broker
-        # answers in order, and to close the connection would fail the requests of other tasks. Only
-        # its frame is dropped.
+        # A request in flight keeps its place, because the broker answers in order and its response
+        # must be read before the next one. Closing the connection instead would fail the requests
+        # of other tasks. Only the response is dropped.
         request.abandon()
 
     def _settle(self, request: InFlightRequest) -> None:
@@ -447,7 +476,7 @@ class Connection:
             self._room.release_on_behalf_of(request)
 
     def _flush(self, transport: Transport) -> None:
-        """Write what is queued as far as the socket takes it; wake the writer for the rest."""
+        """Write queued requests as far as the socket accepts them; wake the writer for the rest."""
         requests = self._requests
         if self.throttled_until and self.throttled_until > trio.current_time():
             self._wake.set()
@@ -477,8 +506,8 @@ class Connection:
                     requests.gave(requests.pop_frames(), 0)
                 mine = requests.rest
                 await transport.send_all(mine)
-                # With nothing in `mine`, ciphertext of earlier requests was sent, and what is left
-                # over came meanwhile.
+                # If `mine` was empty, only ciphertext of earlier requests was sent. Then anything
+                # in `requests.rest` came during the send and is still to be written.
                 for sent in requests.gave(() if mine else requests.rest, 0):
                     self._settle(sent)
         except STREAM_ERRORS as error:
@@ -503,16 +532,15 @@ class Connection:
         if self._requests.served or self._config.uses_sasl:
             return "the broker closed it"
         return (
-            "the broker closed it before it responded to anything: it may want SASL "
-            "(security_protocol) or be going down"
+            "the broker closed it before its first response: it may want SASL "
+            "(security_protocol), or is shutting down"
         )
 
     def _handle_frame(self, frame: memoryview) -> None:
         request = self._requests.responded(messages.read_correlation_id(frame))
         if request is None:
             raise DamagedResponseError(
-                f"{self.node} sent a response to a request that was not made, or left an earlier "
-                "one out"
+                f"{self.node} sent a response that does not belong to the oldest request in flight"
             )
         self._expiry.heard()
         if self._meter.recording:
@@ -548,10 +576,11 @@ class Connection:
     def _lost(self, request: InFlightRequest | None = None) -> Exception:
         """Return a fresh error for one caller: why the connection is gone.
 
-        Whatever ended a connection that was in use, the response of a written request is lost: the
-        broker may have carried the request out. So the error is retriable and says no more than
-        that; the next connection shows how the next attempt fares. A refusal of the credentials is
-        the answer only while the connection is made, and to a request of which no byte was written.
+        When a connection that was in use ends, the broker may have carried out a request whose
+        response is missing, whatever the cause. So the error is a retriable
+        :exc:`KafkaConnectionError`, and the next connection shows whether the cause persists. A
+        refusal of the credentials is raised itself only while the connection is being made, or to a
+        request of which no byte was written.
         """
         cause = self._failure
         if isinstance(cause, DamagedResponseError):

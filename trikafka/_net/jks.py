@@ -16,15 +16,15 @@ import struct
 from ..errors import ConfigurationError
 
 MAGIC = b"\xfe\xed\xfe\xed"
-#: The command that turns an unsupported store into a supported one.
+#: The words that say how to convert an unsupported store.
 CONVERT = (
     "keytool -importkeystore -srckeystore FILE -destkeystore client.p12 -deststoretype PKCS12 "
-    "makes a PKCS12 store of it, which is read"
+    "converts it into a PKCS12 store, which trikafka reads"
 )
 _PHRASE = b"Mighty Aphrodite"
 _DIGEST_SIZE = 20
 _KEY_ENTRY, _TRUSTED_ENTRY = 1, 2
-_DAMAGED = "the JKS store is damaged, or is not a whole file"
+_DAMAGED = "the JKS store is damaged or incomplete"
 
 
 def certificates(content: bytes, password: str | None) -> str:
@@ -55,7 +55,7 @@ def certificates(content: bytes, password: str | None) -> str:
 
 
 class _Cursor:
-    """A place in the content. Each length is checked against what is left before it is used."""
+    """A position in the content. A length is checked against the bytes left before it is used."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -78,7 +78,7 @@ class _Cursor:
         return int(struct.unpack(">I", self.take(4))[0])
 
     def text(self) -> bytes:
-        """Return the next text as it is encoded."""
+        """Return the bytes of the next text, without decoding them."""
         return self.take(struct.unpack(">H", self.take(2))[0])
 
 
@@ -87,14 +87,14 @@ def _read_entries(cursor: _Cursor, found: list[bytes]) -> None:
     version = cursor.number()
     if version not in (1, 2):
         raise ConfigurationError(f"the JKS store has version {version}; versions 1 and 2 are read")
-    for _ in range(cursor.number()):  # ends at the first missing entry
+    for _ in range(cursor.number()):  # a number that is too high ends in EOFError
         tag = cursor.number()
         cursor.text()  # alias
         cursor.take(8)  # date
         if tag == _KEY_ENTRY:
             raise ConfigurationError(
-                "the JKS store holds a private key, and of type JKS only trust stores are read; "
-                f"{CONVERT}"
+                "the JKS store holds a private key, and of the type JKS trikafka reads only trust "
+                f"stores; {CONVERT}"
             )
         if tag != _TRUSTED_ENTRY:
             raise ConfigurationError(_DAMAGED)

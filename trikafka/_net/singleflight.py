@@ -18,7 +18,10 @@ T = TypeVar("T")
 
 
 class ClientClosed(trio.ClosedResourceError):
-    """The client was closed: an error in a task of the user, the end of a task of the client."""
+    """The client was closed.
+
+    A task of the user gets this as an error; a task of the client ends with it.
+    """
 
 
 class StartSoon(Protocol):
@@ -40,8 +43,9 @@ class _Flight(Generic[T]):
 class SingleFlight(Generic[T]):
     """Work whose overlapping calls share one run.
 
-    The run belongs to the client's nursery: a cancelled caller leaves, the others get the result.
-    An error of trikafka goes to every caller; any other error is a bug and ends the client.
+    The run is a task of the client's nursery. If one caller is cancelled, the others still get the
+    result. An error of trikafka or of the network is raised in every caller; any other error is a
+    bug and ends the client.
     """
 
     def __init__(self, start_soon: StartSoon, work: Callable[[], Awaitable[T]]) -> None:
@@ -57,7 +61,7 @@ class SingleFlight(Generic[T]):
     async def __call__(self) -> T:
         """Return the result of the run in progress, or of a new one.
 
-        Raises what the run raises, :exc:`ClientClosed` after the client has closed.
+        Raises a copy of the run's error, or :exc:`ClientClosed` if the client closes meanwhile.
         """
         flight = self._flight
         if flight is None:
@@ -71,6 +75,7 @@ class SingleFlight(Generic[T]):
         return flight.result  # type: ignore[return-value]
 
     async def _run(self, flight: _Flight[T]) -> None:
+        # Stands only if this task is cancelled, which happens when the client closes.
         flight.error = ClientClosed("the client was closed meanwhile")
         adopt(flight.reason)
         try:

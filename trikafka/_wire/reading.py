@@ -1,6 +1,7 @@
-"""The parts shared by the readers of Produce and Fetch responses, written by hand. No I/O.
+"""The parts that the readers of Produce, Fetch and other frequent responses share. No I/O.
 
-These two come with every record.
+These readers are written by hand, because a general decoder would cost too much for responses that
+come with every few records.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from ..errors import DamagedResponseError
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _LEADER = struct.Struct(">ii")
-#: Kafka 4.4 refuses more tagged fields in one place, too.
+#: The most tagged fields in one place; Kafka 4.4 has the same limit.
 MOST_TAGS = 10_000
 
 
 class LeaderIdAndEpoch(NamedTuple):
-    """The present leader of a partition, and its epoch (KIP-951)."""
+    """The current leader of a partition, and its leader epoch (KIP-951)."""
 
     leader_id: int
     leader_epoch: int
 
 
 class NodeEndpoint(NamedTuple):
-    """The address of a broker that leads a partition now (KIP-951)."""
+    """The address of a broker that has become the leader of a partition (KIP-951)."""
 
     node_id: int
     host: str
@@ -37,8 +38,9 @@ class NodeEndpoint(NamedTuple):
 class FieldReader:
     """A cursor over a response, with compact or fixed lengths.
 
-    Every step is checked against the end of the response. Raises :exc:`DamagedResponseError`, with
-    ``name`` as the response's name.
+    ``compact``: whether lengths are variable-length numbers (KIP-482). ``name``: the API, for
+    errors. Every method that reads checks for the end of the response first, and raises
+    :exc:`DamagedResponseError` for malformed data.
     """
 
     __slots__ = ("_allowed", "compact", "data", "name", "position")
@@ -51,7 +53,7 @@ class FieldReader:
         self._allowed = len(data)
 
     def allow(self, elements: int) -> None:
-        """Refuse arrays that have more elements than this in total."""
+        """Refuse the response once its arrays have more than ``elements`` elements in total."""
         self._allowed = elements
 
     def take(self, size: int) -> memoryview:
@@ -64,7 +66,7 @@ class FieldReader:
         return part
 
     def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
-        """Return the next fields."""
+        """Return the next fields, which have the given layout."""
         try:
             fields = layout.unpack_from(self.data, self.position)
         except struct.error:
@@ -73,7 +75,7 @@ class FieldReader:
         return fields
 
     def uvarint(self) -> int:
-        """Return a number of up to five bytes, seven bits in each."""
+        """Return a number in one to five bytes, with seven bits in each."""
         data, position, value = self.data, self.position, 0
         try:
             for shift in range(0, 35, 7):
@@ -88,10 +90,10 @@ class FieldReader:
         raise DamagedResponseError(f"a {self.name} response holds a malformed length")
 
     def length(self, wide: bool = True) -> int:
-        """Return the length of an array or of bytes (``wide``) or of a string; -1 for null."""
+        """Return the length of an array or of bytes, or without ``wide`` of a string; -1: null."""
         if self.compact:
             position = self.position
-            # One byte, as nearly always.
+            # Nearly all lengths fit into one byte.
             if position < len(self.data) and (byte := self.data[position]) < 0x80:
                 self.position = position + 1
                 return byte - 1
@@ -104,8 +106,8 @@ class FieldReader:
     def count(self, least: int = 1) -> int:
         """Return the length of an array, -1 for null.
 
-        ``least``: the fewest bytes of an element. A count that the remaining bytes cannot hold is
-        refused before any loop over it.
+        ``least``: the size of the shortest element in bytes. A count that the remaining bytes
+        cannot hold is refused here, before a loop over the elements begins.
         """
         count = self.length()
         if count * least > len(self.data) - self.position:
@@ -137,10 +139,7 @@ class FieldReader:
             ) from None
 
     def no_tags(self) -> bool:
-        """Return whether there are no tagged fields, and move behind them if so.
-
-        There are nearly always none.
-        """
+        """Return whether there are no tagged fields, as is usual; if so, skip their count."""
         position = self.position
         if position < len(self.data) and not self.data[position]:
             self.position = position + 1
@@ -154,9 +153,9 @@ class FieldReader:
                 pass
 
     def tagged(self) -> Iterator[tuple[int, FieldReader]]:
-        """Yield the tagged fields: the number of each, and a reader of its bytes.
+        """Yield the number of each tagged field, and a reader of its bytes.
 
-        The caller has to :meth:`end` that reader.
+        The caller must call that reader's :meth:`end`.
         """
         count = self.uvarint()
         if count > MOST_TAGS:
@@ -166,7 +165,7 @@ class FieldReader:
             yield tag, FieldReader(self.take(self.uvarint()), True, self.name)
 
     def end(self) -> None:
-        """Check that nothing is left."""
+        """Raise an error if any bytes are left."""
         if self.position != len(self.data):
             raise DamagedResponseError(
                 f"a {self.name} response has {len(self.data) - self.position} bytes after its end"
@@ -179,10 +178,7 @@ class FieldReader:
 
 
 def read_leader(field: FieldReader) -> LeaderIdAndEpoch | None:
-    """Return the value of a tagged field with a partition's leader.
-
-    ``None``: the broker does not know the leader.
-    """
+    """Return the leader in a tagged field; ``None`` if the broker does not know the leader."""
     leader_id, epoch = field.unpack(_LEADER)
     field.tags()
     field.end()
@@ -190,9 +186,9 @@ def read_leader(field: FieldReader) -> LeaderIdAndEpoch | None:
 
 
 def read_endpoints(field: FieldReader) -> tuple[NodeEndpoint, ...]:
-    """Return the value of a tagged field with the leaders' addresses."""
+    """Return the addresses of the leaders in a tagged field."""
     endpoints = []
-    for _ in range(field.count(11)):  # the bytes of the shortest one
+    for _ in range(field.count(11)):  # the size of the shortest one in bytes
         (node_id,) = field.unpack(_INT32)
         host = field.required_text()
         (port,) = field.unpack(_INT32)

@@ -1,4 +1,4 @@
-"""Lines of JSON as columns, a block at once. What is not simple is left to ``from_json``."""
+"""A block of JSON lines as columns. Blocks with unusual lines are left to ``from_json``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,15 @@ def read_json_block(
 ) -> tuple[str, ColumnRows] | None:
     """Return the topic and the records of a block of lines.
 
-    ``None``: the lines have to be read one by one, because a line is wrong, blank, unusual, or of
-    another topic.
+    Args:
+        text: The lines.
+        topic: The topic of all records; ``None``: the lines name it.
+        with_partitions: Whether the lines may name partitions.
+        partition: The partition of all records, if there is one.
+
+    Returns:
+        ``None`` if the lines have to be read one by one, because a line is wrong, blank or unusual,
+        or the lines name different topics.
     """
     found = _implementation.current.split_json_lines(text, topic is None)
     if found is None:
@@ -26,7 +33,7 @@ def read_json_block(
         return None
     nulls = memoryview(bytes(4 * count + 4)).cast("i"), b"", bytes((count + 7) // 8)
     zeros = memoryview(bytes(8 * count)).cast("q")
-    # A column of partitions is found by the numbers of the rows, see ColumnRows.
+    # With a column of partitions, ColumnRows needs the number of each row to look up its partition.
     explicit = partitions if with_partitions else None
     numbers = zeros if explicit is None else memoryview(array("q", range(count)))
     starts, names, contents = headers or (None, (None, None, None), (None, None, None))

@@ -13,7 +13,7 @@ from itertools import chain
 from ..errors import ErrorCode, from_code, topic_error
 from ..types import Node, PartitionInfo, TopicPartition
 
-#: Seconds for which responses must contradict a leader epoch before the client believes them.
+#: Seconds for which all responses must contradict a leader epoch before the client accepts theirs.
 #: Brokers learn of a new leader within a second or two.
 DOUBT = 10.0
 
@@ -109,19 +109,18 @@ class ClusterSnapshot:
     ) -> ClusterSnapshot:
         """Return a snapshot with the leaders that a broker's response named (KIP-951).
 
-        A hint counts only if its epoch is higher than the known one and its node is known.
+        A leader is taken over only if its epoch is higher than the known one and its node is known.
 
         Args:
             leaders: Node id and leader epoch by partition.
-            nodes: Brokers that the hint describes, by node id.
+            nodes: Brokers that the response describes, by node id.
 
         Returns:
-            A newer snapshot, or this one if no hint was news.
+            A newer snapshot, or this one if no leader was taken over.
         """
         everyone = {**self.nodes, **nodes}
-        changed: dict[
-            str, dict[int, PartitionInfo]
-        ] = {}  # each topic is copied once, however many of its leaders moved
+        # Each topic is copied once, even if many of its leaders have changed.
+        changed: dict[str, dict[int, PartitionInfo]] = {}
         for tp, (node, epoch) in leaders.items():
             topic = self.topics.get(tp.topic)
             info = topic.partitions.get(tp.partition) if topic is not None else None
@@ -163,8 +162,8 @@ class ClusterSnapshot:
         """Return the node that leads ``partition``.
 
         Raises:
-            TrikafkaError: The retriable error that fits: the topic or partition is unknown, or has
-                no leader now.
+            TrikafkaError: A retriable error: the topic or the partition is unknown, or the
+                partition has no leader now.
         """
         topic = self.topics.get(partition.topic)
         if topic is None or topic.error_code:
@@ -209,6 +208,11 @@ def _newest(
     doubted: dict[TopicPartition, float],
     now: float,
 ) -> TopicInfo:
+    """Return the newer description of a topic, with the leaders whose epochs are the highest.
+
+    ``before`` has the doubts so far (:attr:`ClusterSnapshot.doubted`); those that remain are added
+    to ``doubted``.
+    """
     if old is None or old.topic_id != new.topic_id or new.error_code:
         return new
     partitions = dict(new.partitions)

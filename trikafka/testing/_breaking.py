@@ -1,4 +1,4 @@
-"""Ways in which an API of a scripted cluster breaks until the end of the test."""
+"""Faults of one API of a scripted cluster that last until the end of the test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .faults import cut
 
 
 class Breakable(Protocol):
-    """An API, with a code after which clients try again, and one after which they do not."""
+    """An API with two error codes: one that clients retry after, and one that they do not."""
 
     @property
     def name(self) -> str: ...
@@ -20,6 +20,7 @@ class Breakable(Protocol):
     def fatal(self) -> int: ...
 
 
+#: Begins each fault, by its description.
 HOW: dict[str, Callable[[ScriptedCluster, Breakable], object]] = {
     "a code that passes": lambda cluster, api: cluster.fail(api.name, api.retriable, None),
     "a code that does not": lambda cluster, api: cluster.fail(api.name, api.fatal, None),

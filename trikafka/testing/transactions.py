@@ -1,14 +1,15 @@
-"""The transaction coordinator (KIP-98, KIP-360, KIP-890, KIP-939).
+"""The transaction coordinator of a scripted cluster (KIP-98, KIP-360, KIP-890, KIP-939).
 
 A state machine without messages. Every call changes a transaction at once. The only task is
-:meth:`TransactionCoordinatorState.watch`, which writes due markers and aborts transactions that run too long.
+:meth:`TransactionCoordinatorState.watch`, which writes due markers and aborts transactions that
+have been open for too long.
 
-    state                leaves it when
+    state                what ends it                               -> the next state
     EMPTY, COMPLETE_*    a partition or a group is added            -> ONGOING
-                         it is aborted nevertheless (KIP-890)       -> PREPARE_ABORT
+                         an abort without a transaction (KIP-890)   -> PREPARE_ABORT
     ONGOING              the producer commits it                    -> PREPARE_COMMIT
                          the producer aborts it                     -> PREPARE_ABORT
-                         it times out, or another producer comes    -> PREPARE_ABORT
+                         a time-out, or a new producer of the id    -> PREPARE_ABORT
     PREPARE_COMMIT       the markers are written                    -> COMPLETE_COMMIT
     PREPARE_ABORT        the markers are written                    -> COMPLETE_ABORT
 """
@@ -27,7 +28,7 @@ from trikafka.error_codes import ErrorCode
 
 from ._signal import WakeSignal
 
-NOBODY = -1  # no producer id, no epoch
+NOBODY = -1  # stands for no producer id, and for no epoch
 _LAST_EPOCH = 2**15 - 1
 _NO_LIMIT_MS = 2**31 - 1
 
@@ -71,7 +72,11 @@ class IdentityResponse(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class CoordinatorTransaction:
-    """One transactional id."""
+    """A transactional id, with its producer and its current or last transaction.
+
+    ``previous_id`` is the producer id before the last change of id, ``next_id`` the one that
+    follows when the transaction is complete.
+    """
 
     transactional_id: str
     producer_id: int
@@ -119,7 +124,7 @@ class CoordinatorTransaction:
     def knows(self, producer: Identity) -> bool:
         """Return whether a producer with this former identity may continue (KIP-360).
 
-        It was the last producer, or its last response was lost.
+        It may if it is the current producer, or if the response with its new producer id was lost.
         """
         if self.epoch == NOBODY or producer.producer_id == self.producer_id:
             return True
@@ -160,12 +165,12 @@ class TransactionCoordinatorState:
         self.verification = True  # transaction.partition.verification.enable
         self.completion = 0.0  # seconds from the end of a transaction to its markers
         self.max_timeout_ms = 900_000
-        self.two_phase = (
-            False  # transaction.two.phase.commit.enable; offer version 6 of InitProducerId, too
-        )
-        self.keeps_prepared = (
-            False  # as KIP-939 says it; Kafka 4.3 refuses it (UNSUPPORTED_VERSION)
-        )
+        # transaction.two.phase.commit.enable. A test that sets it must also offer version 6 of
+        # InitProducerId.
+        self.two_phase = False
+        # Whether InitProducerId may keep a prepared transaction. So KIP-939 says; Kafka 4.3 refuses
+        # it (UNSUPPORTED_VERSION).
+        self.keeps_prepared = False
         self.changed = changed
         self.write_marker: WriteMarker = lambda target, producer, commit: True
         self._clock = clock
@@ -250,9 +255,9 @@ class TransactionCoordinatorState:
         return ErrorCode.NONE if ours else ErrorCode.TRANSACTION_ABORTABLE
 
     def end(self, name: str, producer: Identity, *, commit: bool, bumps: bool) -> IdentityResponse:
-        """Commit or abort.
+        """Commit or abort a transaction.
 
-        ``bumps`` is True for EndTxn v5, whose response has the next transaction's epoch.
+        ``bumps``: True for EndTxn v5, whose response has the next transaction's epoch.
         """
         if not name:
             return IdentityResponse(ErrorCode.INVALID_REQUEST)
@@ -306,9 +311,8 @@ class TransactionCoordinatorState:
         if found.state is not CoordinatorTransactionState.ONGOING:
             if commit:
                 return IdentityResponse(ErrorCode.INVALID_TXN_STATE)
-            found.started_ms = (
-                self._clock()
-            )  # an abort without a transaction is allowed: it only raises the epoch
+            # An abort without a transaction is allowed: it only raises the epoch.
+            found.started_ms = self._clock()
         self._prepare(found, commit, bumps=True)
         return IdentityResponse(ErrorCode.NONE, found.identity)
 
@@ -317,7 +321,8 @@ class TransactionCoordinatorState:
     def _fence(self, found: CoordinatorTransaction) -> None:
         """Abort a transaction and raise its epoch, so that its producer can write no more.
 
-        With transaction version 2 the producer may continue as itself (KIP-360), otherwise never.
+        With transaction version 2 the producer may continue with a new epoch (KIP-360). Otherwise
+        it is fenced for good.
         """
         if self.version < 2:
             found.epoch = found.epoch + 1

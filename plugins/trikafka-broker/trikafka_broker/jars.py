@@ -149,8 +149,8 @@ def _check(version: str, libs: Path, report: Progress) -> None:
         return
     if wrong := _differing(libs, known):
         raise DownloadError(
-            f"What was downloaded as Kafka {version} is not what it was when trikafka-broker was "
-            f"written, and is not used: {', '.join(wrong)}"
+            f"Jars of Kafka {version} have other SHA-256 hashes than trikafka-broker knows, and "
+            f"are not used: {', '.join(wrong)}"
         )
 
 

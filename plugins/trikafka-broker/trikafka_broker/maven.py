@@ -1,7 +1,8 @@
 """The jars of a known Kafka version, from a Maven repository.
 
-The files of `hashes` name each jar by its path in the repository, with its SHA-256. So nothing is
-resolved, and no jar is used that differs. This module owns the folder `downloads` of the cache.
+The files in the folder `hashes` list each jar's path in the repository and its SHA-256. So no
+dependency is resolved, and a jar that differs is refused. This module owns the folder `downloads`
+of the cache.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from .guardian import Guardian
 from .waiting import pause
 
 CENTRAL = "https://repo1.maven.org/maven2"
-#: How often a jar is requested, and the seconds between.
+#: How often a jar is requested, and the seconds before the second attempt.
 _ATTEMPTS, _WAIT = 4, 1.0
 #: Seconds without a byte after which a connection counts as dead.
 _SILENCE = 20.0
@@ -37,14 +38,14 @@ def repository() -> str:
     Central.
 
     Raises:
-        BrokerError: The address is not one of https, http or file.
+        BrokerError: The address does not begin with https://, http:// or file://.
     """
     found = os.environ.get("TRIKAFKA_MAVEN") or _mirror(Path.home() / ".m2" / "settings.xml")
     address = (found or CENTRAL).rstrip("/")
     if not address.startswith(("https://", "http://", "file://")):
         raise BrokerError(
-            f"the Maven repository {address!r} (from TRIKAFKA_MAVEN or ~/.m2/settings.xml) is not "
-            "the address of one: it begins with https://, http:// or file://"
+            f"the address of the Maven repository, {address!r} (from TRIKAFKA_MAVEN or "
+            "~/.m2/settings.xml), must begin with https://, http:// or file://"
         )
     return address
 
@@ -68,7 +69,7 @@ def _mirror(settings: Path) -> str | None:
 
 @dataclass(frozen=True)
 class Maven:
-    """A repository, and the cache that keeps complete jars of interrupted downloads."""
+    """A Maven repository, and a cache that keeps the complete jars of an interrupted download."""
 
     address: str
     cache: Path
@@ -85,6 +86,13 @@ class Maven:
     ) -> None:
         """Put the jars of a Kafka version into `target/libs`.
 
+        Args:
+            guardian: Not used: no process is started.
+            version: The Kafka version, for errors.
+            target: The folder in which `libs` is made.
+            log_file: Not used: no process writes a log.
+            report: Called with a line of text after each jar.
+
         Raises:
             DownloadError: A jar could not be downloaded, or is not the known one.
         """
@@ -98,13 +106,15 @@ class Maven:
             if not whole.exists() or _digest(whole) != digest:
                 self._fetch(path, digest, whole, version)
             report(f"{number} of {len(self.jars)} jars: {name}")
-        # Renamed at the end: what an interruption leaves shortens the next download.
+        # Moved only when all are there. The complete jars of an interrupted download stay in the
+        # cache, and the next attempt does not download them again.
         for path, digest in self.jars.items():
             (kept / f"{digest}.jar").rename(libs / path.rpartition("/")[2])
         with contextlib.suppress(OSError):  # another version's jars may be there
             kept.rmdir()
 
     def _fetch(self, path: str, digest: str, whole: Path, version: str) -> None:
+        """Download one jar to `whole`; retry after a failure or a wrong digest."""
         address = f"{self.address}/{path}"
         part = whole.with_suffix(".part")
         for attempt in range(1, _ATTEMPTS + 1):
@@ -128,13 +138,14 @@ class Maven:
                 return
         part.unlink()
         raise DownloadError(
-            f"What was downloaded as Kafka {version} is not what it was when trikafka-broker was "
-            f"written, and is not used: {path.rpartition('/')[2]} from {address}"
+            f"A jar of Kafka {version} has another SHA-256 than trikafka-broker knows, and is not "
+            f"used: {path.rpartition('/')[2]} from {address} (TRIKAFKA_MAVEN, or a mirror in "
+            "~/.m2/settings.xml, names another repository)"
         )
 
 
 def _chunks(address: str) -> Iterator[bytes]:
-    """Yield the content at an address; check for cancellation in between."""
+    """Yield the content at an address; raise IncompleteRead if it ends too early."""
     request = urllib.request.Request(address, headers={"User-Agent": "trikafka-broker"})
     with urllib.request.urlopen(request, timeout=_SILENCE) as response:
         expected = response.headers.get("Content-Length")

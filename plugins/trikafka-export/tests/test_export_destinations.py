@@ -236,7 +236,7 @@ def test_iceberg_option_names_its_format(name: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         FileSink.from_options({"destination": "shop.flights", name: "lake"})
     assert str(caught.value) == (
-        f"unknown option {name!r} of an export to Parquet: it is one of format=iceberg, so give "
+        f"unknown option {name!r} of an export to Parquet: it belongs to format=iceberg, so give "
         "that, too (--format iceberg)"
     )
 

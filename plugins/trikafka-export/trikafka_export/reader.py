@@ -1,27 +1,27 @@
-"""A client in the loop of a thread of its own, which reads ranges in sequence for plain code.
+"""A client that reads one range after the other for synchronous code, in a thread of its own.
 
-To open a client takes longer than to read a small range, so a client is kept from one range to the
-next. After a range that failed the next one gets a new client. A range that was stopped, or that no
-broker responded for, is no such failure.
+Opening a client takes longer than reading a small range, so the client is kept from one range to
+the next. After a range that failed, the next one gets a new client. A range that was stopped, or
+for which no broker responded, does not count as failed.
 """
 
 # Threads, and what is kept in module state
 # -----------------------------------------
 #
-# A ``Reader`` is used by one thread, the *caller's*, and serves its ranges in another, the
-# *loop's*. ``_lock`` guards the hand-over of the next range: the loop's thread may just be ending
-# because no range came for ``kept_for`` seconds. Both sides decide under the lock, so a range is
-# taken by the old thread, or a new thread is started for it, and never neither. All other calls go
-# into the loop by its token; a loop that has ended ignores them, since its range has ended as well.
+# A ``Reader`` is used by one thread, the *caller's*. It reads its ranges in another, the *loop's*.
+# ``_lock`` guards the hand-over of the next range: the loop's thread may just be ending because no
+# range came for ``kept_for`` seconds. Both sides decide under the lock. So either the old thread
+# takes the range, or a new thread is started for it. All other calls are passed into the loop with
+# its token. After the loop has ended they have no effect, since its range has ended as well.
 #
-# The thread is a daemon with a copy of the caller's context: a process of Spark's may end without
-# notice, and the clients of one export share its log.
+# The thread is a daemon, because a process of Spark's may end without notice. It has a copy of the
+# caller's context, because all clients of an export share the log that this context holds.
 #
-# Module state: a Python worker of Spark runs one task after the other, and nothing of Spark's is
-# passed from one task to the next. So the client that stays open between tasks, or micro-batches,
-# is kept here (``_kept``), and only here. It is bound to its settings, credentials and all: another
-# query gets another client. A fork has none of the threads, so it forgets the reader instead of
-# closing it (``_after_fork``).
+# Module state: a Python worker of Spark runs one task after the other, and Spark passes no object
+# from one task to the next. So the client that stays open between tasks, or micro-batches, is kept
+# here (``_kept``), and only here. It is used again only with the same settings, credentials
+# included: another query gets another client. A fork has none of the threads, so it forgets the
+# reader instead of closing it (``_after_fork``).
 
 from __future__ import annotations
 
@@ -44,43 +44,45 @@ import trikafka
 
 #: The most bytes that one fetch asks for by default; each reader fetches one partition only.
 _FETCH_BYTES = 4 << 20
-#: How long (seconds) a worker of Spark keeps an idle client from one task, or micro-batch, to the
-#: next.
+#: Seconds for which a worker of Spark keeps an idle client for the next task or micro-batch.
 KEPT_FOR = 30.0
 _log = logging.getLogger("trikafka.export")
 
 
 class RangeRead(Protocol):
-    """A range to read. Its methods are called in the loop; ``stopped`` is set by any thread."""
+    """A range to read. Its methods are called in the loop's thread."""
 
     name: str
-    #: True once the range is not wanted any more; set by any thread.
+    #: True once the caller does not want the range any more; any thread may set it.
     stopped: bool
 
     async def run(self, consumer: Any) -> bool:
         """Read the range and call :meth:`end`; return whether the client can read another range.
 
-        Raises nothing of its own.
+        An error of the range is passed to :meth:`end` and not raised.
         """
 
     def cut(self) -> None:
-        """End :meth:`run`."""
+        """Make :meth:`run` end soon."""
 
     def end(self, error: BaseException | None) -> None:
         """Complete the range; a second call has no effect."""
 
 
 class Reader:
-    """One client at a time, opened for the first range.
+    """A thread with at most one client, which is opened for the first range.
 
-    The client is closed by :meth:`close`, and when no range came for ``kept_for`` seconds.
-    ``settings`` are those of a consumer without a group. All methods but :meth:`stop` belong to one
-    thread.
+    The client closes after :meth:`close`, or when no range came for ``kept_for`` seconds. All
+    methods but :meth:`stop` must be called from one thread.
+
+    Args:
+        settings: The settings of a consumer without a group.
+        kept_for: The seconds for which an idle client stays open.
     """
 
     def __init__(self, settings: Mapping[str, Any], *, kept_for: float = math.inf) -> None:
         self.settings = settings
-        #: For each topic the time (``time.monotonic()``) of the last look at its id, and the id.
+        #: By topic: when its id was last looked up (``time.monotonic()``), and the id.
         self.seen: dict[str, tuple[float, uuid.UUID | None]] = {}
         self._kept_for = kept_for
         #: Guards the next range, and whether a thread will take that range.
@@ -97,7 +99,7 @@ class Reader:
         self._woken = trio.Event()
 
     def begin(self, read: RangeRead) -> None:
-        """Start to read a range; the range before has ended."""
+        """Start to read a range. The range before it must have ended."""
         with self._lock:
             self._next = read
             if not self._serving:
@@ -105,14 +107,14 @@ class Reader:
                 work = partial(copy_context().run, self._serve)
                 thread = threading.Thread(target=work, name=f"trikafka {read.name}", daemon=True)
                 self._token = None
-                thread.start()  # may raise, if the process can have no other thread
+                thread.start()  # raises if the process can have no further thread
                 self._serving = True
                 self._thread = thread
                 return
         self._soon(self._wake)
 
     def stop(self, read: RangeRead) -> None:
-        """End a range, at any step."""
+        """Stop a range, whatever it does at the moment. Any thread may call this."""
         read.stopped = True
         self._soon(self._cut, read)
 
@@ -148,7 +150,7 @@ class Reader:
             await self._read_from(read)
 
     async def _read_from(self, read: RangeRead) -> None:
-        """Read this range, and the ones that follow, with one client."""
+        """Read this range, and those that follow, with one client."""
         self._current = read
         try:
             with trio.CancelScope() as self._opening:
@@ -172,6 +174,7 @@ class Reader:
         self._current.end(None)
 
     async def _following(self, consumer: Any) -> RangeRead | None:
+        """Wait for the next range; return ``None`` if the client is to close."""
         consumer.assign([])  # or the consumer would go on fetching
         with trio.move_on_after(self._kept_for):
             while not self._closed:
@@ -182,7 +185,7 @@ class Reader:
         return None
 
     def _taken(self, *, last: bool = False) -> RangeRead | None:
-        """Take the next range. With ``last`` this thread ends if there is none."""
+        """Take the next range. With ``last``, record that this thread ends if there is none."""
         with self._lock:
             read = self._next
             self._next = None
@@ -207,9 +210,9 @@ _keeping = threading.Lock()
 def kept_reader(settings: Mapping[str, Any]) -> Iterator[Reader]:
     """Yield a reader for one task of a Python worker of Spark.
 
-    The reader of the last task is used again if its settings are the same, credentials and all. A
-    worker keeps one. A reader whose range was left early is closed: a caller that wants no more of
-    a range, such as a ``limit``, seldom wants another one.
+    A worker keeps one reader. The next task uses it again if its settings are the same, credentials
+    included. A reader whose range was left early, as a ``limit`` does, is closed: such a query
+    seldom reads another range.
     """
     global _kept
     with _keeping:
@@ -241,7 +244,7 @@ def _keep(reader: Reader) -> None:
 
 
 def close_kept() -> None:
-    """Close the reader that is kept."""
+    """Close the reader that is kept, if there is one."""
     global _kept
     with _keeping:
         reader, _kept = _kept, None

@@ -23,10 +23,10 @@ _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 _PARTITIONS = ("date", "topic")
 #: The formats of this package.
 _FORMATS = ("parquet", "delta", "iceberg")
-#: Names that a destination without any published row may hold: an export's own folder, and the
-#: folder that Spark leaves after a write.
+#: Folders that a destination may have before any row is published: the export's own, and the one
+#: that Spark leaves after a write.
 _NOTHING = ("_trikafka", "_temporary")
-#: Topic names leave room for so much in a file's name.
+#: The suffix of data files. It is short, because a topic's name may fill the rest of a file's name.
 _SUFFIX = re.compile(r"\.[A-Za-z0-9.]{1,12}")
 _NAMES = (
     "format",
@@ -40,7 +40,7 @@ _NAMES = (
 )
 
 
-#: All options of this package's sinks. A dot at the end stands for all names that begin so.
+#: All options of this package's sinks. A dot at the end stands for all names with this prefix.
 OWN_OPTIONS = (*_NAMES, PREFIX, "catalog", "catalog.", "location")
 
 
@@ -48,7 +48,7 @@ OWN_OPTIONS = (*_NAMES, PREFIX, "catalog", "catalog.", "location")
 class SinkOptions:
     """The options of an export to files; docs/export.md describes them.
 
-    ``runner`` has the options of other plugins, which are for the runner of large plans.
+    ``runner`` holds the options of other plugins. They go to the runner of large plans.
     """
 
     compression: str = "zstd"
@@ -72,9 +72,9 @@ def sink_options(
     Args:
         given: The options.
         more: Other names that the caller knows; an error may suggest them.
-        sink: What has the options, for errors.
-        others: The names of other plugins' options, which are left to their runner. A name that
-            ends with a dot stands for all options that begin with it.
+        sink: The words for the sink in error messages.
+        others: The names of other plugins' options, which are passed to their runner. A name that
+            ends with a dot stands for all options with this prefix.
 
     Raises:
         ConfigurationError: An option is unknown or not valid.
@@ -93,7 +93,7 @@ def sink_options(
             hint = f"; did you mean {near[0]!r}?" if near else ""
             hint = hint or ". An option of another package needs that package to be installed"
             if not more and (name in ("catalog", "location") or name.startswith("catalog.")):
-                hint = ": it is one of format=iceberg, so give that, too (--format iceberg)"
+                hint = ": it belongs to format=iceberg, so give that, too (--format iceberg)"
             raise ConfigurationError(f"unknown option {name!r} of {sink}{hint}")
     for name in ("threads", "max_bytes_per_file", "row_group_rows", "row_group_bytes"):
         if name in rest:
@@ -104,16 +104,19 @@ def sink_options(
         )
     if "partition_by" in rest:
         rest["partition_by"] = partition_by(rest["partition_by"])
-    parsing = parse_options(rest)  # takes its own out of the rest
+    parsing = parse_options(rest)  # removes them from `rest`
     return SinkOptions(runner=runner, parsing=parsing, **rest)
 
 
 def options_of_others(plugins: Collection[object], scheme: str) -> Collection[str]:
-    """Return the options that plugins declare for a scheme, without those of this package.
+    """Return the options that other plugins declare for a scheme.
 
     Args:
         plugins: The objects of the setting ``plugins``.
-        scheme: The scheme of the destination.
+        scheme: The scheme of the destination's address.
+
+    Returns:
+        The names. A name that ends with a dot stands for all options with this prefix.
     """
     found = answers(load_plugins(plugins), "trikafka_sink_options", Collection, scheme=scheme)
     return frozenset(name for _, names in found for name in names).difference(OWN_OPTIONS)
@@ -122,7 +125,7 @@ def options_of_others(plugins: Collection[object], scheme: str) -> Collection[st
 def format_options(
     format: ExportFormat, given: Mapping[str, Any], others: Collection[str] = ()
 ) -> SinkOptions:
-    """Return the options of a format's files, without the format's own.
+    """Check all options but those of the format itself, and return them.
 
     Args:
         format: The format.
@@ -151,11 +154,11 @@ def _is_among(name: str, names: Collection[str]) -> bool:
 
 
 def files_of(format: ExportFormat, options: Mapping[str, Any]) -> FileFormat:
-    """Return the kind of the files of a format.
+    """Return the writer of a format's files with these options.
 
     Raises:
         ConfigurationError: An option is not valid.
-        PluginError: The suffix cannot be one of data files.
+        PluginError: The format names a suffix that data files cannot have.
     """
     files = format.files(options)
     if not _SUFFIX.fullmatch(files.suffix):
@@ -167,7 +170,7 @@ def files_of(format: ExportFormat, options: Mapping[str, Any]) -> FileFormat:
 
 
 def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options, with passwords and tokens wrapped so that no text shows them."""
+    """Return the options; passwords and tokens are wrapped so that no log or error shows them."""
     return {
         name: secret(value) if name in SECRET_OPTIONS else value for name, value in options.items()
     }
@@ -183,7 +186,7 @@ def whole(name: str, value: Any, least: int, also: str = "") -> int:
         also: What else the option may be, for the error.
 
     Raises:
-        ConfigurationError: The value is another one.
+        ConfigurationError: The value is not such a number.
     """
     if isinstance(value, str) and value.strip().isdigit():
         value = int(value)
@@ -195,7 +198,7 @@ def whole(name: str, value: Any, least: int, also: str = "") -> int:
 
 
 def partition_by(value: Any) -> tuple[str, ...]:
-    """Return the columns to make folders of. Raises :exc:`ConfigurationError`."""
+    """Return the columns whose values name the folders. Raises :exc:`ConfigurationError`."""
     names = (
         [name.strip() for name in value.split(",") if name.strip()]
         if isinstance(value, str)
@@ -224,8 +227,12 @@ def refuse_other_format(
 ) -> None:
     """Raise :exc:`ConfigurationError` if the destination was exported to in another format.
 
-    ``root`` is its directory. If nothing was ever published there, the error says how to begin
-    again.
+    Args:
+        state: The state of the earlier exports.
+        format: The format of this export.
+        destination: The address of the destination, for the error.
+        root: The destination's directory, if it is one. If no export has published anything there,
+            the error says how to begin again.
     """
     known = (state.format or {}).get("name", "parquet") if state.last_number else format
     if known == format:
@@ -248,5 +255,5 @@ def refuse_other_format(
 
 
 def _is_without_rows(root: Path) -> bool:
-    """Return whether no reader has ever found any row there."""
+    """Return whether no export has ever published a row in this directory."""
     return all(path.name.startswith(".") or path.name in _NOTHING for path in root.iterdir())

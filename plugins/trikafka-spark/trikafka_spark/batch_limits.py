@@ -1,6 +1,6 @@
 """The size of a micro-batch, by the arithmetic of Spark's Kafka connector.
 
-Pure; the caller passes the time.
+No I/O: the caller passes the offsets and the time.
 """
 
 from __future__ import annotations
@@ -16,10 +16,15 @@ Offsets = Mapping[TopicPartition, int]
 
 
 def share(most: int, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int]:
-    """Return the end of a batch of about ``most`` offsets.
+    """Return each partition's end of a batch of about ``most`` offsets.
 
-    Each partition has a share in proportion to its lag, and at least one offset. ``starts`` has
-    every partition of ``ends``. If there are no more than ``most`` offsets, the batch takes all.
+    Each partition gets a share in proportion to its lag, and at least one offset. If all partitions
+    together have at most ``most`` offsets, the batch takes them all.
+
+    Args:
+        most: The number of offsets that the batch should have.
+        starts: The first offset of the batch, for every partition of ``ends``.
+        ends: The end of each partition's log.
     """
     lags = {tp: end - starts[tp] for tp, end in ends.items() if end > starts[tp]}
     total = sum(lags.values())
@@ -28,15 +33,17 @@ def share(most: int, starts: Offsets, ends: Offsets) -> dict[TopicPartition, int
     found = dict(ends)
     for tp, lag in lags.items():
         part = most * lag / total
+        # Rounded as in Spark's connector: up to one offset, otherwise down. So a partition with a
+        # small lag is not left behind, and the sum may exceed `most` by that much.
         found[tp] = min(ends[tp], starts[tp] + (math.ceil(part) if part < 1 else math.floor(part)))
     return found
 
 
 class BatchDelay:
-    """The decision to wait for more offsets before a batch.
+    """The decision whether a batch waits until there are more offsets.
 
-    A batch of less than ``least`` offsets waits, but no longer than ``delay`` seconds after the
-    last one.
+    A batch of fewer than ``rates.least`` offsets waits, but no longer than ``rates.delay`` seconds
+    after the last batch.
     """
 
     def __init__(self, rates: Rates) -> None:
@@ -45,9 +52,9 @@ class BatchDelay:
         self._last = -math.inf
 
     def waits(self, new: int, now: float) -> bool:
-        """Return whether to wait with ``new`` offsets at the time ``now`` (seconds).
+        """Return whether a batch of ``new`` offsets waits at the time ``now`` (seconds).
 
-        If not, the next delay begins now.
+        If it does not wait, the delay of the next batch begins now.
         """
         if self._least is not None and new < self._least and now - self._last < self._delay:
             return True

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: Rows whose fields are Python objects at the same time.
+#: Rows whose fields become Python objects at the same time.
 _AT_ONCE = 1024
 
 
@@ -36,7 +36,7 @@ class RowDigest:
         return f"{self.count:,} rows with {self.size:,} bytes (digest {self.digest:016x})"
 
     def to_list(self) -> list[int]:
-        """Return the numbers as JSON keeps them."""
+        """Return the three numbers, for JSON."""
         return [self.count, self.size, self.digest]
 
     @classmethod
@@ -46,7 +46,7 @@ class RowDigest:
         return cls(count, size, digest)
 
     def plus(self, topic: str, table: pa.Table) -> RowDigest:
-        """Return the sum of these rows and those of a table that goes to ``topic``."""
+        """Return the digest of these rows and of a table's rows, which are written to ``topic``."""
         import pyarrow.compute as pc
 
         size, digest = self.size, self.digest
@@ -58,10 +58,10 @@ class RowDigest:
 
 
 def _digest(topic: str, batch: pa.RecordBatch) -> int:
-    """Return the sum of the squares of the rows' checksums.
+    """Return the sum of the squares of the rows' checksums."""
+    # Not the plain sum: CRC-32 is linear, so that sum might not change when two rows exchange
+    # fields.
 
-    Checksums are linear, so their plain sum might not change when two rows exchange fields.
-    """
     marks = [zlib.crc32(topic.encode())] * batch.num_rows
     for column in batch.columns:
         marks = list(map(_mixed, marks, _fields(column)))
@@ -69,10 +69,10 @@ def _digest(topic: str, batch: pa.RecordBatch) -> int:
 
 
 def _mixed(mark: int, field: bytes | None) -> int:
-    """Return the checksum of a row after one more field.
+    """Return the checksum of a row after one more field; ``None`` differs from an empty field.
 
-    The length of the field comes first, so two rows never have the same bytes. Null differs from an
-    empty field.
+    The field's length is a part of the checksum, so bytes that move from one field to the next
+    change it.
     """
     return (
         (mark * 31) & 0xFFFFFFFF
@@ -82,6 +82,7 @@ def _mixed(mark: int, field: bytes | None) -> int:
 
 
 def _fields(column: pa.Array) -> list[bytes | None]:
+    """Return each row's field of a column as bytes."""
     import pyarrow as pa
 
     kind = column.type

@@ -34,12 +34,12 @@ AclOperation: TypeAlias = Literal[
 ]
 AclPattern: TypeAlias = Literal["literal", "prefixed"]
 AclPermission: TypeAlias = Literal["allow", "deny"]
-#: What this release cannot name, in a rule that a later release of Kafka has.
+#: Stands for a kind or an operation that a later release of Kafka has added.
 Unknown: TypeAlias = Literal["unknown"]
 _UNKNOWN: Unknown = "unknown"
-#: The one name of the resource "cluster".
+#: The only name of a resource of the type "cluster".
 CLUSTER_NAME = "kafka-cluster"
-# Kafka's numbers. 1 stands for "any" in a filter.
+# Kafka's numbers of these names. In a filter, 1 stands for "any".
 _ANY = 1
 _RESOURCES = {name: number for number, name in enumerate(get_args(AclResourceType), 2)}
 _OPERATIONS = {name: number for number, name in enumerate(get_args(AclOperation), 2)}
@@ -62,14 +62,16 @@ class AclBinding:
         principal: The user, such as ``"User:alice"``; ``"User:*"`` stands for every user.
         operation: The operation, such as ``"read"``.
         resource_type: The kind of resource, such as ``"topic"``.
-        resource_name: The resource; ``"*"`` stands for every one of its kind. That of the kind
-            ``"cluster"`` is ``"kafka-cluster"``.
-        pattern: ``"literal"``, or ``"prefixed"``: the rule holds for all names that begin so.
+        resource_name: The name of the resource; ``"*"`` stands for all resources of the kind. The
+            only name of the kind ``"cluster"`` is ``"kafka-cluster"``.
+        pattern: ``"literal"``, or ``"prefixed"``: the rule holds for all resources whose names
+            begin with ``resource_name``.
         permission: ``"allow"`` or ``"deny"``.
-        host: The client's address; ``"*"`` stands for every one.
+        host: The client's address; ``"*"`` stands for every address.
 
-    In a rule that brokers of a later release describe, an operation, a kind, a pattern or a
-    permission may be ``"unknown"``. ``create_acls`` refuses such a rule.
+    A broker of a later release may describe rules with an operation, a kind, a pattern or a
+    permission that this release does not know. Such a value is ``"unknown"``, and ``create_acls``
+    refuses the rule.
     """
 
     principal: str
@@ -91,8 +93,8 @@ class AclBinding:
             return
         if (self.resource_type == "cluster") is not (self.resource_name == CLUSTER_NAME):
             raise ConfigurationError(
-                f"the resource_name of the kind 'cluster', and of no other, is {CLUSTER_NAME!r}: "
-                f"not {self.resource_name!r} of the kind {self.resource_type!r}"
+                f"the resource_type 'cluster' has only the resource_name {CLUSTER_NAME!r}, and no "
+                f"other type has it: got {self.resource_name!r} with {self.resource_type!r}"
             )
 
     def __str__(self) -> str:
@@ -113,8 +115,8 @@ class AclFilter:
         operation: Their operation.
         resource_type: The kind of their resource.
         resource_name: The name in the rules; with the pattern ``"match"``, the name of a resource.
-        pattern: ``"literal"``, ``"prefixed"``, or ``"match"``: every rule that holds for a resource
-            of that name: by its name, a prefix or ``"*"``.
+        pattern: ``"literal"``, ``"prefixed"`` or ``"match"``. The last one finds every rule that
+            holds for the resource of that name: by the name itself, by a prefix, or by ``"*"``.
         permission: ``"allow"`` or ``"deny"``.
         host: The host in the rules.
     """
@@ -164,7 +166,8 @@ def _check_text(what: str, value: object) -> None:
 
 
 def checked_bindings(bindings: Iterable[AclBinding]) -> list[AclBinding]:
-    """Return the rules, each once. Raises :exc:`ConfigurationError`."""
+    """Return the rules without duplicates. Raises :exc:`ConfigurationError`."""
+    # A rule that a broker described may hold "unknown", which has no number to send.
     found: list[AclBinding] = _checked("bindings", bindings, AclBinding)
     for one in found:
         for name, allowed in _KINDS.items():
@@ -173,14 +176,14 @@ def checked_bindings(bindings: Iterable[AclBinding]) -> list[AclBinding]:
 
 
 def checked_filters(filters: Iterable[AclFilter]) -> list[AclFilter]:
-    """Return the filters, each once. Raises :exc:`ConfigurationError`."""
+    """Return the filters without duplicates. Raises :exc:`ConfigurationError`."""
     return _checked("filters", filters, AclFilter)
 
 
 def checked_filter(given: AclFilter | None) -> AclFilter:
     """Return the filter; ``None`` stands for all rules. Raises :exc:`ConfigurationError`."""
     if given is not None and not isinstance(given, AclFilter):
-        raise ConfigurationError(f"describe_acls wants an AclFilter or None, not {given!r}")
+        raise ConfigurationError(f"describe_acls takes an AclFilter or None, not {given!r}")
     return given or AclFilter()
 
 
@@ -195,12 +198,12 @@ def _checked(what: str, given: Any, kind: type[Any]) -> list[Any]:
 
 
 def describe_request(wanted: AclFilter) -> DescribeAclsRequest:
-    """Return a DescribeAcls request."""
+    """Return the request for the rules that a filter matches."""
     return DescribeAclsRequest(**_filter_fields(wanted))
 
 
 def create_request(bindings: Sequence[AclBinding]) -> CreateAclsRequest:
-    """Return a CreateAcls request."""
+    """Return the request that creates these rules."""
     return CreateAclsRequest(
         creations=[
             CreateAclsRequest.AclCreation(
@@ -218,7 +221,7 @@ def create_request(bindings: Sequence[AclBinding]) -> CreateAclsRequest:
 
 
 def delete_request(filters: Sequence[AclFilter]) -> DeleteAclsRequest:
-    """Return a DeleteAcls request."""
+    """Return the request that deletes all rules that the filters match."""
     return DeleteAclsRequest(
         filters=[DeleteAclsRequest.DeleteAclsFilter(**_filter_fields(one)) for one in filters]
     )
@@ -237,7 +240,7 @@ def _filter_fields(wanted: AclFilter) -> dict[str, Any]:
 
 
 def read_described(response: Any) -> list[AclBinding]:
-    """Return the rules in a DescribeAcls response. Raises its error."""
+    """Return the rules in a DescribeAcls response, sorted. Raises the error of the response."""
     if response.error_code:
         raise _error(response, "the access rules", "Describe")
     return sorted(
@@ -248,7 +251,10 @@ def read_described(response: Any) -> list[AclBinding]:
 def read_created(
     response: Any, asked: Sequence[AclBinding], parts: Parts[AclBinding, None]
 ) -> None:
-    """Take in a CreateAcls response, whose results are in the order of the request."""
+    """Pass each result of a CreateAcls response to ``parts``.
+
+    The results are in the order of the request.
+    """
     _check_count("CreateAcls", response.results, asked)
     for one, result in zip(asked, response.results, strict=True):
         if result.error_code:
@@ -260,7 +266,11 @@ def read_created(
 def read_deleted(
     response: Any, asked: Sequence[AclFilter], parts: Parts[AclFilter, tuple[AclBinding, ...]]
 ) -> None:
-    """Take in a DeleteAcls response, whose results are in the order of the request."""
+    """Pass each result of a DeleteAcls response to ``parts``.
+
+    The results are in the order of the request. A filter fails if one of its rules could not be
+    deleted.
+    """
     _check_count("DeleteAcls", response.filter_results, asked)
     for one, result in zip(asked, response.filter_results, strict=True):
         refused = [acl for acl in result.matching_acls or () if acl.error_code]
@@ -275,8 +285,7 @@ def read_deleted(
 def _check_count(name: str, results: Sequence[Any], asked: Sequence[Any]) -> None:
     if len(results) != len(asked):
         raise DamagedResponseError(
-            f"the response to {name} has {len(results)} results for {len(asked)} that were asked "
-            "for"
+            f"the response to {name} has {len(results)} results, but {len(asked)} were requested"
         )
 
 
@@ -290,7 +299,7 @@ def _error(result: Any, what: str, operation: str) -> TrikafkaError:
 def _binding(resource: Any, acl: Any) -> AclBinding:
     """Return a rule as the broker describes it.
 
-    A later release may have kinds and operations that this one cannot name: they are "unknown".
+    Kinds and operations that a later release of Kafka has added become "unknown".
     """
     try:
         return AclBinding(

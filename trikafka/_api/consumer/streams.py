@@ -1,15 +1,16 @@
-"""Streams, one for each partition, each used by a task of the user's.
+"""The streams of a consumer: one for each partition, each used by a task of the user's.
 
-Owned by the consumer; ``Consumer.partitions`` yields the streams.
+``Consumer.partitions`` yields the streams. The task that iterates over ``partitions()`` serves the
+rebalances, as a receive does otherwise. While it waits, the member counts as polling
+(``max_poll_interval_ms``).
 
-The task that iterates over ``partitions()`` serves the rebalances, as a receive does otherwise. Its
-waiting counts as polling (``max_poll_interval_ms``). A handler that is stuck in one record does not
-remove the member from its group while other streams make progress: the log warns about it. When all
-handlers are stuck, the member leaves: see :meth:`Streams.stuck_at`.
+A *handler* is the task that reads a stream. If one handler is stuck in a record while others make
+progress, the member stays in its group and the log warns. If all handlers are stuck, the member
+leaves: see :meth:`Streams.stuck_at`.
 
-A revocation ends the partition's stream. The consumer waits for the records that the handler holds,
-for a part of the rebalance's time, so that they can be committed. Then the listeners run and the
-partition is released. After a loss nothing is waited for.
+A revocation ends the partition's stream. The consumer then waits until the handler has finished the
+records that it holds, so that they can be committed; this wait may take a part of the rebalance
+timeout. Then the listeners run and the partition is released. After a loss there is no such wait.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ _FIRST_LOOK, _LAST_LOOK = 0.001, 0.05  # seconds
 
 
 class PartitionStreams(Generic[Key, Value]):
-    """An async iterator of :class:`PartitionStream` s; made by ``Consumer.partitions``.
+    """An async iterator that yields one :class:`PartitionStream` for each assigned partition.
 
-    One stream for each assigned partition.
+    ``Consumer.partitions`` makes it.
     """
 
     def __init__(self, streams: Streams) -> None:
@@ -50,11 +51,15 @@ class PartitionStreams(Generic[Key, Value]):
         return self
 
     async def __anext__(self) -> PartitionStream[Key, Value]:
-        """Return the next stream; wait until a partition is assigned, and serve rebalances.
+        """Wait until a partition is assigned, and return its stream; serve rebalances meanwhile.
 
-        Ends when the consumer unsubscribes or closes, or when another iteration over
-        ``partitions()`` replaces this one. Raises as ``Consumer.receive``; the error of a single
-        partition is raised by its stream.
+        The iteration ends when the consumer unsubscribes or closes, or when another iteration over
+        ``partitions()`` replaces this one. Cancelling the wait loses no stream.
+
+        Raises:
+            trio.BusyResourceError: Another task iterates over ``partitions()``.
+            TrikafkaError: As ``Consumer.receive``. The error of a single partition is raised by its
+                stream instead.
         """
         await trio.lowlevel.checkpoint()
         if not self._begun:
@@ -78,10 +83,13 @@ class StreamedConsumer(Protocol):
         """Commit these offsets."""
 
     def _give_up_receives(self) -> None:
-        """Raise what forbids a receive now; return what a receive has under way to the buffer."""
+        """End the receive under way, and return its records to the buffer.
+
+        Raises the error of a receive that is not allowed now.
+        """
 
     def _fatal(self) -> TrikafkaError | None:
-        """Return the error that stopped the whole group's work, if there is one."""
+        """Return the error that ended the work of the whole consumer, if there is one."""
 
 
 class Streams:
@@ -105,7 +113,7 @@ class Streams:
         self._iteration: PartitionStreams[Any, Any] | None = None
         self._iterating = False  # a task waits in partitions()
         self._consumer: StreamedConsumer | None = None
-        # The streams that made the member leave, and whose handlers have not asked for more since.
+        # The streams that made the member leave, and whose handlers have not returned since.
         self._stuck: set[PartitionStream[Any, Any]] = set()
         self._back = trio.Event()
         if config.leave_when_stuck:
@@ -138,7 +146,7 @@ class Streams:
         self._core.buffer.read_by_stream(False)
 
     def end_iteration(self) -> None:
-        """Yield no further stream: the consumer leaves."""
+        """End the iteration over ``partitions()``, because the consumer leaves its group."""
         self._iteration = None
         self._new.clear()
         if self._iterating:
@@ -147,7 +155,7 @@ class Streams:
     def do_not_await_me(self) -> None:
         """Exclude this task's stream from the wait for handlers.
 
-        The task itself waits until the consumer has left, so the leave must not wait for the task.
+        This task waits until the consumer has left its group. So the leave must not wait for it.
         """
         for stream in self._open.values():
             stream._do_not_await_me()
@@ -166,7 +174,8 @@ class Streams:
             )
         if late := [str(stream.partition) for stream in chosen if stream._in_use]:
             _log.warning(
-                "the handlers of %s did not return in time: what they hold will be seen again",
+                "the handlers of %s did not return in time: the records that they hold will be "
+                "delivered again",
                 ", ".join(late),
             )
 
@@ -175,7 +184,8 @@ class Streams:
     def begin(self, iteration: PartitionStreams[Any, Any]) -> None:
         """Begin an iteration over ``partitions()``.
 
-        Streams that other tasks use remain; all other partitions get new ones.
+        Streams that other tasks use remain; all other partitions get new ones. Raises
+        :exc:`trio.BusyResourceError` if another task iterates already.
         """
         assert self._consumer is not None
         if self._iterating:
@@ -245,26 +255,27 @@ class Streams:
 
     # --- handlers that are stuck ---
     #
-    # KIP-62 makes a member leave that does not poll for max_poll_interval_ms: its heartbeats would
-    # keep the partitions from members that work. Here the task in partitions() always waits, so the
-    # handlers must poll instead. The member leaves when every stream has held its records for that
-    # long.
+    # By KIP-62 a member leaves if it does not poll for max_poll_interval_ms. Otherwise its
+    # heartbeats would keep the partitions from members that work. Here the task in partitions()
+    # waits all the time, so the handlers' requests for records count as polls instead. The member
+    # leaves when every handler has held its records for that long.
     #
-    # One stream that waits for records is enough to stay, even if it has been idle for hours: it
-    # would handle the next record at once, as a consumer inside poll() would for KIP-62. If it did
-    # not count, one bad record would make the whole member of a quiet topic leave, once in each
-    # interval, on one member after the other. Such a partition is named by the log and by health()
-    # instead.
+    # One stream that waits for records is enough to stay, even if it has been idle for hours. Its
+    # handler would process the next record at once, like a consumer inside poll(). If such a stream
+    # did not count, one bad record in a quiet topic would make its member leave after each
+    # interval, and then the next member that gets the partition. The log and health() name the
+    # partition of the stuck handler instead.
     #
-    # Streams that no task reads count neither way, nor do those that are paused and hold nothing. A
-    # partition that is paused while its record is in hand says that the handler is meant to take
-    # long, so the member stays. After the pause the handler has the whole interval again. Otherwise
-    # a member that looked in that moment would leave, and meet the same record once more.
+    # A stream that no task reads does not count, nor does one that is paused and whose handler
+    # holds nothing. If a partition is paused while its handler holds a record, the program expects
+    # the handler to take long, so the member stays. After the pause the handler has the whole
+    # interval again. Otherwise the member could leave as soon as the pause ends, and get the same
+    # record again.
 
     def stuck_at(self, now: float) -> float:
-        """Return when every stream will have held a record for the limit.
+        """Return when every handler will have held its records for ``max_poll_interval_ms``.
 
-        Infinity while one of them is not stuck.
+        Infinity if no handler holds records, or while one that could work waits for records.
         """
         since = [
             each for stream in self._open.values() if (each := stream._stuck_since) is not None
@@ -272,22 +283,22 @@ class Streams:
         return max(since, default=math.inf) + self._core.poll_timer.limit
 
     def left_behind(self) -> str:
-        """Note that the member leaves because of stuck streams; return their partitions."""
+        """Record that the member leaves because of stuck handlers; return their partitions."""
         stuck = [stream for stream in self._open.values() if stream._stuck_since is not None]
-        # A task of run_tasks that waits for its predecessor ends with its stream, while the handler
-        # of the predecessor is still stuck.
+        # A stream that only waits for the same partition's earlier handler is not waited for: its
+        # task ends now, while the earlier handler is still stuck.
         self._stuck.update(stream for stream in stuck if not stream._behind)
         self._back = trio.Event()
         return ", ".join(str(stream.partition) for stream in stuck)
 
     def came_back(self, stream: PartitionStream[Any, Any]) -> None:
-        """Note that a stream's handler asks for more, has finished a record, or leaves."""
+        """Record that a stream's handler asks for more, has finished a record, or leaves."""
         if stream in self._stuck:
             self._stuck.discard(stream)
             self._back.set()
 
     def _user_is_back(self) -> None:
-        """Forget the stuck handlers: the program reads on by a receive or a new iteration."""
+        """Forget the stuck handlers, because the program reads in another way now."""
         self._stuck.clear()
         self._back.set()
 
@@ -299,10 +310,10 @@ class Streams:
                 self.came_back(stream)
             return not self._stuck or self._back.is_set()
 
-        await _once(is_back, lambda: self._back.wait())  # the event of this moment
+        await _once(is_back, lambda: self._back.wait())  # each call waits for the current event
 
     def held(self, now: float) -> dict[TopicPartition, str]:
-        """Return the partitions whose handlers hold a record for too long, with a sentence each."""
+        """Return a sentence for each partition whose handler has held a record for too long."""
         limit = self._core.poll_timer.limit
         return {
             stream.partition: (
@@ -314,33 +325,33 @@ class Streams:
         }
 
     def resumed(self, assigned: AssignedPartition) -> None:
-        """Note that a partition's pause ends."""
+        """Record that a partition's pause has ended."""
         if (stream := self._open.get(assigned)) is not None:
             stream._resumed()
 
     def holds(self, assigned: AssignedPartition) -> str | None:
-        """Return a sentence about the records in a handler's hand; ``None`` if it holds none."""
+        """Return a sentence about the records that a handler holds; ``None`` if it holds none."""
         stream = self._open.get(assigned)
         return None if stream is None else stream._holds
 
     # --- for the streams ---
 
     def check(self) -> None:
-        """Raise the error that concerns the whole consumer: a copy for each task."""
+        """Raise a copy of the error that ended the work of the whole consumer, if there is one."""
         assert self._consumer is not None
         if (fatal := self._consumer._fatal()) is not None:
             raise again(fatal)
 
     def _check_refusal(self) -> None:
-        """Raise a refusal of the group in the task that waits for partitions.
+        """Raise the group's refusal, if there is one, in the task that waits for partitions.
 
-        The streams end without it: their partitions are lost.
+        The tasks of the streams do not get it: their partitions are lost, so the streams just end.
         """
         if (refusal := self._core.member.pop_refusal()) is not None:
             raise refusal
 
     def left(self, stream: PartitionStream[Any, Any]) -> None:
-        """Forget a stream: its partition may be read in another way."""
+        """Forget a stream, so that its partition can be read in another way."""
         if self._open.get(stream._assigned) is stream:
             del self._open[stream._assigned]
             self._core.end_stream(stream._assigned)
@@ -351,7 +362,11 @@ class Streams:
         offset: int | OffsetAndMetadata | None,
         timeout: float | None,
     ) -> None:
-        """Commit for one stream."""
+        """Commit ``offset``, or by default the position that a stream's handler has processed.
+
+        Raises :exc:`PartitionNotOwnedError` if the partition is not assigned any more, and as
+        ``Consumer.commit``.
+        """
         assert self._consumer is not None
         if self._core.assignment.partitions.get(assigned.tp) is not assigned:
             raise PartitionNotOwnedError([assigned.tp])
@@ -368,13 +383,12 @@ class Streams:
 
 
 async def _once(is_so: Callable[[], bool], changed: Callable[[], Awaitable[object]]) -> None:
-    """Wait until ``is_so()`` is true; check it after each ``changed()``, and from time to time.
+    """Wait until ``is_so()`` is true; check it after each ``changed()``, and from time to time."""
+    # A handler may also end without asking for more, because it is cancelled or raises. Trio has no
+    # event for the end of a task that other code started, and an instrument would be called for
+    # every task of the whole run. So the check is also repeated after 1 ms, and then after twice as
+    # long each time, up to 50 ms.
 
-    A handler may end without asking for more: it is cancelled, or raises. Trio has no event for the
-    end of a task that other code started, and an instrument would be called for every task of the
-    whole run. So the check is repeated after 1 ms, and then after twice as long each time, up to
-    50 ms.
-    """
     pause = _FIRST_LOOK
     while not is_so():
         with trio.move_on_after(pause):

@@ -29,10 +29,9 @@ from ...types import Node
 __all__ = ["CoordinatorKind", "CoordinatorState", "Coordinators"]
 
 
-#: How often (seconds) other brokers are asked which broker has taken over from a silent
-#: coordinator.
+#: Seconds between two look-ups of the broker that has taken over from a silent coordinator.
 _LOOK_AGAIN = 1.0
-#: Called with each change: the kind, the key, and the node (``None``: not known any more).
+#: Called with the kind, the key and the node; ``None``: the coordinator is no longer known.
 Watch: TypeAlias = Callable[[CoordinatorKind, str, Node | None], object]
 
 
@@ -46,9 +45,14 @@ class CoordinatorState(Enum):
 
 
 class Coordinators:
-    """The coordinators that are known; look-ups of the same one share a request.
+    """The known coordinators. Concurrent look-ups of the same one share a request.
 
-    ``watch`` is called with each change.
+    Args:
+        metadata: Sends the look-ups to any broker.
+        start_soon: Starts a task in the client's nursery.
+        outages: Reports the brokers that fall silent.
+        watch: Called with each change of a coordinator.
+        leave: Called with the old coordinator when another broker has taken over from it.
     """
 
     def __init__(
@@ -66,9 +70,8 @@ class Coordinators:
         self._known: dict[tuple[CoordinatorKind, str], Node] = {}
         self._needed: set[tuple[CoordinatorKind, str]] = set()
         self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}
-        # Called with a silent broker that coordinates less than before.
         self._leave = leave
-        # The silent brokers that have a task which looks for their successors.
+        # The silent brokers for which a task is looking for a successor.
         self._doubted: set[int] = set()
         outages.when_silent(self._doubt)
 
@@ -83,7 +86,13 @@ class Coordinators:
         )
 
     async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
-        """Return the coordinator of ``key``. Raises a retriable error while there is none."""
+        """Return the coordinator of ``key``; look it up if it is not known.
+
+        Cancelling the caller does not cancel a look-up that others share.
+
+        Raises:
+            TrikafkaError: The look-up failed. The error is retriable while there is no coordinator.
+        """
         place = (kind, key)
         if (node := self._known.get(place)) is not None:
             return node
@@ -91,10 +100,9 @@ class Coordinators:
         return await self._found(key, kind)
 
     async def look_again(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
-        """Look up the coordinator of ``key`` although it is known.
+        """Look up the coordinator of ``key`` even if it is known. Raises as :meth:`find`.
 
-        If it is another broker now, the connections to the last one are closed. Raises as
-        :meth:`find`.
+        If another broker has taken over, the connections to the old one are closed.
         """
         before = self._known.get((kind, key))
         now = await self._found(key, kind)
@@ -127,7 +135,7 @@ class Coordinators:
         try:
             while self._outages.is_away(node) and (places := self._places_at(node)):
                 for kind, key in places:
-                    with suppress(TrikafkaError):  # there may be none at the moment
+                    with suppress(TrikafkaError):  # there may be no coordinator yet
                         await self.look_again(key, kind)
                 await trio.sleep(_LOOK_AGAIN)
         finally:

@@ -1,7 +1,7 @@
-"""The effects of a Fetch response on assignment, plan, buffer and metadata.
+"""The effects of a Fetch response on the assignment, the fetch plan, the buffer and the metadata.
 
-A response for a state that has been superseded (by a seek, a loss, a reset, or a faster broker) is
-dropped.
+A partition's part of a response is dropped if a seek, a loss, a reset or a faster broker has
+superseded its request.
 """
 
 from __future__ import annotations
@@ -37,17 +37,18 @@ from ...types import Node, TopicPartition
 from .resets import Resets
 
 _log = logging.getLogger("trikafka.fetch")
+#: Bytes of a response from which on a small part of it is copied (:func:`_unpinned`).
 _LARGE_RESPONSE = 262_144
-#: How often in a row a leader may name a replica that is unknown or fails. After that the partition
-#: is read from the leader.
+#: How often in a row a preferred replica may be unknown or fail. After that all partitions are read
+#: from their leaders for ``metadata_max_age_ms``.
 _PATIENCE_FOR_REPLICAS = 3
-#: How often in a row a partition may come with nothing but the beginning of a batch, because other
-#: partitions filled the response before it.
+#: How often in a row a response may hold only the beginning of a partition's next batch, because
+#: other partitions have filled the response before it.
 _PATIENCE_FOR_TURNS = 20
 
 
 class FetchResponses:
-    """The reader of Fetch responses; it takes each one in within a single step."""
+    """The handler of Fetch responses. It applies each response without an await in between."""
 
     def __init__(
         self,
@@ -62,12 +63,16 @@ class FetchResponses:
         self._plan = plan
         self._buffer = buffer
         self._resets = resets
-        # By partition: the ticket number, and how often in a row no whole batch came under it.
+        # By partition: the number of its ticket, and how many responses in a row for that ticket
+        # held no whole batch.
         self._cut: dict[AssignedPartition, tuple[int, int]] = {}
         self.isolation = 1 if config.isolation_level == "read_committed" else 0
 
     def carry_out_plan(self) -> None:
-        """Reset the partitions whose position is gone, or whose reset is due by the plan."""
+        """Carry out the resets that the plan has found due.
+
+        Those are the partitions of recreated topics, and those whose reset was backed off.
+        """
         found = self._plan.pop_actions()
         for partition in found.recreated:
             self._resets.recreated(partition)
@@ -83,9 +88,18 @@ class FetchResponses:
         version: int,
         most: int,
     ) -> bool:
-        """Take in the response to ``request``; return whether it changed anything.
+        """Apply the response to ``request``; return whether it changed anything.
 
-        ``most`` is the number of bytes that were asked for. Raises the error of the whole response.
+        Args:
+            node: The broker that sent the response.
+            session: The fetch session with this broker.
+            request: The request.
+            body: The response as it was received.
+            version: The version of the request and the response.
+            most: The number of bytes that the request asked for at most.
+
+        Raises:
+            TrikafkaError: The response as a whole has an error, or cannot be read.
         """
         response = self._read(node, session, body, version, most)
         if response.error_code:
@@ -93,25 +107,24 @@ class FetchResponses:
         session.responded(response.session_id)
         led_elsewhere = self._learn_leaders(response)
         # `news` decides whether the next fetch may follow at once (`Fetcher._fetch`). Only a change
-        # counts: records, an error that puts the partition off, a reset, another replica. A part
-        # that repeats known facts does not, nor one for a partition that was not asked for. So each
-        # fetch that follows at once has made progress or has started a back-off, and a broker that
-        # answers early with nothing new cannot make the loop run hot.
+        # counts: records, an error that makes the partition back off, a reset, another replica. A
+        # part that repeats known facts does not count, nor does one for a partition that the
+        # request did not ask for. So a fetch that follows at once always comes after progress or
+        # after the start of a back-off. A broker that answers early with nothing new cannot make
+        # the loop run hot.
         news, stuck = False, None
         for part in response.partitions:
             tp = TopicPartition(part.topic, part.partition)
             wanted = session.asked.get(tp)
-            if (
-                wanted is None
-                # This partition was not asked for. It is no news, so a broker that always sends
-                # such parts does not make the fetch loop run hot.
-            ):
+            if wanted is None:
+                # The request did not ask for this partition.
                 continue
             if wanted.overtaken or self._plan.source_of(wanted.ticket.partition) not in (
                 None,
                 node.node_id,
             ):
-                # This broker did not respond for long, and another one is being asked by now.
+                # This broker took long to respond, and the partition is fetched from another one by
+                # now.
                 news = True
             elif part.error_code:
                 self._handle_error(wanted, part, node, hinted=tp in led_elsewhere)
@@ -121,7 +134,7 @@ class FetchResponses:
             else:
                 news = True
         if request.full:
-            self._note_silence(session, request, response, node)
+            self._back_off_from_omitted(session, request, response, node)
         # KIP-74: at least the first batch of the whole response comes complete.
         if stuck is not None and not news:
             self._fail_as_corrupt(*stuck)
@@ -131,11 +144,12 @@ class FetchResponses:
     def _read(
         self, node: Node, session: FetchSession, body: memoryview, version: int, most: int
     ) -> FetchResponse:
-        """Read the response.
+        """Decode the response.
 
-        The first response that brings far more than was asked for raises; after that less is asked
-        for of each partition. A broker that ignores both limits is accepted as it is: the bytes
-        have arrived already, and ``receive_message_max_bytes`` bounds them.
+        The first response with far more bytes than requested raises :exc:`TooManyBytesError`. The
+        next requests ask for less of each partition. If that does not help, the broker ignores both
+        limits, and its responses are accepted as they are: the bytes have arrived already, and
+        ``receive_message_max_bytes`` bounds them.
         """
         try:
             return read_fetch_response(
@@ -150,9 +164,8 @@ class FetchResponses:
                 raise
             _log.warning(
                 "broker %d respects neither fetch_max_bytes nor max_partition_fetch_bytes: %s; "
-                "from now on its responses are taken as they come, up to "
-                "receive_message_max_bytes (%d): set that to what memory there is, or limit the "
-                "broker",
+                "from now on its responses are accepted up to receive_message_max_bytes (%d): set "
+                "that to the memory that is available, or limit the broker",
                 node.node_id,
                 error,
                 self._config.receive_message_max_bytes,
@@ -160,10 +173,10 @@ class FetchResponses:
             return read_fetch_response(body, version, session.names, len(session.asked))
 
     def _handle_partition(self, wanted: Wanted, part: FetchedPartition, node: Node) -> bool:
-        """Take in one partition's part without an error; return whether it changed anything."""
+        """Apply a partition's part that has no error; return whether it changed anything."""
         (partition, number, offset), records = wanted.ticket, part.records
-        # With a diverging epoch too, as far as the offsets are valid: a session sends each value
-        # once.
+        # A part with a diverging epoch has valid offsets, too, unless they are negative. They must
+        # not be lost: a fetch session sends a value only when it has changed.
         if part.diverging is None or part.high_watermark >= 0:
             stable = part.last_stable_offset if part.last_stable_offset >= 0 else None
             start = part.log_start_offset if part.log_start_offset >= 0 else None
@@ -193,22 +206,18 @@ class FetchResponses:
         if not records:
             return False
         end = end_of_batches(records, offset)
-        if (
-            end == offset
+        if end == offset:
             # Not even the first batch is complete: the response was full, and the partition's turn
             # comes later (KIP-74).
-        ):
             if is_damaged(records) or self._is_cut_again(wanted):
                 self._fail_as_corrupt(wanted, part)
                 return True
             return False
         if self._cut:
             self._cut.pop(partition, None)
-        partition.fetched(
-            end
-            # The old message formats reveal their end only when they are decoded; the reader then
-            # records where to go on.
-        )
+        # The old message formats reveal their end only when they are decoded. For these the reader
+        # of the partition records the next offset.
+        partition.fetched(end)
         aborted = (part.aborted or []) if self.isolation else None
         self._buffer.put(
             CompletedFetch(partition, number, _unpinned(records), aborted, end), node.node_id
@@ -216,9 +225,14 @@ class FetchResponses:
         return True
 
     def _is_cut_again(self, wanted: Wanted) -> bool:
-        """Return whether the partition has had its turn by now and still no whole batch came."""
+        """Count a part without a whole batch; return whether there were too many in a row.
+
+        By then the partition has had its turn at the front of a response, so the cause is not
+        another partition's size.
+        """
         partition, number, _ = wanted.ticket
-        # Drop the entries of partitions that are not assigned any more.
+        # Entries of partitions that are no longer assigned are never removed one by one. Clearing
+        # the table only makes the counts of the others start again.
         if len(self._cut) > 2 * self._plan.partitions:
             self._cut.clear()
         seen, times = self._cut.get(partition, (number, 0))
@@ -227,6 +241,7 @@ class FetchResponses:
         return times > max(_PATIENCE_FOR_TURNS, 2 * self._plan.partitions)
 
     def _fail_as_corrupt(self, wanted: Wanted, part: FetchedPartition) -> None:
+        """Fail the partition: the response holds no complete batch where it must."""
         offset = wanted.ticket.offset
         error = CorruptRecordError(
             "no complete record batch", part.topic, part.partition, offset, part.records
@@ -239,7 +254,7 @@ class FetchResponses:
     def _prefer(self, partition: AssignedPartition, replica: int) -> None:
         """Follow the leader's wish to have the partition fetched from a replica (KIP-392)."""
         if replica in self._metadata.snapshot.nodes:
-            _log.debug("%s: going on at the preferred replica %d", partition.tp, replica)
+            _log.debug("%s: fetching from the preferred replica %d", partition.tp, replica)
             self._plan.prefer(
                 partition, replica, trio.current_time() + self._config.metadata_max_age_ms / 1000
             )
@@ -295,11 +310,11 @@ class FetchResponses:
     def _out_of_range(
         self, partition: AssignedPartition, offset: int, cause: BrokerResponseError
     ) -> None:
-        # Deliver what is already fetched first.
+        # Records before this offset have been fetched and not delivered yet: they come first.
         if partition.position is not None and partition.position < offset:
             self._put_off(partition, longest=True)
         elif self._plan.failures(partition) and self._config.offset_reset.strategy != "none":
-            # The offset from the last reset was out of range, too.
+            # The offset of the last reset was out of range, too: the next reset waits.
             self._put_off(partition, reset=True)
         else:
             self._put_off(partition)
@@ -312,12 +327,12 @@ class FetchResponses:
         wait = backoff(self._plan.failures(partition) + 1, most if longest else first, most)
         self._plan.back_off(partition, trio.current_time() + wait, reset=reset)
 
-    def _note_silence(
+    def _back_off_from_omitted(
         self, session: FetchSession, request: SessionRequest, response: FetchResponse, node: Node
     ) -> None:
-        """Back off from partitions that the response to a full request left out.
+        """Back off from the partitions that the response to a full request has left out.
 
-        Such a response has to name every partition that was asked for.
+        The response to a full request must name every partition of the request.
         """
         reported = {(part.topic, part.partition) for part in response.partitions}
         for topic, parts in request.topics.items():
@@ -333,9 +348,9 @@ class FetchResponses:
                     self._put_off(wanted.ticket.partition)
 
     def _learn_leaders(self, response: FetchResponse) -> frozenset[TopicPartition]:
-        """Take over the leaders that the response names (KIP-951).
+        """Pass the leaders that the response names to the metadata (KIP-951).
 
-        Returns the partitions for which that was news.
+        Returns the partitions whose leader was not known before.
         """
         hints: dict[TopicPartition, LeaderIdAndEpoch] = {
             TopicPartition(part.topic, part.partition): part.current_leader
@@ -347,9 +362,9 @@ class FetchResponses:
 
 
 def _unpinned(records: memoryview) -> memoryview:
-    """Return the records, copied if they are a small part of a large response.
+    """Return the records; copy them if they are a small part of a large response.
 
-    A slice keeps the memory of the whole response alive.
+    Without a copy, the slice would keep the memory of the whole response alive.
     """
     whole = memoryview(records.obj).nbytes
     return (

@@ -1,7 +1,7 @@
 """The end of a transaction: EndTxn until the outcome is known, then the next epoch.
 
-A part of the transaction manager. Tasks of the client run it, so a caller that is cancelled stops
-nothing.
+A part of the transaction manager. Tasks of the client run it, so the end goes on when a caller is
+cancelled.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .offsets_under_way import OffsetsUnderWay
 from .transaction_coordinator import TransactionCoordinator
 from .transaction_failures import TransactionFailures
 
-#: How long (seconds) to wait, at most, while the markers of the last transaction are being written.
+#: The most seconds between two attempts while the markers of the last transaction are written.
 _MARKERS = 0.02
 #: The coordinator has another producer id for the transactional id, or has forgotten it
 #: (transactional.id.expiration.ms).
@@ -61,8 +61,8 @@ class PendingEndTxn:
     def __init__(self, number: int, commit: bool, named: bool) -> None:
         self.number = number
         self.commit = commit
-        # True for a prepared transaction: other programs know its identity and may end it, also
-        # late. Without a new epoch their request would end the next transaction.
+        # True for a prepared transaction. Other programs know its identity and may end it, even
+        # late. Without a new epoch, a late request of theirs would end the next transaction.
         self.named = named
         # True once the transaction has ended as requested; the next epoch may still be missing.
         self.over = False
@@ -98,9 +98,9 @@ class PendingEndTxn:
         self.error = error
 
     def sent(self) -> None:
-        """Record that a request goes out.
+        """Record that EndTxn is being sent.
 
-        From now on the request may be carried out, until :meth:`refused` proves that it was not.
+        From now on the coordinator may carry it out, unless :meth:`refused` proves the contrary.
         """
         self._unproven = True
 
@@ -124,7 +124,10 @@ class PendingEndTxn:
         return proof
 
     async def settled(self) -> None:
-        """Wait until this end is over, one way or the other."""
+        """Wait until the transaction has ended, or has failed to end; raise nothing.
+
+        Cancelling this wait does not stop the end itself.
+        """
         with reasons.waiting_behind(self.reason):
             await self.done.wait()
 
@@ -150,17 +153,17 @@ class TransactionEnds:
 
     async def carry_out(self, pending: PendingEndTxn) -> None:
         """End the transaction, and get the identity of the next one."""
-        # The order of the steps. An abort first fails all records without an outcome, so their
-        # callers and their room are free at once. In version 1 it then waits until nothing is in
-        # flight: a batch or an offset commit that reaches the broker after the abort would begin a
-        # transaction that no request ends. In version 2 (KIP-890) each transaction has an epoch of
-        # its own, and the broker refuses what arrives late. A commit needs no such wait: its caller
-        # has flushed everything before.
+        # The order of the steps. An abort first fails all records without an outcome, so that their
+        # callers return and their memory is free at once. With transaction.version 1 it then waits
+        # until nothing is in flight: a batch or an offset commit that reached the broker after the
+        # abort would begin a transaction that no request ends. With version 2 (KIP-890) each
+        # transaction has an epoch of its own, and the broker refuses late arrivals. A commit needs
+        # no such wait, because its caller has flushed everything before.
         #
-        # The next epoch is asked for here, and not by the next `begin`, because `begin` makes no
-        # request. It is needed when the coordinator did not return one (version 1) and this was an
-        # abort, when the cluster has been upgraded meanwhile, or when the transaction was prepared
-        # and others know its identity.
+        # The next epoch is requested here and not by the next `begin`, because `begin` makes no
+        # request. A request is needed if the coordinator has not returned the next epoch (version
+        # 1), and either this was an abort, or the cluster has been upgraded meanwhile, or the
+        # transaction was prepared and others know its identity.
         #
         # The error that is set first stands only if this task is cancelled, which happens when the
         # client closes.
@@ -201,21 +204,24 @@ class TransactionEnds:
     ) -> ProducerIdentity | None:
         """Send EndTxn until the coordinator's response is conclusive.
 
-        Return the next identity, where the coordinator gives one.
+        Return the identity for the next transaction, or ``None`` if the response has none.
         """
-        # What a lost response proves: nothing. The coordinator appends the outcome to its log
-        # before it responds, so the request may have been carried out after a timeout, a lost
-        # connection, or an error code of the append itself. An error that is missing in the table
-        # (`_state/producer/transaction_proofs.py`) therefore means "may have been done". EndTxn is then sent
-        # again with the same epoch, by which the coordinator recognizes it: a repeated commit is
-        # answered as the first one was.
+        # A lost response proves nothing. The coordinator appends the outcome to its log before it
+        # responds. So the request may have been carried out after a timeout, a lost connection, or
+        # even an error code of the append itself. Unless the table of proofs
+        # (`_state/producer/transaction_proofs.py`) has the error, it means "may have been done".
+        # EndTxn is then sent again with the same epoch, by which the coordinator recognizes the
+        # copy: it responds to a repeated commit as it did to the first one.
         #
-        # Three outcomes are distinguished. NOTHING: send again, and remember the doubt
-        # (`PendingEndTxn.doubt`). NOT_DONE: this attempt changed nothing, but an earlier one with a doubt
-        # may have. NOT_COMMITTED: no attempt has committed, nor will one, so all doubts are gone.
-        # Without a doubt, a missing permission ends a commit at once and its caller may abort. With
-        # a doubt the task keeps asking, because only the coordinator knows the outcome; an error
-        # now could concern a transaction whose records consumers already read.
+        # There are three proofs:
+        #
+        # * NOTHING: the request is sent again, and the doubt is kept (`PendingEndTxn.doubt`).
+        # * NOT_DONE: this attempt has changed nothing, but an earlier one with a doubt may have.
+        # * NOT_COMMITTED: no attempt has committed, nor will one, so there is no doubt any more.
+        #
+        # Without a doubt, a missing permission ends a commit at once, and its caller may abort.
+        # With a doubt the request is repeated, because only the coordinator knows the outcome:
+        # consumers may already read the records of a transaction that an error would call failed.
         retry = Retry(self._config)
         while True:
             try:
@@ -225,15 +231,15 @@ class TransactionEnds:
             except TrikafkaError as error:
                 proof = pending.refused(error)
                 if not pending.commit and error.code in (ErrorCode.INVALID_TXN_STATE, FORGOTTEN):
-                    # The coordinator has no open transaction: nothing had been added to it. Whether
-                    # the identity is still this producer's, the request for the next epoch reveals.
+                    # The coordinator has no open transaction, because nothing was added to it. The
+                    # request for the next epoch will show whether the identity is still valid.
                     return None
                 if not _asks_again(pending, error, proof):
                     raise
                 if not error.retriable and not retry.failures:
                     _log.warning(
-                        "the end of a transaction is asked for again, for this does not say how "
-                        "it is: %s",
+                        "sending EndTxn again, because this response does not show whether the "
+                        "transaction has ended: %s",
                         error,
                     )
                 await self._hold_back(retry, error)
@@ -244,7 +250,9 @@ class TransactionEnds:
         # The transaction has ended, but there is no identity for the next one.
         if transaction.state is TransactionState.INITIALIZING:
             transaction.ruined(error)
-            _log.error("no next transaction is possible: %s", error)
+            _log.error(
+                "no next transaction is possible: %s; close this producer and open another", error
+            )
         elif pending.commit and (
             proof_of(error, "EndTxn") is Proof.NOT_COMMITTED or not (error.fatal or in_doubt)
         ):
@@ -261,17 +269,17 @@ class TransactionEnds:
             transaction.ruined(error)
             pending.failed(transaction.error)
             if pending.error is not None and in_doubt:
-                others = pending.doubt or "its name was given away"
+                others = pending.doubt or "it was prepared, so another program may have ended it"
                 pending.error.add_note(
                     f"Whether the transaction was committed is unknown: {others}."
                 )
 
     async def _renew(self, *, forgotten: bool) -> None:
-        """Ask for the next epoch (KIP-360), after which brokers refuse requests of the current one.
+        """Request the next epoch (KIP-360), after which brokers refuse the current one.
 
-        If the coordinator has ``forgotten`` the id, it gives a new producer id, and that request
-        cannot be repeated. After a lost response the coordinator no longer knows the old producer
-        id. Its answer is then the same as to a producer that another one has fenced.
+        If the coordinator has ``forgotten`` the transactional id, it assigns a new producer id, and
+        the request cannot be repeated after a lost response. By then the coordinator no longer
+        knows the old producer id, and responds as to a producer that another one has fenced.
         """
         failures = 0
 
@@ -284,9 +292,9 @@ class TransactionEnds:
                     raise
                 raise TransactionFatalError(
                     "the coordinator had forgotten the transactional id, and its response to the "
-                    "request for a new producer id was lost; now the id has one, and whether that "
-                    f"is meant for this producer or for another's is not known ({error.name}): "
-                    "close this one, and open it again if no other is at work"
+                    "request for a new producer id was lost. By now the transactional id has a "
+                    f"producer id, of this producer or of another ({error.name}): close this "
+                    "producer, and open it again if no other uses the transactional id"
                 ) from error
             except TrikafkaError as error:
                 failures += proof_of(error, "InitProducerId") is Proof.NOTHING
@@ -323,15 +331,12 @@ class TransactionEnds:
 
 
 def _asks_again(pending: PendingEndTxn, error: TrikafkaError, proof: Proof) -> bool:
-    """Return whether EndTxn is sent again after an error.
-
-    It is sent again as long as only the coordinator can reveal the outcome.
-    """
+    """Return whether EndTxn must be sent again, because only the coordinator knows the outcome."""
     if proof is Proof.NOTHING or error.retriable:
         return True
-    # Credentials or permissions were missing, so this attempt changed nothing. A commit that no
-    # attempt can have carried out ends at once: its caller learns why, and aborts. Everything else
-    # goes on once they are granted.
+    # Credentials or permissions were missing, so this attempt changed nothing. If no earlier
+    # attempt can have carried out a commit, it fails at once, so that its caller can abort. In all
+    # other cases the request is repeated until the permissions are granted.
     undone = pending.commit and not pending.doubt and not pending.named
     return isinstance(error, AuthenticationError | AuthorizationError) and not undone
 
@@ -339,7 +344,8 @@ def _asks_again(pending: PendingEndTxn, error: TrikafkaError, proof: Proof) -> b
 async def back_off(retry: Retry, error: TrikafkaError) -> None:
     """Wait before another attempt.
 
-    The wait is short while the last transaction's markers are being written, which takes a moment.
+    The wait is short while the markers of the last transaction are being written, because that
+    takes only a moment.
     """
     delay = retry.delay()
     await trio.sleep(

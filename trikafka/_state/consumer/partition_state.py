@@ -4,8 +4,7 @@
 state              meaning                                          may become
 =================  ===============================================  ================================
 AWAITING_CALLBACK  assigned; the listeners have not run yet         AWAITING_POSITION, VALIDATING,
-                                                                    FETCHING; REVOKING, LOST, GONE
-                                                                    like every owned partition
+                                                                    FETCHING
 AWAITING_POSITION  the position is being looked up                  VALIDATING, FETCHING
 VALIDATING         the position is checked against the new          AWAITING_POSITION, FETCHING
                    leader's log (KIP-320); nothing is fetched or
@@ -17,6 +16,8 @@ LOST               other members may own it already; the listeners  GONE
                    run
 GONE               no longer this consumer's                        (nothing)
 =================  ===============================================  ================================
+
+The first four states may also become REVOKING, LOST or GONE.
 """
 
 from __future__ import annotations
@@ -49,5 +50,5 @@ SUCCESSORS: Mapping[PartitionState, frozenset[PartitionState]] = {
     _S.LOST: frozenset({_S.GONE}),
     _S.GONE: frozenset(),
 }
-#: The states between which the position decides.
+#: The states of a partition whose listeners have run. Its position decides which of them it is in.
 LOCATING = (_S.AWAITING_POSITION, _S.VALIDATING, _S.FETCHING)

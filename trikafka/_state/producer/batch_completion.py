@@ -1,7 +1,7 @@
-"""The outcome of batches: what a response, or none in time, means for a batch and its neighbours.
+"""The outcome of batches: what a response or a time-out means for a batch and those behind it.
 
-No I/O, no awaits. A part of the accumulator, and the part that keeps order. The produce manager
-reports to it.
+No I/O, no awaits. A part of the accumulator; it keeps the order of a partition's records. The
+produce manager reports responses, failures and the time to it.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from .sequences import ProducerState
 from .topic_queues import PRODUCER_ID, BlockedSince, Queues, not_added
 
 _COORDINATOR = "the transaction's coordinator"
-
+# The refusals of a batch's producer id, epoch or sequence number.
 _REFUSED_NUMBERS = (OutOfOrderSequenceError, UnknownProducerIdError, ProducerFencedError)
 
 
 @dataclass(slots=True)
 class Counters:
-    """The counts of records and batches by outcome."""
+    """The numbers of records and batches by outcome."""
 
     accepted: int = 0
     delivered: int = 0
@@ -50,11 +50,11 @@ class Counters:
     batches_expired: int = 0
 
     def closed(self, batch: ProducerBatch) -> None:
-        """Count the records of a batch that takes no more."""
+        """Count the records of a batch that accepts no further ones."""
         self.accepted += batch.count
 
     def sent(self, batch: ProducerBatch) -> None:
-        """Count a batch that is about to be sent, if it is sent again."""
+        """Count a batch that is about to be sent if it has been sent before."""
         self.batches_retried += batch.attempts > 0
 
     def settled(self, batch: ProducerBatch) -> None:
@@ -76,7 +76,7 @@ class Counters:
 class OldestBatch(NamedTuple):
     """The first batch of a partition without an outcome, with its phase.
 
-    ``since``: when it could be sent first.
+    ``since``: the time from which the batch could have been sent.
     """
 
     batch: ProducerBatch
@@ -84,11 +84,11 @@ class OldestBatch(NamedTuple):
     phase: str
 
 
-# Order after a lost batch. The invariant: records of a partition are in the log in the order of
-# ``send``, none twice, and a record whose error says that it is not in the log is not there. A
-# broker enforces sequence numbers, so most of this follows from what is sent when
-# (``PartitionQueue``) and which numbers batches keep (``sequences``). These are the ambiguous
-# cases:
+# Order after a lost batch. The invariant: the log has the records of a partition in the order of
+# ``send`` and none of them twice, and a record whose error says that it is not in the log is not
+# there. Brokers enforce the order of sequence numbers. So most of the invariant follows from two
+# rules: when a batch may be sent (``PartitionQueue``), and which number it keeps (``sequences``).
+# These are the ambiguous cases:
 #
 # 1. The request got no response. The batch keeps its number and place, and is sent again before
 #    those behind it. The broker recognizes a copy by its number.
@@ -101,16 +101,26 @@ class OldestBatch(NamedTuple):
 # 4. A batch expires in flight (KIP-91). Its acks fail at once, but the batch stays in its place
 #    until the request has ended. Nothing is sent behind it until then, since its number may be
 #    lost.
-# 5. The batch is a part of a split one that the broker may have as a whole. Its number is not
-#    replaced: the records could be in the log under the number of the whole. It fails as possibly
-#    written.
+# 5. The batch is a part of a split batch that the broker may have as a whole. Its number is not
+#    replaced, because the records could be in the log under the number of the whole. The batch
+#    fails as possibly written.
 #
 # A batch of a transaction is never renumbered: it fails, and the transaction is aborted.
 class BatchCompletion:
-    """The decisions about what becomes of batches.
+    """The decisions about the outcome of each batch.
 
-    ``delay(failures)``: seconds to back off. ``on_work(leader)``: called when something may have
-    become sendable to that broker. ``on_failed(batch)``: called when a batch has failed.
+    Args:
+        queues: The queues of the partitions.
+        pool: The memory of the accumulator.
+        producer: The producer's identity, and whether it may renumber batches.
+        blocked_since: The times since when batches cannot be sent, by cause.
+        delivery_timeout: ``delivery_timeout_ms`` in seconds.
+        retries: The most attempts after the first one.
+        make_encoder: Returns an encoder for a part of a split batch.
+        delay: Returns the seconds to back off after so many failures.
+        on_work: Called with a broker when a batch may have become sendable to it.
+        on_failed: Called when a batch has failed.
+        counters: The counts of the outcomes.
     """
 
     __slots__ = (
@@ -162,7 +172,7 @@ class BatchCompletion:
     def succeeded(
         self, batch: ProducerBatch, base_offset: int | None, append_time: int | None
     ) -> None:
-        """Complete a batch that the broker acknowledged."""
+        """Complete a batch that the broker has acknowledged."""
         if not batch.in_flight:
             return
         self.last_error = None
@@ -175,8 +185,8 @@ class BatchCompletion:
     ) -> None:
         """Handle a failed attempt: a refusal, or a request without a response.
 
-        ``unsent``: no byte of the batch was sent. A batch that has expired in flight is done now.
-        Others are sent again in their place, are split, or fail.
+        A batch that has expired in flight is removed now. Any other is sent again in its place, is
+        split, or fails. ``unsent``: no byte of the batch was sent.
         """
         if not batch.in_flight:
             return
@@ -194,7 +204,8 @@ class BatchCompletion:
         elif batch.settled:
             self._fail_batch(queue, batch, None)
         elif outdated and (error.retriable or isinstance(error, _REFUSED_NUMBERS)):
-            # The batch was behind the gap that ended its epoch, so the broker cannot have it.
+            # The batch was behind the lost batch that ended its epoch. The broker cannot have it,
+            # because it accepts no batch behind a gap.
             batch.wait_again()
             batch.unnumber()
         elif refused_number:
@@ -219,9 +230,10 @@ class BatchCompletion:
         error: TrikafkaError,
         now: float,
     ) -> None:
+        """Handle the refusal of a batch's sequence number (case 3 above)."""
         brokers = queue.sequences.possibly_in_flight_at & batch.possibly_in_flight_at
         may_still_arrive = node is not None and node in brokers
-        if queue.batches[0] is not batch:  # the outcome of those before it decides
+        if queue.batches[0] is not batch:  # the outcome of the batches before it decides
             batch.wait_again()
         elif (may_still_arrive and not self._producer.renumbers) or (
             batch.is_part and batch.maybe_written
@@ -232,18 +244,18 @@ class BatchCompletion:
                 reason = "they were sent on a lost connection behind others"
             doubt = f"{batch.place}, {batch.count} records: {reason}, and may be in the log"
             doubtful = from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt)
-            # Usually an expiry: the task that waits may treat this error as a time-out, too.
+            # The cause is usually a time-out, and a caller may want to handle this error as one.
             doubtful.__cause__ = queue.sequences.lost_by
             self._fail_batch(queue, batch, doubtful)
         elif may_still_arrive and (until := queue.sequences.doubt(now)) > now:
-            # The lost batch and this one may still be on their way to this broker. Under another
-            # number this one would be written twice then. Under its own number the broker
-            # recognizes the copy.
+            # Copies of the lost batch and of this one may still be on their way to this broker. If
+            # they arrive after this batch got another number, it would be written twice. So it
+            # keeps its number for a while, by which the broker recognizes the copy.
             queue.hold(until)
             batch.wait_again(until)
         elif self._producer.renumbers:
-            # Without backoff if old bytes may still arrive: the broker refuses them only once it
-            # has a batch of the new epoch.
+            # No backoff if old copies may still arrive: the broker refuses them only after it has a
+            # batch of the new epoch.
             if not may_still_arrive:
                 queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
@@ -282,10 +294,10 @@ class BatchCompletion:
         """Fail the records that the broker refused, and send the others without them (KIP-467).
 
         Args:
-            batch: the batch, of which the broker has taken nothing.
-            error: the error of the whole batch.
-            refused: the errors of the refused records, by index.
-            now: the time.
+            batch: The batch. The broker has appended none of its records.
+            error: The error of the whole batch.
+            refused: The errors of the refused records, by index.
+            now: The current time (Trio's clock).
         """
         if not batch.in_flight or batch.settled or batch.count == 1 or not refused:
             self.refused(batch, refused.get(0, error), now)
@@ -300,10 +312,10 @@ class BatchCompletion:
                 self._fail_batch(queue, part, refused[start])
         renumbered = batch.sequence is not None and self._producer.renumbers
         if first and renumbered and queue.batches and not batch.maybe_written:
-            # A batch that is not the first needs no restart: the broker sees the gap in the
-            # numbers of those behind it, in time. If the broker may have the batch as a whole, from
-            # an attempt before this one, its parts keep their numbers: under new ones they would be
-            # written twice (case 5 above).
+            # The refused records leave a gap in the sequence numbers. If batches stand before this
+            # one, no restart is needed here: the broker will refuse the number behind the gap, and
+            # case 3 above handles that. If an earlier attempt may have written the whole batch, its
+            # parts keep their numbers. Under new ones they could be written twice (case 5).
             queue.restart()
         self._on_work(queue.leader)
 
@@ -312,7 +324,7 @@ class BatchCompletion:
     def unreachable(self, node: int, error: Exception) -> None:
         """Record why batches for ``node`` wait: there is no connection, or no producer id.
 
-        The errors of those that expire name the cause.
+        A batch that expires names ``error`` as the cause.
         """
         for queue in self._queues.led_by(node):
             self.last_error = error
@@ -321,9 +333,9 @@ class BatchCompletion:
                     batch.delayed(error)
 
     def throttled(self, node: int, error: Exception) -> None:
-        """Record that a quota of ``node`` delays its batches, those in flight too.
+        """Record that a quota of ``node`` delays its batches, including those in flight.
 
-        A batch that was refused before keeps that cause.
+        A batch that has failed an attempt before keeps the error of that attempt as its cause.
         """
         for queue in self._queues.led_by(node):
             for batch in queue.batches:
@@ -333,8 +345,8 @@ class BatchCompletion:
     def expire(self, now: float, at_most: float = math.inf) -> int:
         """Fail the batches older than the delivery timeout, at most ``at_most``; return how many.
 
-        Those of a partition expire in order (KIP-91). A batch in flight keeps its place until its
-        request has ended, so that the batches behind it know what became of it.
+        The batches of a partition expire in order (KIP-91). A batch in flight keeps its place until
+        its request has ended, because the batches behind it depend on its outcome.
         """
         count = 0
         for queue in self._queues.active():
@@ -394,9 +406,10 @@ class BatchCompletion:
         return UnsentRecord(batch.place, now - batch.created, phase, batch.last_error)
 
     def heads(self, now: float, linger: float) -> list[OldestBatch]:
-        """Return the first batch without an outcome of each partition that has one.
+        """Return the first batch without an outcome of each partition.
 
-        While that is the same batch, the partition makes no progress.
+        While this is the same batch, the partition makes no progress. ``linger``: ``linger_ms`` in
+        seconds; a batch that still takes records can be sent after it.
         """
         found = []
         for queue in self._queues.active():
@@ -450,8 +463,8 @@ class BatchCompletion:
     ) -> int:
         """Fail all batches, those in flight included; return how many there were.
 
-        With ``anonymous`` only batches of partitions without a producer id fail. If ``error`` is a
-        time-out, each batch gets an error of its own that says where its time went.
+        If ``error`` is a time-out, each batch gets an error of its own that says in which phase its
+        time has passed. With ``anonymous`` only batches of partitions without a producer id fail.
         """
         count = 0
         for queue in self._queues.active():
@@ -483,10 +496,7 @@ class BatchCompletion:
     def _fail_batch(
         self, queue: PartitionQueue, batch: ProducerBatch, error: Exception | None
     ) -> None:
-        """Remove a batch with ``error``; ``None``: the batch has its error already.
-
-        The broker may or may not have the batch, or surely has not.
-        """
+        """Remove a batch with ``error``; ``None``: the batch has its error already."""
         queue.given_up(batch, batch.error if error is None else error)
         self._finish(queue, batch, None, None, error)
 
@@ -527,7 +537,10 @@ class BatchCompletion:
 def _waited_for(
     queue: PartitionQueue, batch: ProducerBatch, phase: str
 ) -> RequestTimedOutError | None:
-    """Return what a batch waits for of which no attempt has failed yet, by its broker."""
+    """Return an error that says what a batch without a failed attempt waits for at its broker.
+
+    ``None``: its leader has no part in the wait.
+    """
     if batch.in_flight:
         return RequestTimedOutError(f"no response while waiting for Produce to broker {batch.node}")
     # The leader has no part in the wait for the transaction's coordinator.

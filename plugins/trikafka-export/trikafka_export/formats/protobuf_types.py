@@ -12,18 +12,21 @@ from .errors import SchemaError
 
 #: The deepest nesting of messages.
 _DEEPEST = 60
-#: The most fields of all nested messages. A few messages that each occur twice in the next would
-#: exceed any memory.
+#: The most fields of a message with all those nested in it. If each of thirty messages had two
+#: fields of the next one, the Arrow type would have a billion fields.
 _MOST_FIELDS = 10_000
 
 
 class ProtobufSchema:
-    """A message and the files that define it.
+    """A Protobuf message and the files that define it.
 
-    ``where`` begins the error messages.
+    Args:
+        files: The serialized file descriptors.
+        message: The full name of the message.
+        where: The words for the schema at the beginning of error messages.
 
     Raises:
-        SchemaError: The files are malformed, or there is no such message.
+        SchemaError: The files are malformed, or do not define the message.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class ProtobufSchema:
     def of_set(cls, data: bytes, message: str, where: str = "the Protobuf schema") -> Self:
         """Return the schema from a descriptor set.
 
-        ``protoc --include_imports --descriptor_set_out`` writes one.
+        ``protoc --include_imports --descriptor_set_out=FILE`` writes a descriptor set.
         """
         from google.protobuf import descriptor_pb2
         from google.protobuf.message import DecodeError
@@ -54,7 +57,7 @@ class ProtobufSchema:
             found = descriptor_pb2.FileDescriptorSet.FromString(data)
         except DecodeError as error:
             how = (
-                "protoc --include_imports --descriptor_set_out=FILE makes one of .proto files; "
+                "protoc --include_imports --descriptor_set_out=FILE makes one from .proto files; "
                 "grpcio-tools has a protoc"
             )
             raise SchemaError(
@@ -66,21 +69,21 @@ class ProtobufSchema:
 
     @classmethod
     def of_pinned(cls, pinned: Mapping[str, Any], where: str = "the Protobuf schema") -> Self:
-        """Return the schema that a plan has pinned."""
+        """Return the schema that an export's plan has recorded with :meth:`pinned`."""
         return cls([base64.b64decode(each) for each in pinned["files"]], pinned["message"], where)
 
     def pinned(self) -> dict[str, Any]:
-        """Return the schema in the form of a plan."""
+        """Return the schema as JSON values, to be recorded in an export's plan."""
         return {
             "message": self.message,
             "files": [base64.b64encode(each).decode() for each in self._files],
         }
 
     def checked(self) -> Self:
-        """Check that the schema can become a column; return it.
+        """Check that a Parquet column can hold the message; return this schema.
 
         Raises:
-            SchemaError: It cannot.
+            SchemaError: No column can hold it.
         """
         from .column_type import check_column
 
@@ -92,7 +95,7 @@ class ProtobufSchema:
         """The Arrow type of the message.
 
         Raises:
-            SchemaError: There is none.
+            SchemaError: The message has no Arrow type.
         """
         _check_width(self.descriptor, self._where)
         return message_type(self.descriptor, self._where, "", ())
@@ -107,7 +110,7 @@ class ProtobufSchema:
 
 
 def pool_of(files: Iterable[bytes], where: str) -> Any:
-    """Return the types of files and of Google's own files that they import.
+    """Return a descriptor pool with these files, and with Protobuf's own files that they import.
 
     Raises:
         SchemaError: A file is malformed, missing, or imports itself.
@@ -129,7 +132,7 @@ def pool_of(files: Iterable[bytes], where: str) -> Any:
     def add(name: str, above: tuple[str, ...]) -> None:
         if name in done:
             return
-        file = waiting.get(name) or _googles(name)
+        file = waiting.get(name) or _bundled_file(name)
         if file is None:
             raise SchemaError(
                 f"{where} imports {name!r}, which is missing: make the set with protoc "
@@ -177,7 +180,7 @@ def name_at(file: bytes, indexes: Sequence[int]) -> str | None:
     return str(name).lstrip(".")
 
 
-def _googles(name: str) -> Any:
+def _bundled_file(name: str) -> Any:
     """Return the descriptor of a file that comes with Protobuf; ``None`` for others."""
     if not name.startswith("google/protobuf/"):
         return None
@@ -198,13 +201,13 @@ def _googles(name: str) -> Any:
 
 # --- types ---
 
-#: Messages that represent single values: this one, the wrappers, and those that become JSON.
+#: The messages of Protobuf's own files that become a single value: the timestamp, the wrappers, and
+#: those that become JSON text because they contain themselves.
 TIMESTAMP = "google.protobuf.Timestamp"
 WRAPPERS = frozenset(
     f"google.protobuf.{name}Value"
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
-#: Messages that contain themselves. They become JSON text.
 AS_JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
 
 
@@ -265,8 +268,14 @@ def _check_width(descriptor: Any, where: str) -> None:
 def message_type(descriptor: Any, where: str, path: str, above: tuple[str, ...]) -> Any:
     """Return the Arrow type of a message.
 
+    Args:
+        descriptor: The message's descriptor.
+        where: The words for the schema in errors.
+        path: The path of the field that has this message, for errors; "" at the top.
+        above: The names of the messages around this one.
+
     Raises:
-        SchemaError: There is none.
+        SchemaError: The message has no Arrow type.
     """
     import pyarrow as pa
 
@@ -329,5 +338,5 @@ def field_type(field: Any, where: str, path: str, above: tuple[str, ...]) -> Any
 
 
 def type_of(field: Any) -> Any:
-    """Return the Arrow type of a field in a message that was checked, as :func:`field_type`."""
+    """Return the Arrow type of one value of a field in a message that has been checked."""
     return field_type(field, "", "", ("",))
