@@ -1,6 +1,6 @@
-"""The HTTP requests of trikafka and its plugins: each in a thread, which others can end.
+"""The HTTP requests to token endpoints (OAuth) and schema registries.
 
-They go to token endpoints (OAuth) and to schema registries.
+Each one runs in a thread; another thread can end it at any time.
 """
 
 from __future__ import annotations
@@ -17,18 +17,19 @@ from typing import Any
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """A handler that follows no redirect: the secrets of the request would go there, too."""
+    """A handler that follows no redirect, because the request's secrets would be sent there."""
 
     def redirect_request(self, *args: Any) -> None:
-        """Do not follow it: the response is an error, like any that is not a success."""
+        """Return ``None``: the redirect is not followed, and ``urllib`` raises it as an error."""
 
 
 class Exchange:
-    """A request and its response, by ``urllib`` with its proxies, and without redirects.
+    """A request and its response. ``urllib`` makes it, with its proxies and without redirects.
 
-    ``urllib`` limits each wait for bytes, and not the whole: an endpoint that sends a byte now and
-    then would hold a thread for ever. So the event loop has the limit, and :meth:`end` shuts the
-    socket from there, which wakes the thread. Only the resolving of a name cannot be cut short.
+    ``urllib`` limits each single wait for bytes, but not the whole request: an endpoint that sends
+    a byte now and then would keep a thread for ever. So the event loop has a limit for the whole.
+    It calls :meth:`end`, which shuts the socket down and so wakes the thread. Only the resolution
+    of a host name cannot be ended.
     """
 
     def __init__(self, wait: float) -> None:
@@ -41,14 +42,14 @@ class Exchange:
     def open(self, request: urllib.request.Request, context: ssl.SSLContext) -> Any:
         """Send the request and return the response, a context manager.
 
-        Raises as ``urllib``, also for a redirect. Blocks. The frames of its errors hold the request
-        with its secrets.
+        Blocks. Raises the errors of ``urllib``, also for a redirect. The frames in their tracebacks
+        hold the request with its secrets.
         """
         opener = urllib.request.build_opener(_NoRedirects, _Http(self), _Https(self, context))
         return opener.open(request, timeout=self._wait)
 
     def end(self) -> None:
-        """End what is in progress; no connection may be made after that. Does not block."""
+        """End the request, and refuse any further connection. Does not block."""
         with self._lock:
             self._ended = True
             for opened in self._sockets:
@@ -58,13 +59,16 @@ class Exchange:
             self._sockets.clear()
 
     def watch(self, opened: socket.socket) -> socket.socket:
-        """Record a connection that was made. Raises :exc:`OSError` if the exchange has ended."""
+        """Record a new connection, so that :meth:`end` can shut it down; return it.
+
+        Raises :exc:`TimeoutError` if the exchange has ended.
+        """
         with self._lock:
             if self._ended:
                 opened.close()
                 raise TimeoutError("the request has ended")
             # TLS takes the descriptor out of the socket that it wraps. A duplicate stays valid, and
-            # to shut it shuts the connection.
+            # shutting it down shuts down the connection.
             self._sockets.append(opened.dup())
         return opened
 
@@ -88,7 +92,8 @@ class _Https(urllib.request.HTTPSHandler):
         return self.do_open(functools.partial(_Secured, self._exchange, context=self._tls), req)
 
 
-# The socket is recorded where it is made, before connect() goes on with a proxy or TLS.
+# The two classes record the socket as soon as it is connected, before connect() talks to a proxy or
+# begins TLS. Otherwise `end` could not interrupt these steps.
 
 
 class _Plain(http.client.HTTPConnection):

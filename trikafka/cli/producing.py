@@ -34,10 +34,10 @@ from .source import Block, Lines, split
 
 @dataclass(frozen=True, slots=True)
 class ProducePlan:
-    """The input to read and the records to write.
+    """The options of the command: the input to read and the records to write.
 
-    ``form`` is ``json``, ``raw``, ``csv`` or ``parquet``; ``read`` makes a record of a line of the
-    first two.
+    ``form`` is ``json``, ``raw``, ``csv`` or ``parquet``. ``read`` parses a line of JSON or raw
+    text.
     """
 
     files: tuple[str, ...]
@@ -55,7 +55,7 @@ class ProducePlan:
 
     @property
     def of_columns(self) -> bool:
-        """True if lines become columns, without a record each: nothing else is wanted of them."""
+        """True if lines can become columns: no option adds a key or headers to each record."""
         return self.key is None and not self.headers
 
 
@@ -65,8 +65,8 @@ class Producing:
     def __init__(self, settings: dict[str, Any], plan: ProducePlan) -> None:
         self._settings = settings
         self._plan = plan
-        #: What was accepted, in order. Bounded by the producer's buffer_memory. The function names
-        #: the place of a row in the input.
+        #: The accepted records in order, with a function that names a row's place in the input.
+        #: Bounded by the producer's buffer_memory.
         self._acks: deque[tuple[Callable[[int], str], Ack | ArrowAck]] = deque()
         self._partitions: dict[str, int] = {}
         self._total: int | None = None
@@ -75,9 +75,9 @@ class Producing:
         self.delivered = Delivered()
 
     async def main(self, stop: Stop) -> None:
-        """Write all lines; after a signal, those read so far.
+        """Write all lines, or after a signal those read so far.
 
-        Raises the first failure, once the records before it are complete.
+        Raises the first failure after the records before it have been acknowledged.
         """
         self._stop = stop
         failed: click.ClickException | None = None
@@ -93,9 +93,8 @@ class Producing:
                 except click.ClickException as error:
                     failed = error
                 try:
-                    await producer.flush(
-                        timeout=math.inf
-                    )  # each record has its own limit, delivery_timeout_ms
+                    # No limit here: each record has its own, delivery_timeout_ms.
+                    await producer.flush(timeout=math.inf)
                     await self._settle(everything=True)
                 except click.ClickException as error:
                     failed = failed or error
@@ -110,7 +109,7 @@ class Producing:
             raise click.ClickException(failed.message + before) from failed
 
     def _warn_of_unknown(self) -> None:
-        """Say from where on the records have no acknowledgement."""
+        """Print the place from which on records have no acknowledgement."""
         unknown = [where for where, ack in self._acks if not ack.done]
         if unknown:
             warn(f"no acknowledgement from {unknown[0](0)} on: records there may be written or not")
@@ -144,13 +143,13 @@ class Producing:
                         break
                 except BadLineError as error:
                     raise BadLineError(f"{name}line {number + 1}: {error.message}") from None
-                # A signal does not cut lines that were read.
+                # A signal does not interrupt the sending of lines that were read.
                 with self._stop.finishing():
                     await self._send_read(producer, block, name, number)
                 number += block.lines
                 await self._settle()
         except trio.Cancelled:
-            # What the thread had taken from the input counts as read, and is written.
+            # Lines that the thread had taken from the input count as read, and are written.
             with self._stop.finishing():
                 if (block := await lines.kept()) is not None:
                     await self._send_read(producer, block, name, number)
@@ -187,7 +186,7 @@ class Producing:
         return CsvBlocks(plan.topic if plan.of_columns else None, choice)
 
     def _block(self, text: bytes) -> Block:
-        """Return lines as columns, in the thread that reads."""
+        """Return lines as columns. The thread that reads the input calls this."""
         plan = self._plan
         count = text.count(b"\n") + (bool(text) and text[-1:] != b"\n")
         singly = partial(self._singly, text)
@@ -196,7 +195,7 @@ class Producing:
             found, keys, values = _implementation.current.split_lines(
                 text, plan.key_delimiter, plan.empty_is_null
             )
-            if keys is not None and values is not None:  # else a line lacks its delimiter
+            if keys is not None and values is not None:  # None: a line lacks its delimiter
                 keyed = plan.key_delimiter is not None
                 rows = ColumnRows.of_lines(
                     found, keys, values, keyed=keyed, partition=plan.partition
@@ -221,8 +220,8 @@ class Producing:
     ) -> bool:
         """Send lines as columns; return whether they were accepted.
 
-        False: a line was refused before any was accepted. The caller then sends the lines one by
-        one, so that those before the refused one are written and the error names the line.
+        False: the block was refused as a whole. The caller then sends its lines one by one, so that
+        those before the wrong one are written and the error names that line.
         """
         topic, rows = block.topic, block.rows
         if rows is None or topic is None or not len(rows):
@@ -256,7 +255,7 @@ class Producing:
                 if plan.partition is not None:
                     self._check_partition(topic, plan.partition, name.rstrip(": "))
                 while (table := await file.read()) is not None:
-                    # A signal does not cut rows that were read.
+                    # A signal does not interrupt the sending of rows that were read.
                     with self._stop.finishing():
                         await self._send_rows(producer, topic, table, file.names, name, number)
                     number += table.num_rows

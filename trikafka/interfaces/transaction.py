@@ -38,7 +38,7 @@ class TransactionSignals(Protocol):
 class ProducerTransactionState(Protocol):
     """The state of one transactional producer.
 
-    A step that is not legal in a state raises :exc:`AssertionError`.
+    A method that is not legal in the current state raises :exc:`AssertionError`.
 
     A transaction manager calls, in this order: :meth:`initializing` and :meth:`initialized` at
     opening; :meth:`begun`; :meth:`committing` or :meth:`aborting`; :meth:`ended`. The produce
@@ -60,7 +60,7 @@ class ProducerTransactionState(Protocol):
 
     @property
     def given(self) -> ProducerIdAndEpoch:
-        """The identity of a producer that has been initialized."""
+        """The identity, as :attr:`identity`; an error before :meth:`initialized`."""
 
     @property
     def number(self) -> int:
@@ -146,13 +146,13 @@ class ProducerTransactionState(Protocol):
         """Admit no more records to the transaction."""
 
     def reopened(self, number: int) -> None:
-        """Record the end of a call that closed transaction ``number``.
+        """Record that a call that had closed transaction ``number`` has ended.
 
-        If the coordinator was not asked anything, the transaction is open as before.
+        If the call has sent no request to the coordinator, the transaction is open as before.
         """
 
     def prepared(self) -> None:
-        """Record that the brokers have all of the transaction (KIP-939)."""
+        """Record that the brokers have all records and offsets of the transaction (KIP-939)."""
 
     def committing(self) -> None:
         """Record that a commit is being requested."""

@@ -1,8 +1,8 @@
 """Several records of one partition in work at once, in order for each key. No I/O.
 
-Records are taken in the order of their offsets. A record whose key is in work waits behind that
-record; when a record is done, the next of its key follows. The offset that may be committed is the
-one of the first record that is not done.
+Records are taken in the order of their offsets. While a record is in work, later records with the
+same key wait behind it; when it is done, the next one follows. The offset that may be committed is
+that of the first record that is not done.
 """
 
 from __future__ import annotations
@@ -15,10 +15,7 @@ T = TypeVar("T")
 
 
 class KeyOrder(Generic[T]):
-    """The records of one partition that are in work, or wait for that.
-
-    Written through its methods alone.
-    """
+    """The records of one partition that are in work, or wait behind another one of their key."""
 
     __slots__ = ("_behind", "_done", "_end", "_keys", "_newest", "_taken", "running")
 
@@ -31,7 +28,7 @@ class KeyOrder(Generic[T]):
         self._keys: dict[int, Hashable] = {}
         #: The keys in work, and the records that wait behind each.
         self._behind: dict[Hashable, deque[tuple[int, T]]] = {}
-        #: The offset after all that was taken.
+        #: The offset after the last record that was taken.
         self._end: int | None = None
         #: The highest offset that was begun.
         self._newest = -1
@@ -45,13 +42,13 @@ class KeyOrder(Generic[T]):
 
     @property
     def processed(self) -> int | None:
-        """The offset before which everything is done; ``None``: nothing was taken."""
+        """The offset before which all records are done; ``None`` before the first record."""
         return self._taken[0] if self._taken else self._end
 
     def add(self, offset: int, key: Hashable | None, work: T) -> bool:
-        """Take a record, behind all earlier ones; return whether to work on it now.
+        """Take the next record; return whether the caller is to work on it now.
 
-        Without a key it waits for no other record.
+        A record without a key waits for no other record.
         """
         self._taken.append(offset)
         self._end = offset + 1
@@ -62,16 +59,16 @@ class KeyOrder(Generic[T]):
         return True
 
     def done(self, offset: int) -> T | None:
-        """Complete a record; return the next one of its key, to be worked on now in its place."""
+        """Complete a record; return the next one of its key, which the caller is to work on now."""
         self._done.add(offset)
         while self._taken and self._taken[0] in self._done:
             self._done.remove(self._taken.popleft())
         return self._ended(offset)
 
     def given_up(self, offset: int) -> None:
-        """Record that a record was left undone.
+        """Give up a record, and drop all records that wait.
 
-        Waiting records are dropped as well: nothing from this offset on counts as processed.
+        No record from this offset on counts as processed any more.
         """
         self.running -= 1
         self._behind.pop(self._keys.pop(offset, None), None)
@@ -79,23 +76,19 @@ class KeyOrder(Generic[T]):
             behind.clear()
 
     # The committed offset is that of the first record that is not done. Suppose record 9 is done
-    # and record 5 waits behind its key: without 5 the offset stays at 5, and 9 would be handled
-    # again by the next owner. So waiting records before the newest that was begun are still worth
-    # their time. Those after it are not: leaving them moves the committed offset back over nothing
-    # that was done.
+    # and record 5 waits for another one of its key. Without 5 the offset stays at 5, and the next
+    # owner handles 9 again. So records that wait before the newest one begun must still be done.
+    # Records that wait after it need not: no done record stands behind them.
     def wind_down(self) -> None:
-        """Drop the waiting records that need not be done any more, since no more records come.
-
-        Only waiting records before the newest that was begun remain.
-        """
+        """Drop the waiting records after the newest one begun; no further records will come."""
         for behind in self._behind.values():
             while behind and behind[-1][0] > self._newest:
                 behind.pop()
 
     def passed(self, offset: int) -> None:
-        """Record that no record to work on stands between the last taken one and ``offset``.
+        """Record that there is no record between the last one taken and ``offset``.
 
-        There is a gap in the log, or the user went there.
+        There is a gap in the log, or the user has called ``seek``.
         """
         if not self._taken or self._end is None or offset > self._end:
             self._end = offset

@@ -1,15 +1,15 @@
-"""The layout of an export's destination that is a directory; several sinks share it.
+"""A destination that is a directory: its layout, its plans and its lock.
 
-:mod:`.directory_pieces` describes how data files get there.
+Several sinks share this module. :mod:`.directory_pieces` describes how data files are written.
 
 ::
 
     <destination>/
       flights-00000-<20 digits>-<20 digits>.parquet   data; appears whole, never changes
       _trikafka/            skipped by readers that glob
-        lock                flock'ed during an export; the kernel frees it if that is killed
-        plan-000001.json    stored before the work
-        manifest-000001.json    published after it: only now is export 1 done
+        lock                flock'ed during an export; the kernel frees it if the export is killed
+        plan-000001.json    stored before the work of export 1
+        manifest-000001.json    published after the work: only now is export 1 done
         work/000001/        data being written, records of pieces; removed after the manifest
 """
 
@@ -68,7 +68,7 @@ class DirectoryStore(ExportStore):
             destination = unquote(address.path)
         elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", destination):
             raise ConfigurationError(
-                f"{destination!r} is not a directory, to which alone this kind of export is written"
+                f"{destination!r} is not a directory, and this kind of export needs one"
             )
         if not destination.strip():
             raise ConfigurationError(
@@ -85,7 +85,7 @@ class DirectoryStore(ExportStore):
     def name_of_topic(topic: str) -> str:
         """Return the beginning of a topic's file names.
 
-        Readers do not skip such names, and no file system finds them too long.
+        Readers do not skip such names, and they are not too long for any file system.
 
         Args:
             topic: The topic.
@@ -125,9 +125,10 @@ class DirectoryStore(ExportStore):
             raise
 
     def _made_and_locked(self) -> int:
-        """Make the folders and lock them.
+        """Make the folders and lock them; return the lock's descriptor.
 
-        Repeated where an export that was refused removes its folders at the same moment.
+        If another export is refused, it removes the folders that it has made. It may do so between
+        these steps, which are then repeated.
         """
         attempts = 5
         while True:
@@ -141,6 +142,7 @@ class DirectoryStore(ExportStore):
                     raise
 
     def _locked_file(self, path: Path) -> int:
+        """Lock the file; raise FileNotFoundError if it has been removed in between."""
         lock = files.open_own_file(path)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -152,7 +154,7 @@ class DirectoryStore(ExportStore):
             holder = os.pread(lock, 200, 0).decode(errors="replace").strip() or "unknown"
             os.close(lock)
             raise ExportError(
-                f"another export to {self.root} is at work (process {holder})"
+                f"another export to {self.root} is at work (process {holder}): wait until it ends"
             ) from None
         except BaseException:
             os.close(lock)
@@ -160,9 +162,9 @@ class DirectoryStore(ExportStore):
         return lock
 
     def close(self) -> None:
-        """Remove what is left of finished plans, and release the lock.
+        """Remove the work folders of finished plans, and release the lock.
 
-        A second call is a no-op.
+        A second call has no effect.
         """
         if self._lock in _held:  # not in a fork
             try:
@@ -183,23 +185,23 @@ class DirectoryStore(ExportStore):
             os.close(lock)
 
     def _remove_unplanned(self) -> None:
-        """Remove what :meth:`open` has made if nothing was planned.
+        """Remove the folders that :meth:`open` has made, if no plan has been stored.
 
-        An export that was refused leaves nothing.
+        So an export that was refused leaves nothing behind.
         """
         if self._made and not any(self._numbers()):
             with suppress(OSError):  # another program has put a file there
                 self._work.rmdir()
-                (self._own / "lock").unlink()  # a process that opened it before will find that out
+                (self._own / "lock").unlink()  # see _locked_file
                 for folder in self._made:
                     folder.rmdir()
 
     def _clear(self) -> None:
         """Remove the work folders of finished plans.
 
-        Nothing is removed from the folder of an unfinished plan, not even files without a record: a
-        worker that does not know of its job's cancellation yet may be about to decide a piece of
-        them. Those files go with the folder when the plan is finished.
+        The folder of an unfinished plan stays as it is, even files without a record: a worker whose
+        job has just been cancelled may still be about to record them as a piece. They are removed
+        with the folder when the plan is finished.
         """
         unfinished = self._unfinished()
         for folder in self._work.iterdir() if self._work.exists() else ():
@@ -207,7 +209,7 @@ class DirectoryStore(ExportStore):
             number = int(name) if name.isdigit() else None
             if number is None or number not in unfinished:
                 shutil.rmtree(folder, ignore_errors=True)
-        shutil.rmtree(self._own / "partial", ignore_errors=True)  # of the first format
+        shutil.rmtree(self._own / "partial", ignore_errors=True)  # of the first releases
         probes = (*self._work.glob(".trikafka-*.probe"), *self.root.glob(".trikafka-*.probe"))
         for leaving in (*self._own.glob(".*.tmp"), *probes):
             leaving.unlink(missing_ok=True)
@@ -239,9 +241,9 @@ class DirectoryStore(ExportStore):
         yield path, path.stat().st_size
 
     def gone_of_last(self) -> list[str]:
-        """Return the data files of the last manifest that are gone.
+        """Return the data files that the last manifest lists and that no longer exist.
 
-        Files of earlier manifests may have been moved, compacted or removed.
+        Files of earlier manifests are not checked: other programs may move, compact or remove them.
         """
         if self._known is None or not self._known[1]:
             return []
@@ -267,7 +269,7 @@ class DirectoryStore(ExportStore):
             files.make_own_folder(work_folder(self.root, plan.number))
 
     def place(self, plan: ExportPlan) -> None:
-        """Return ``None``: a worker needs only the directory's name."""
+        """Return ``None``: a worker needs nothing but the directory's name."""
 
     def pieces(self, plan: ExportPlan, planned: PlannedRange) -> RangeWork:
         """Return the log of a range's pieces."""
@@ -276,7 +278,7 @@ class DirectoryStore(ExportStore):
     def _resume(self, plan: ExportPlan) -> bool:
         """Reopen the work of an unfinished plan.
 
-        A run may have been killed between closing the work and publishing.
+        The work is closed if the earlier run was killed between closing and publishing it.
         """
         folder = work_folder(self.root, plan.number)
         files.make_own_folder(self._work)
@@ -290,7 +292,7 @@ class DirectoryStore(ExportStore):
     def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
         """Close the work of a plan; return how far these ranges have come.
 
-        After this no worker can add to them: the work folder has another name.
+        Closing renames the work folder, so that no worker can add to the ranges any more.
         """
         folder = work_folder(self.root, plan.number)
         closed = folder.with_name(folder.name + CLOSED)
@@ -301,7 +303,7 @@ class DirectoryStore(ExportStore):
             return [self._closed(plan, planned, closed).result() for planned in ranges]
 
     def _closed(self, plan: ExportPlan, planned: PlannedRange, folder: Path) -> RangeWork:
-        """Return the work of a range to which no worker adds any more."""
+        """Return the closed work of a range, to which no worker can add any more."""
         return RangeWork(self.root, plan.number, planned, folder=folder)
 
 

@@ -1,15 +1,15 @@
-"""Offsets in the form of Spark's Kafka connector: ``{"topic": {"0": 23}}``. Pure.
+"""Offsets in the form of Spark's Kafka connector: ``{"topic": {"0": 23}}``. No I/O.
 
-A stream of the connector's goes on with this source from its checkpoint, and the other way round.
+So a stream can change from the connector to this source and back, with the same checkpoint.
 """
 
-# Topic ids in a form that the connector passes over
-# --------------------------------------------------
+# Topic ids in a form that the connector ignores
+# ----------------------------------------------
 #
-# A Python source keeps nothing in a checkpoint but its offsets, and the connector reads nothing but
-# a map of maps from whole numbers to offsets. So the id of a topic is a key of its own:
-# ``{"topic=<id>": {}}``. To the connector this is a topic without partitions. No topic has ``=`` in
-# its name.
+# In a checkpoint, a Python source can store only its offsets. The connector can read only a map
+# from topics to maps from partition numbers to offsets. So the id of a topic is stored as a key of
+# its own: ``{"topic=<id>": {}}``. To the connector this is a topic without partitions. It cannot be
+# mistaken for a topic, because no topic has ``=`` in its name.
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def to_json(
 
 
 def ids_of(json: Mapping[str, Any]) -> dict[str, str]:
-    """Return the ids of the topics among the offsets.
+    """Return the ids of the topics by name.
 
-    There are none in offsets of the connector or of an older release.
+    Offsets of the connector, or of an older release, have none.
     """
     return dict(
         name.split("=", 1) for name, numbers in json.items() if "=" in name and numbers == {}
@@ -51,7 +51,7 @@ def from_json(json: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Read the offsets of a checkpoint.
 
     Raises:
-        TrikafkaError: The checkpoint is another source's.
+        TrikafkaError: Another kind of source has written the checkpoint.
     """
     try:
         found = {
@@ -66,8 +66,8 @@ def from_json(json: Mapping[str, Any]) -> dict[TopicPartition, int]:
             raise ValueError("an offset is not a whole number of at least 0")
     except (AttributeError, TypeError, ValueError) as error:
         raise TrikafkaError(
-            f"the checkpoint's offsets are {str(json)[:200]!r}, not "
-            '{"topic": {"0": 23}}: '
-            "another source wrote this checkpoint"
+            f"the checkpoint's offsets are {str(json)[:200]!r} and not of the form "
+            '{"topic": {"0": 23}}: another kind of source has written this checkpoint. Use the '
+            "checkpointLocation of this query, or a new one"
         ) from error
     return found

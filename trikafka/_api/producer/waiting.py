@@ -7,29 +7,28 @@ import time
 
 import trio
 
-#: Other tasks run at least this often (seconds) while one task enqueues, or takes acks that are
-#: complete.
+#: The most seconds for which one task may enqueue records, or collect acks, before others run.
 FAIRNESS = 0.001
 
 
 class Fairness:
     """The time of the next full checkpoint in a series of calls that have nothing to wait for.
 
-    Each such call checks for cancellation. Once a millisecond, one of them lets other tasks run,
-    unless its task has slept since then and so has let them run already.
+    Each such call checks for cancellation. Once a millisecond, one of them also lets other tasks
+    run, unless its task has slept in the meantime, so that they have run already.
     """
 
     # A full checkpoint reschedules the task and costs 6 to 9 µs; a check for cancellation alone
-    # costs less. A send() into a buffer with room has nothing to wait for, and would pay that for
-    # each record. Trio asks every async function to be a checkpoint: here each call checks for
-    # cancellation, and the series of calls shares one reschedule a millisecond.
+    # costs less. A send() into a buffer with room has nothing to wait for, and would pay the full
+    # price for each record. By Trio's rule every async function is a checkpoint: here each call
+    # checks for cancellation, and a series of calls shares one reschedule a millisecond.
     #
-    # There is one ``Fairness`` for a thread, not one a client or a task: when thousands of tasks
-    # send, one checkpoint of any of them has let all others run. It is not one for the process: a
-    # checkpoint in one thread lets no task of another thread's run go on.
+    # Each thread has one ``Fairness``, and not each client or task: when thousands of tasks send,
+    # one checkpoint of any of them lets all others run. One for the whole process would be wrong: a
+    # checkpoint in one thread does not let the tasks of another thread's run go on.
     #
-    # Where every record passes (send, enqueue, Ack.wait), the look at the clock is written out in
-    # the caller: as a coroutine of its own it would cost each record as much again.
+    # Calls that every record passes (send, enqueue, Ack.wait) check the clock themselves. To await
+    # ``checkpoint`` would double their cost.
     __slots__ = ("due",)
 
     def __init__(self) -> None:
@@ -40,8 +39,8 @@ class Fairness:
         now = time.perf_counter()
         task = trio.lowlevel.current_task()
         if now >= self.due:
-            self.due = now + FAIRNESS  # one checkpoint is enough for all tasks in this situation
-            if task.custom_sleep_data is self:  # Trio resets it whenever the task runs again
+            self.due = now + FAIRNESS  # until then no other task needs a checkpoint
+            if task.custom_sleep_data is self:  # Trio resets it when the task wakes
                 await trio.lowlevel.checkpoint()
                 self.due = time.perf_counter() + FAIRNESS
             task.custom_sleep_data = self
@@ -49,12 +48,12 @@ class Fairness:
 
 
 class _OfThread(threading.local):
-    """The object of each thread, which has at most one run of Trio at a time."""
+    """The ``Fairness`` of each thread, which has at most one run of Trio at a time."""
 
     def __init__(self) -> None:
         self.fairness = Fairness()
 
 
-# A thread-local variable and no RunLocal: an ack whose outcome is known looks here at each wait. A
-# producer keeps the object, so that no send looks it up (32 ns).
+# A thread-local variable and not a RunLocal, which is slower: each wait for a known ack looks here.
+# A producer keeps its ``Fairness``, so that a send does not pay for the look-up (32 ns).
 current = _OfThread()

@@ -1,7 +1,8 @@
-"""The subscription of a consumer: topics, a pattern, or exactly these partitions. No I/O.
+"""The subscription of a consumer: topics, a pattern, or a fixed set of partitions. No I/O.
 
-Written by the consumer's calls alone. The consumer's partitions are in
-:mod:`trikafka._state.consumer.assignment`, which stops delivering partitions whose topics are no longer subscribed to.
+Only the consumer's calls change it. The partitions themselves are in
+:mod:`trikafka._state.consumer.assignment`, which stops delivering those whose topics are no longer
+subscribed to.
 """
 
 from __future__ import annotations
@@ -64,9 +65,9 @@ class Subscription:
         return self.mode is Mode.BROKER_PATTERN or topic in self.topics
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Take exactly ``partitions``, without a group's coordination.
+        """Assign exactly these partitions, without a group.
 
-        Those that stay keep their positions.
+        Partitions that were assigned before keep their positions.
         """
         self._enter(Mode.MANUAL)
         wanted = list(partitions)
@@ -93,10 +94,7 @@ class Subscription:
         return changed
 
     def _follow(self, topics: frozenset[str]) -> None:
-        """Set the topics, and stop delivering partitions of others.
-
-        Those partitions are still to be revoked.
-        """
+        """Set the topics; the revocation of all other topics' partitions begins."""
         self.topics = topics
         self._assignment.begin_revocation(self._assignment.of_topics_not_in(topics))
 
