@@ -423,8 +423,14 @@ async def test_bad_input_is_refused_before_any_request(
         (lambda: AclBinding("User:a", "reed", "topic", "t"), "operation is one of all, read"),
         (lambda: AclBinding("User:a", "read", "topics", "t"), "resource_type is one of topic"),
         (lambda: AclBinding("User:a", "read", "topic", ""), "resource_name must be a text"),
-        (lambda: AclBinding("User:a", "read", "topic"), "of no other, is 'kafka-cluster'"),
-        (lambda: AclBinding("User:a", "read", "cluster", "c"), "is 'kafka-cluster': not 'c'"),
+        (
+            lambda: AclBinding("User:a", "read", "topic"),
+            "other type has it: got 'kafka-cluster' with 'topic'",
+        ),
+        (
+            lambda: AclBinding("User:a", "read", "cluster", "c"),
+            "only the resource_name 'kafka-cluster', and no other type has it: got 'c'",
+        ),
         (lambda: AclBinding("User:a", "read", "topic", "t", "match"), "literal, prefixed"),
         (lambda: AclFilter(pattern="exact"), "pattern is one of match, literal, prefixed"),
         (lambda: AclFilter(principal="a"), "User:alice"),

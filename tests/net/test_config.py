@@ -291,7 +291,7 @@ def test_java_names_become_settings() -> None:
         ),
         (
             {"value.serializer": "x.LongSerializer"},
-            "leave it out, for records are bytes, or encode before the call",
+            "and records are bytes: leave it out, or encode before the call",
         ),
     ],
 )

@@ -422,6 +422,6 @@ def test_file_of_properties_is_read() -> None:
         "sasl.jaas.config": "x.PlainLoginModule required username=a password=b;",
         "a": "",
     }
-    with pytest.raises(ConfigurationError, match="line 2: it is not NAME=VALUE") as caught:
+    with pytest.raises(ConfigurationError, match="line 2: this is not NAME=VALUE") as caught:
         read_properties(f"a=b\n{SECRET}\n")
     assert SECRET not in str(caught.value)

@@ -1,8 +1,9 @@
 """Frames from a byte stream, with as few copies as the stream allows.
 
-One connection's reader task owns the reader. Small frames are cut out of one reused buffer. Large
-ones are received straight into memory from the record path's pool, which is used again once no view
-of it is alive. Fresh memory would cost the kernel more than the bytes that go into it.
+The reader task of a connection owns the reader. Small frames are copied out of one buffer, which is
+used again. Large frames are received directly into memory from a pool, which takes the memory back
+once no view of it is alive. Fresh memory would cost more time in the kernel than the bytes that are
+received into it.
 """
 
 from __future__ import annotations
@@ -24,9 +25,12 @@ _ALERT_OF_TLS = b"\x15\x03"
 class FrameReader:
     """A reader of length-prefixed frames from ``transport``.
 
-    A frame over ``max_bytes`` is not Kafka's. ``excess`` is called with the length of each large
-    frame, and returns what is wrong with it, in words that follow the peer's name; ``None``:
-    nothing.
+    Args:
+        transport: The stream.
+        max_bytes: The largest length of a frame that is accepted.
+        peer: The broker's name, for errors.
+        excess: Called with the length of each large frame. It returns what is wrong with this
+            length, in words that can follow the peer's name, or ``None``.
     """
 
     def __init__(
@@ -49,25 +53,25 @@ class FrameReader:
     async def read(self) -> memoryview | None:
         """Return the next frame without its length, or ``None`` when the peer has closed.
 
-        The frame's memory is the caller's as long as a view of it lives. Cancellation loses the
-        place in the stream.
+        The frame's memory is not used again while a view of it is alive. After a cancellation the
+        reader cannot be used any more, because a part of a frame may be lost.
 
         Raises:
-            DamagedResponseError: No response of Kafka has this length, or it is too much for this
-                response.
-            ProtocolError: The peer begins with an alert of TLS.
-            Exception: What the stream raises.
+            DamagedResponseError: No response of Kafka has such a length, or the response to this
+                request cannot be so long.
+            ProtocolError: The first bytes of the peer are a TLS alert.
+            Exception: The error of the stream.
         """
-        # How frames are read. One receive into a buffer of 64 KiB brings as many small frames as
-        # have arrived, with one call of the kernel; each is copied out, because the buffer is
-        # reused. A frame of 64 KiB or more, or one that has not arrived as a whole, gets memory of
-        # its own as soon as its length is known, and the rest is received into that without a copy.
-        # The record batches of a Fetch response are slices of that memory until they are decoded.
+        # One call of the kernel receives all small frames that have arrived into a buffer of 64
+        # KiB. Each frame is copied out, because the buffer is used again. A frame of 64 KiB or
+        # more, or one that has not arrived as a whole, gets memory of its own as soon as its length
+        # is known, and the rest of it is received there without a copy. The record batches of a
+        # Fetch response are slices of that memory until they are decoded.
         #
-        # The length is checked before memory is set aside for it. First against
-        # `receive_message_max_bytes`, which also finds peers that are not Kafka. Then, above 128
-        # KiB, against what was asked for (`bounds`): with a damaged length the client would
-        # otherwise hold memory for bytes that never come.
+        # The length is checked before any memory is allocated for it. The first check is against
+        # `receive_message_max_bytes`; it also finds peers that are not Kafka. Above 128 KiB there
+        # is a second one, against what the request asked for (`bounds`). Without it, a damaged
+        # length would make the client allocate memory for bytes that never come.
         while self._end - self._start < 4:
             if not await self._fill():
                 return None
@@ -94,9 +98,9 @@ class FrameReader:
     def _not_a_length(self, size: int) -> ProtocolError:
         """Return the error for a frame that cannot have ``size`` bytes.
 
-        A peer whose first frame has such a length may be no Kafka broker, or one that needs TLS.
-        After a good frame, the stream is damaged: that is a lost connection, and requests in flight
-        may have been carried out.
+        If it is the first frame, the peer may not be a Kafka broker, or may need TLS. After a good
+        frame, the stream is damaged: the connection is lost, and the broker may have carried out
+        requests in flight.
         """
         if not self._first:
             return DamagedResponseError(
@@ -106,7 +110,7 @@ class FrameReader:
         head = bytes(self._view[self._start : min(self._end, self._start + 8)])
         if head.startswith(_ALERT_OF_TLS):
             return ProtocolError(
-                f"{self._peer} does not speak Kafka's protocol as it is spoken, but needs TLS: "
+                f"{self._peer} needs TLS, and this connection has none: "
                 "set security_protocol to 'SSL', or with SASL to 'SASL_SSL' (its first bytes are "
                 f"{head!r})"
             )

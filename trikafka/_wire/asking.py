@@ -1,13 +1,13 @@
 """The names in a request, which bound its response in size and in content. No I/O.
 
-Brokers answer what they were asked. A response that names something else is damaged, belongs to
-another request, or comes from a peer that is not Kafka. Its reader would look up what it never
-requested. So :func:`keep_requested` is applied to each decoded response before anything reads it.
-Fetch and Produce have readers of their own, which look up each partition in what they sent.
+A broker's response names only topics, partitions, groups and the like that the request has named. A
+response with other names is damaged, belongs to another request, or comes from a peer that is not
+Kafka. The code that reads it would fail to find these names among its own. So
+:func:`keep_requested` removes them from each decoded response first. Fetch and Produce do without:
+their readers look up each partition in the request.
 
-What a response leaves out stays the reader's matter, since the partitions that it does name are
-worth having. If the reader has no use for a part (:data:`_WHOLE`), a response that leaves something
-out is refused.
+A response may also leave out a name. Usually the rest of it is still of use, and its reader handles
+the gap. A response that is only of use as a whole (:data:`_WHOLE`) is refused.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _partitions(topics: Any, field: str) -> int | None:
 def _committed(request: Any) -> int | None:
     """Return the number of partitions in an OffsetFetch request.
 
-    They are in one place before version 8 and in another one from there on.
+    Up to version 7 they stand in the request itself, and later in its ``groups``.
     """
     asked = [
         _partitions(where.topics, "partition_indexes") for where in request.groups or [request]
@@ -54,7 +54,7 @@ _COUNTS: Mapping[str, Callable[[Any], int | None]] = {
     "ShareGroupDescribeRequest": _each("group_ids"),
     "StreamsGroupDescribeRequest": _each("group_ids"),
     "DescribeConfigsRequest": _each("resources"),
-    # Their responses have a limit of their own, independent of the names.
+    # The bounds of these responses do not depend on names in the request.
     "DescribeTopicPartitionsRequest": lambda request: 0,
     "DescribeClusterRequest": lambda request: 0,
     "DescribeQuorumRequest": lambda request: 0,
@@ -66,18 +66,22 @@ _COUNTS: Mapping[str, Callable[[Any], int | None]] = {
 def count_asked(request: Any) -> int | None:
     """Return the number of topics, groups, partitions and the like that ``request`` names.
 
-    ``None``: the request asks for all, or has no names.
+    ``None``: the request asks for all of them, or is not in the table.
     """
     count = _COUNTS.get(request.name)
     return None if count is None else count(request)
 
 
 class _Names(NamedTuple):
-    """A list of a request, and the list of the response that may name the same items and no others.
+    """A list of a request and the list of its response that may name only the same items.
 
-    ``requested`` and ``responded`` are the names of the two lists. ``keys`` are the fields that
-    identify an item of the response, ``keys_requested`` those of the request: the same unless
-    given, and empty where its items are the names themselves.
+    Attributes:
+        requested: The field of the request that has the list.
+        responded: The field of the response that has the list.
+        keys: The fields that identify an item of the response.
+        inside: The lists inside each item, such as the partitions of a topic.
+        keys_requested: The fields that identify an item of the request; ``None``: as ``keys``.
+            Empty if the items of the request are the names themselves.
     """
 
     requested: str
@@ -104,14 +108,14 @@ def _numbers(requested: str, responded: str = "partitions") -> _Names:
 _PARTITIONS = _Names("partitions", "partitions", ("partition_index",))
 _LISTED = _numbers("partition_indexes")
 _BY_NAME, _BY_ID = ("name",), ("topic_id",)
-#: One DeleteTopics request has either names or ids; its response to ids has both.
+#: A DeleteTopics request has either names or ids. The response to ids has names, too.
 _DELETED = _Names("topics", "responses", _BY_NAME)
 _DELETED_BY_ID = _Names("topics", "responses", _BY_ID)
 #: The names that the response to each kind of request may have, and from which version on.
 #:
-#: Not here are requests without names, Metadata requests (whose reader refuses a response with
-#: other topics, see the metadata manager), and LeaveGroup: any error in its response is about the
-#: one member that leaves.
+#: Some requests are missing here: those without names; Metadata, because the metadata manager
+#: itself refuses a response with other topics; and LeaveGroup, because any error in its response
+#: concerns the one member that leaves.
 _NAMES: Mapping[str, Sequence[tuple[int, _Names]]] = {
     "ListOffsetsRequest": [(0, _Names("topics", "topics", _BY_NAME, _PARTITIONS))],
     "OffsetForLeaderEpochRequest": [
@@ -231,15 +235,17 @@ _WHOLE = {
 
 
 def names_something(request: Any) -> bool:
-    """Return whether the response to ``request`` has to be checked against it."""
+    """Return whether the response must be checked against the names in ``request``."""
     return request.name in _NAMES
 
 
 def keep_requested(request: Any, response: Any, version: int) -> None:
     """Remove from ``response`` the items that ``request`` did not name, and duplicates.
 
-    Of duplicates the first counts: it is as good as the other one, and the same at each attempt.
-    Raises :exc:`ValueError` for a response that leaves out what its reader needs.
+    Of duplicates the first one is kept: no other is better, and each attempt keeps the same one.
+
+    Raises:
+        ValueError: A response that is only of use as a whole leaves out something.
     """
     if (names := _names_of(request, version)) is None:
         return
@@ -249,12 +255,12 @@ def keep_requested(request: Any, response: Any, version: int) -> None:
     _keep(names, left, response, strange)
     if strange:
         _log.debug(
-            "a response to %s names what was not asked for, or says it twice: %s",
+            "a response to %s has names that were not requested, or duplicates: %s",
             request.name,
             _shown(strange),
         )
     if request.name in _WHOLE and (silent := list(_leaves(left))):
-        raise ValueError(f"it leaves out {_shown(silent)}, which was asked for")
+        raise ValueError(f"it leaves out {_shown(silent)}, which was requested")
 
 
 def _names_of(request: Any, version: int) -> _Names | None:
@@ -267,12 +273,12 @@ def _names_of(request: Any, version: int) -> _Names | None:
     return found
 
 
-#: The requested items that were not found yet: by key, with the items inside of each.
+#: The requested items that were not found yet, by key, with the items inside each.
 _Left = dict[tuple[Any, ...], Any]
 
 
 def _requested(names: _Names, request: Any) -> _Left | None:
-    """Return all items that ``request`` names; ``None``: it asks for all."""
+    """Return the items that ``request`` names; ``None``: it asks for all there are."""
     if (asked := getattr(request, names.requested)) is None:
         return None
     inside = names.inside
@@ -283,9 +289,9 @@ def _requested(names: _Names, request: Any) -> _Left | None:
 
 
 def _keep(names: _Names, left: _Left, response: Any, strange: list[str]) -> None:
-    """Keep the items that are in ``left``, and remove them from ``left``.
+    """Keep the items of the response that are in ``left``, and remove them from ``left``.
 
-    A topic may occur twice, with other partitions each time.
+    A topic may occur twice in a response, with different partitions.
     """
     if (items := getattr(response, names.responded)) is None:
         return
@@ -302,7 +308,7 @@ def _keep(names: _Names, left: _Left, response: Any, strange: list[str]) -> None
             if left[key] is not None:
                 _keep(names.inside, left[key], item, strange)
     if len(kept) != len(items):
-        items[:] = kept  # the list that the response holds
+        items[:] = kept  # in place, since the response holds this list
 
 
 def _leaves(left: _Left) -> Iterator[str]:
@@ -318,9 +324,9 @@ def _text(key: tuple[Any, ...]) -> str:
 
 
 def _shown(names: Iterable[str]) -> str:
-    """Return a few of the names for the log.
+    """Return a few of the names for a log line or an error.
 
-    They are the peer's text, so control characters are escaped and long names cut.
+    The peer has chosen them, so control characters are escaped and long names are cut.
     """
     names = list(names)
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""

@@ -1,4 +1,4 @@
-"""``python -m trikafka.cli``."""
+"""The command as a module: ``python -m trikafka.cli``."""
 
 from . import main
 

@@ -1,6 +1,7 @@
 """Translation of other clients' names of settings into trikafka's.
 
-They stand in ``.properties`` files, on the command line, and in the programs that move.
+Such names come from ``.properties`` files, from the command line, and from programs that change to
+trikafka.
 """
 
 from __future__ import annotations
@@ -28,9 +29,10 @@ _BYTES = ("ByteArray", "ByteBuffer", "Bytes")
 _SETTINGS_NAME = re.compile(r"[a-z]+[0-9]*(?:[._-][a-z0-9]+)+")
 _ENCODE = "keys and values are bytes: encode before the call"
 _LEVEL = "compression.level"
-#: A name with one of these words, in any case and behind any prefix, is about security.
+#: A name that has one of these words, in any case and after any prefix, is about security.
 _ABOUT_SECURITY = frozenset(("ssl", "sasl", "security"))
 _WORD = re.compile(r"[a-z0-9]+")
+#: The ends of names whose values keep their blanks.
 _AS_WRITTEN = ("password", "passphrase", "secret")
 _log = logging.getLogger("trikafka.config")
 _ASSIGNORS_OF_JAVA = "org.apache.kafka.clients.consumer."
@@ -47,8 +49,8 @@ def from_properties(
 ) -> dict[str, Any]:
     """Return settings for ``open_*`` from properties with the names of other clients.
 
-    Example: ``open_consumer(**from_properties({"group.id": "g"}, ConsumerConfig))``. A path is read
-    at once and blocks the thread. The names are those of Java's client and librdkafka, and the
+    Example: ``open_consumer(**from_properties({"group.id": "g"}, ConsumerConfig))``. A file is read
+    at once, which blocks the thread. The names are those of Java's client and librdkafka, and the
     keywords of aiokafka and kafka-python. Java's ``StringDeserializer`` becomes ``bytes.decode``.
     Java's classes for bytes are accepted and ignored.
 
@@ -59,12 +61,12 @@ def from_properties(
     * settings of other clients than ``client``;
     * settings without a meaning here (``metric.reporters``, ``interceptor.classes``, a schema
       registry, sizes of socket buffers);
-    * names that resemble none of a Kafka client, as in Java. A name that is nearly right is an
-      error.
+    * names that resemble no setting of a Kafka client. Java ignores these, too. A name that is
+      nearly right is an error.
 
-    Properties with names of librdkafka for a producer select ``partitioner="consistent_random"``,
-    librdkafka's default, and a warning says so: keys keep their partitions. A ``partitioner`` in
-    the properties takes precedence.
+    A producer's properties with names of librdkafka select ``partitioner="consistent_random"``,
+    librdkafka's default, so that keys keep their partitions. A warning says so. A ``partitioner``
+    in the properties takes precedence.
 
     A file is read as Java reads it: byte by byte (ISO-8859-1), with Java's escapes. Blanks around a
     value are dropped as in Java's client, except for passwords and secrets. Strings become numbers
@@ -95,8 +97,8 @@ def read_settings(
 ) -> dict[str, Any]:
     """Do what :func:`from_properties` does; ``strict`` makes each unknown name an error.
 
-    With ``complete=False`` nothing is added for properties of librdkafka. The caller, which has
-    properties in several places, calls :func:`behave_as_librdkafka` with all of them.
+    With ``complete=False`` no settings are added for properties of librdkafka. A caller that has
+    properties from several places then calls :func:`behave_as_librdkafka` with all of them.
     """
     properties = _hidden(properties)
     known = {
@@ -110,7 +112,7 @@ def read_settings(
     wrong = _take_serialization(rest, settings)
     strange: list[str] = []
     beside = _name_the_level(rest)
-    # A name that yields to another one for the same setting comes after it.
+    # If a setting is given under two names and one of them yields, that one comes second.
     for dotted, value in sorted(rest.items(), key=lambda entry: _rule(entry[0]).yields):
         rule = _rule(dotted)
         found = by_name.get(dotted) or known.get(dotted.replace(".", "_"))
@@ -149,9 +151,9 @@ def read_settings(
 
 
 def _name_the_level(rest: MutableMapping[str, Any]) -> list[str]:
-    """Give librdkafka's one level of compression the name that it has for the codec here.
+    """Rename librdkafka's ``compression.level`` to the setting of the codec that is used.
 
-    Returns the property, with the reason, if it has no effect.
+    Returns the property with the reason, in a list, if it has no effect.
     """
     names = ("compression.type", "compression_type", "compression.codec", "compression_codec")
     codec = plain(str(next((rest[name] for name in names if name in rest), "none")))
@@ -180,7 +182,7 @@ def _faults(name: str, value: Any, rule: PropertyRule) -> list[str]:
 
 
 def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> Any:
-    """Return a property's value as its setting's; ``None`` stands for the default."""
+    """Return a property's value in the form of its setting; ``None`` stands for the default."""
     if rule.values and (text := plain(str(value)).lower()) in rule.values:
         return rule.values[text]
     if isinstance(value, str):
@@ -191,7 +193,8 @@ def _translated(name: str, value: Any, rule: PropertyRule, found: Setting) -> An
 def _is_misspelt(name: str, known: Iterable[str]) -> bool:
     """Return whether an unknown name is probably meant for a Kafka client.
 
-    Names about security always are: a program must not run with less of it than its author wrote.
+    Names about security always count as such: a program must not run with less security than its
+    author has asked for.
     """
     dotted = name.replace("_", ".").lower()
     return not _ABOUT_SECURITY.isdisjoint(_WORD.findall(dotted)) or bool(
@@ -203,22 +206,23 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-# The defaults of librdkafka that matter for data, and what it accepts and trikafka refuses:
+# The defaults of librdkafka that affect data, and the values that only librdkafka accepts:
 #
 # * Keys are hashed by CRC-32. With trikafka's default most keys would change their partition, so
 #   records of one key would no longer be in order.
-# * A record may time out earlier than a request. Here delivery_timeout_ms includes at least one
-#   whole request (KIP-91).
-# * Without idempotence any number of requests may be in flight. With it, trikafka's default, a
-#   broker recognizes duplicates only among the last five.
+# * With librdkafka, a record may time out earlier than a request. With trikafka,
+#   delivery_timeout_ms includes at least one whole request (KIP-91).
+# * With librdkafka, any number of requests may be in flight by default. With idempotence, which is
+#   trikafka's default, at most five may: a broker recognizes duplicates only of the last five
+#   batches.
 def behave_as_librdkafka(
     settings: MutableMapping[str, Any],
     properties: Mapping[str, Any],
     client: type[ClientConfig] | None,
 ) -> None:
-    """Complete a producer's settings if the properties are librdkafka's; log what was added.
+    """Add to a producer's settings if the properties are librdkafka's; log what was added.
 
-    Without ``client`` they are a producer's if one of them is a producer's only.
+    Without ``client``, the settings count as a producer's if only a producer has one of them.
     """
     if not is_for_librdkafka(properties):
         return
@@ -245,14 +249,14 @@ def behave_as_librdkafka(
     if added:
         settings.update(added)
         _log.warning(
-            "the properties are librdkafka's, so these settings behave as there: %s; give them to "
-            "choose otherwise (partitioner='default' is Java's)",
+            "the properties are librdkafka's, so these settings are chosen to behave as there: %s; "
+            "set them to choose otherwise (partitioner='default' is Java's)",
             ", ".join(f"{name}={value!r}" for name, value in added.items()),
         )
 
 
 def _hidden(properties: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """Return properties, of a file if it is one, with values that no traceback shows."""
+    """Return the properties, or those of a file, with values that no traceback shows."""
     if not isinstance(properties, Mapping):
         properties = _read_file(properties)
     if strangers := [name for name in properties if not isinstance(name, str)]:
@@ -291,7 +295,7 @@ def _take_serialization(
     """
     wrong = []
     for dotted in SERIALIZATION:
-        if dotted.endswith(".serializer"):  # a function, of a Python client's
+        if dotted.endswith(".serializer"):  # for a Python client: a function, not a class's name
             for name in (dotted, dotted.replace(".", "_")):
                 if name in rest and not isinstance(rest[name], str):
                     del rest[name]
@@ -300,15 +304,15 @@ def _take_serialization(
             continue
         given, reads = plain(str(rest.pop(dotted))), dotted.endswith("deserializer")
         kind = given.rpartition(".")[2].removesuffix("Deserializer" if reads else "Serializer")
-        if kind == "String":  # what is written is encoded before the call: text is refused there
+        if kind == "String":  # no serializer is needed: a producer refuses text that is not encoded
             settings.update({dotted.replace(".", "_"): bytes.decode} if reads else {})
         elif kind not in _BYTES:
             instead = (
                 "give open_consumer() a function for it" if reads else "encode before the call"
             )
             wrong.append(
-                f"{dotted}={given!r} is a class of Java's: leave it out, for records are bytes, "
-                f"or {instead}"
+                f"{dotted}={given!r} is a class of Java's, and records are bytes: leave it out, or "
+                f"{instead}"
             )
     return wrong
 
@@ -337,9 +341,9 @@ def read_properties_file(path: str | os.PathLike[str]) -> dict[str, str]:
 def read_properties(text: str) -> dict[str, str]:
     """Read the text of a ``.properties`` file as Java does.
 
-    The last entry of a name counts. A name alone on its line gets the empty value, as in Java, but
-    only if the name looks like a setting's. Any other text may be a part of a secret that was
-    broken into lines.
+    If a name occurs twice, the last entry counts. A name alone on its line gets the empty value, as
+    in Java, but only if it looks like the name of a setting. Any other text is an error, since it
+    may be a part of a secret that was broken into lines.
 
     Raises:
         ConfigurationError: The file is malformed. The error names the line and never shows the
@@ -349,7 +353,8 @@ def read_properties(text: str) -> dict[str, str]:
     for entry in java_properties.entries(text):
         if entry.lone and not _SETTINGS_NAME.fullmatch(entry.name):
             raise ConfigurationError(
-                f"line {entry.line}: it is not NAME=VALUE; a line that goes on ends in a backslash"
+                f"line {entry.line}: this is not NAME=VALUE; a line that continues on the next one "
+                "ends in a backslash"
             )
         found[entry.name] = entry.value
     return found

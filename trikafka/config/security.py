@@ -23,8 +23,8 @@ TokenProvider = Callable[[], Any]
 
 _PASSWORD = ("sasl_plain_", "sasl_credentials")
 _SCRAM = (*_PASSWORD, "sasl_scram_")
-#: trikafka's mechanisms, and the prefixes of their settings. A plugin's mechanism may use any of
-#: them.
+#: trikafka's mechanisms, and the prefixes of their settings. A plugin's mechanism may use all of
+#: these settings.
 SASL_BUILTIN: Mapping[str, tuple[str, ...]] = {
     "PLAIN": _PASSWORD,
     "SCRAM-SHA-256": _SCRAM,
@@ -260,9 +260,10 @@ class SecurityConfig:
     def __post_init__(self) -> None:
         """Hide secret values, so that ``repr`` and ``vars`` never show them.
 
-        This also covers an instance that was not made by ``open_*``.
+        It is done here, so that it also holds for an instance that the user makes.
         """
-        known = settings_of(type(self))  # type: ignore[arg-type]  # mypy doubts that a class is hashable
+        # mypy doubts that a class is hashable
+        known = settings_of(type(self))  # type: ignore[arg-type]
         for name, one in known.items():
             value = getattr(self, name)
             if one.secret or holds_secret(value):
@@ -341,7 +342,7 @@ class SecurityConfig:
     def _check_mechanisms_own(self, mechanism: str, given: list[str]) -> None:
         """Refuse settings of another mechanism than the chosen one.
 
-        They would be ignored in silence, and the user would believe them in force.
+        Otherwise they would be ignored, although the user relies on them.
         """
         own = SASL_BUILTIN.get(mechanism)
         foreign = (

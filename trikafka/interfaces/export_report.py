@@ -1,4 +1,4 @@
-"""An exporter as its user holds it, and the reports of an export. No I/O, no behaviour."""
+"""The exporter's public interface, and the reports of an export. No I/O, no behaviour."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class ExportProgress:
     """The progress of an export.
 
     Attributes:
-        stage: The step that was reached.
+        stage: The step that the export has reached.
         plan: The current plan.
         ranges_done: Finished ranges of the plan.
         ranges_total: All ranges of the plan.
         rows_done: Rows written.
-        rows_total: An upper bound: compacted topics have fewer rows than offsets.
+        rows_total: The most rows that the plan can have; compacted topics have fewer.
         seconds: Seconds since the work on the plan began.
     """
 
@@ -54,22 +54,23 @@ class ExportResult:
 
     Attributes:
         destination: The destination.
-        plans: The ids of the published plans: a killed run's that was finished, and its own.
-        resumed: True if a killed run's plan was finished.
+        plans: The ids of the published plans: that of a killed run, if there was one, and its own.
+        resumed: True if this run has finished the plan of a killed run.
         files: The files written.
         positions: The offsets at which the next export begins.
         committed: The offsets that were committed to the group.
         carried: Ranges that are planned and not exported yet; the next export begins with them.
-        lost: Ranges that are gone, where the export was allowed to go on without them.
-        dead_letters: Records that could not be read as asked and were set aside.
+        lost: Ranges that were deleted before they could be exported. Only an export with
+            ``fail_on_data_loss=False`` goes on without them.
+        dead_letters: Records that could not be parsed, and were written as dead letters.
         started: The time of the start (ISO 8601, UTC).
         seconds: The duration.
         format: The sink's name for the format.
-        exactly_once: False if rows of a killed and finished export may be stored twice, because the
-            format has no key to recognise them by.
-        location: The place of the files, for a table whose name does not say it.
-        waiting: Records left to a later run (``min_records_per_file``,
-            ``min_bytes_per_file``).
+        exactly_once: False if rows of a killed run may be stored twice, because the format has no
+            key by which a repeated write is recognised.
+        location: The location of the files, for a table whose name does not contain it.
+        waiting: Records left to a later run, because there are too few for a file
+            (``min_records_per_file``, ``min_bytes_per_file``).
     """
 
     destination: str
@@ -90,7 +91,7 @@ class ExportResult:
 
     @property
     def already_done(self) -> bool:
-        """True if there was nothing new, so that nothing was written."""
+        """True if there were no new records, so that nothing was written."""
         return not self.plans
 
     @property
@@ -112,16 +113,16 @@ class ExportResult:
 class Exporter(Protocol):
     """An exporter for one destination, for repeated exports; made by :func:`open_exporter`.
 
-    It keeps the destination locked, and one session of the sink open. One call at a time: each
-    method raises :exc:`trio.BusyResourceError` while another call runs. After the block each raises
+    It keeps the destination locked, and one session of the sink open. A method raises
+    :exc:`trio.BusyResourceError` while another call runs. After the ``async with`` block it raises
     :exc:`trio.ClosedResourceError`, because the destination is no longer locked.
     """
 
     async def run(self) -> ExportResult:
-        """Export what is new.
+        """Export the records that the destination does not have yet.
 
         Returns:
-            The report of what was done.
+            The report of the export.
 
         Raises:
             TrikafkaError: As :func:`export`.
@@ -130,13 +131,13 @@ class Exporter(Protocol):
         """
 
     async def abandon(self) -> ExportResult:
-        """Discard the plan that an earlier run left unfinished; nothing is read.
+        """Discard the plan that an earlier run left unfinished, without reading any records.
 
-        What is done of the plan is published; the rest is left to the next plan, so no record is
+        Finished files of the plan are published. The rest is left to the next plan, so no record is
         lost.
 
         Returns:
-            The report of what was published.
+            The report of the published files.
 
         Raises:
             ExportError: The destination cannot be written, or its files are damaged.

@@ -16,7 +16,7 @@ _MAX_BYTES = 1_048_576
 
 
 async def get_telemetry_subscriptions(call: ScriptedCall) -> Message:
-    """Return the metrics that the test wants and the interval; assign missing client ids."""
+    """Return the metrics and the interval that the test has set; assign missing client ids."""
     if code := call.error():
         return call.respond(error_code=code)
     wanted, asked = call.state.telemetry, call.request.client_instance_id
@@ -38,7 +38,7 @@ async def get_telemetry_subscriptions(call: ScriptedCall) -> Message:
 
 
 async def push_telemetry(call: ScriptedCall) -> Message:
-    """Accept metrics of the current subscription. The log of requests has their content."""
+    """Check a push of metrics and accept it. The log of requests has its content."""
     code = call.error()
     if not code and call.request.subscription_id != call.state.telemetry.subscription_id:
         code = 117

@@ -154,7 +154,7 @@ def test_maven_central_is_the_default(
 
 def test_wrong_repository_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRIKAFKA_MAVEN", "central")
-    with pytest.raises(BrokerError, match=r"'central'.*begins with https://"):
+    with pytest.raises(BrokerError, match=r"'central'.*begin with https://"):
         maven.repository()
 
 

@@ -86,7 +86,7 @@ def test_check_takes_the_format_from_the_plan(
     assert (code, out) == (0, "100 records in 4 ranges of a table, as the manifests say\n")
     code, _, err = command(["--check", "--deep", lake.destination], capsys)
     assert code == 2
-    assert "is a table, whose files are compacted and rewritten by others" in err
+    assert "is a table, whose files other programs may compact and rewrite" in err
     code, _, err = command(["--check", "--format", "parquet", lake.destination], capsys)
     assert code == 2
     assert "is a Delta table" in err

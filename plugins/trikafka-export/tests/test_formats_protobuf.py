@@ -220,7 +220,7 @@ def importing() -> Any:
         (
             b'syntax = "proto3";\nmessage M { int32 x = 1; }\n',
             "M",
-            "is not a descriptor set .protoc --incl.* of .proto files",
+            "is not a descriptor set .protoc --incl.* from .proto files",
         ),
         (everything(), "p.X", "has no message 'p.X'; it has: p.Inner, p.M"),
         (recursive(), "p.M", "field next is the message p.M again, in itself"),

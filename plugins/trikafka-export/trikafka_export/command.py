@@ -36,7 +36,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
     if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
-        raise click.BadParameter("a time like 60s, 5m or 1h", context, parameter)
+        raise click.BadParameter("give a time such as 60s, 5m or 1h", context, parameter)
     return float(match[1]) * _UNITS[match[2]]
 
 
@@ -95,7 +95,7 @@ class _ExportCommand(click.Command):
     type=click.IntRange(1),
     default=1_000_000,
     show_default=True,
-    help="Of one file at most.",
+    help="The most records of one file.",
 )
 @click.option(
     "--every",
@@ -113,7 +113,7 @@ class _ExportCommand(click.Command):
     "--min-bytes-per-file",
     type=click.IntRange(1),
     default=1,
-    help="The same in bytes, which are estimated.",
+    help="With --every: the same in bytes, which are estimated.",
 )
 @click.option(
     "--max-file-delay",
@@ -241,7 +241,7 @@ class _ExportRun:
         self._dead_letter_topic = dead_letter_topic
 
     def run(self, arguments: dict[str, Any]) -> None:
-        """Run the exports; raise the error that ends the series."""
+        """Run the export or the series; raise the error that ends it."""
         from trikafka import open_exporter
         from trikafka.cli.progress import meter
 
@@ -272,19 +272,19 @@ class _ExportRun:
 
         from trikafka import ConfigurationError, TrikafkaError
 
-        told = ""
+        reported = ""
         while True:
             due = trio.current_time() + every
             try:
                 await self._once(exporter)
-                told = ""
+                reported = ""
             except ConfigurationError:
                 raise
             except TrikafkaError as error:
                 text, _ = sentence(error)
-                if _gist(text) != told:
+                if _gist(text) != reported:
                     warn(text)
-                told = _gist(text)
+                reported = _gist(text)
             await trio.sleep_until(due)
 
     def _print(self, result: ExportResult) -> None:
@@ -311,17 +311,16 @@ class _ExportRun:
 
 
 def _dead_letters(result: ExportResult) -> str:
-    if (
-        result.location is None and result.format == "iceberg"
-    ):  # the table's first export ran in a version that did not store the location
+    if result.location is None and result.format == "iceberg":
+        # The table's first export ran in a version that did not store the location.
         return f"_dead_letters at the location of {result.destination}"
     return f"_dead_letters in {result.location or result.destination}"
 
 
 def _gist(text: str) -> str:
-    """Return a failure's text without its numbers.
+    """Return a failure's text without its numbers, to compare two failures.
 
-    Counts of rows and offsets differ each time; the failure is the same.
+    The counts of rows and the offsets differ each time, even if the failure is the same.
     """
     who, what, why = text.partition(" could not be exported: ")
     return (
@@ -340,14 +339,14 @@ def _check(
         found = await check_export(destination, topics=topics, sink_options=options, deep=deep)
         what = {"files": found.files, "records": found.rows, "bytes": found.bytes}
         if as_json:
-            told = {
+            details = {
                 "topics": list(found.topics),
                 "problems": list(found.problems),
                 "unfinished": found.unfinished,
             }
             if deep:
-                told["unhashed"] = found.unhashed
-            say_json({"destination": destination, **what, **told})
+                details["unhashed"] = found.unhashed
+            say_json({"destination": destination, **what, **details})
         else:
             for problem in found.problems:
                 say(problem)

@@ -77,7 +77,7 @@ def test_exactly_once_has_an_id_and_a_time_out() -> None:
         ({"topic": "t"}, ("value",), False, r"'kafka\.bootstrap\.servers' is missing"),
         (BASE, ("key",), False, "no column 'value'"),
         (BASE, ("value", "VALUE"), False, "the column 'VALUE' occurs twice"),
-        ({**BASE, "topic": " "}, ("value",), False, "topic is empty"),
+        ({**BASE, "topic": " "}, ("value",), False, "the option .topic. is empty"),
         (
             {**BASE, "topics": "t"},
             ("value",),

@@ -1,4 +1,4 @@
-"""The options of writes, and the columns to write. Pure."""
+"""The options of writes, and the columns to write. No I/O."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ _TRANSACTION_TIMEOUT_MS = 900_000
 class WriteOptions:
     """The options of a write, checked.
 
-    ``columns`` maps this source's names of columns to those of the frame. ``version`` is the option
-    ``exactlyOnceVersion``.
+    ``settings`` are those of the producer. ``columns`` maps the names of the data source's columns
+    to those of the frame. ``version`` is the option ``exactlyOnceVersion``.
     """
 
     settings: Mapping[str, Any]
@@ -56,13 +56,23 @@ class WriteOptions:
 def write_options(
     options: Mapping[str, str], schema: StructType, *, overwrite: bool, streaming: bool
 ) -> WriteOptions:
-    """Check the options of a write. Raises :exc:`ConfigurationError`."""
+    """Check the options of a write against each other and against the frame's columns.
+
+    Args:
+        options: The options as Spark passes them.
+        schema: The frame's columns.
+        overwrite: Whether the frame is written with the mode "overwrite".
+        streaming: Whether this is a write of a stream.
+
+    Raises:
+        ConfigurationError: An option or a column is missing, unknown or not valid.
+    """
     given = QueryOptions(options)
     given.refuse_unknown(WRITE_OPTIONS)
     if overwrite and not streaming:
         raise ConfigurationError(
-            "the mode 'overwrite' is not possible: records of a topic are only added; use "
-            "mode('append')"
+            "the mode 'overwrite' is not possible, because records can only be added to a topic; "
+            "use mode('append')"
         )
     if "path" in given:
         raise ConfigurationError(
@@ -71,7 +81,7 @@ def write_options(
         )
     topic = given.text("topic")
     if topic is not None and not topic.strip():
-        raise ConfigurationError("topic is empty")
+        raise ConfigurationError("the option 'topic' is empty: give the name of a topic")
     settings = producer_settings(given.kafka)
     exactly_once, transactional_id = given.flag("exactlyOnce", False), given.text("transactionalId")
     version = given.whole("exactlyOnceVersion", least=0)

@@ -1,12 +1,14 @@
 """The health of a consumer, for a liveness probe: plain functions over its parts."""
 
-# The rule behind ``ok``: false when more waiting may not help, and never for what passes alone.
+# The rule behind ``ok``: it is false if more waiting may not help, and true while the state will
+# probably pass by itself.
 #
-# One unreachable broker of several is no reason, since its partitions may move to another. Neither
-# is a rebalance, nor a quota. Reasons are a stall of stall_warning_ms (of a partition, a commit or
-# the place in the group; the watchdog knows that), a refusal by the group, and a fatal error. So
-# are a member that left because nothing was received, and a cluster without a reachable broker. A
-# cause has one sentence: a probe's log should not repeat one outage for each partition.
+# So these are no reasons: one unreachable broker of several, since its partitions may move to
+# another one; a rebalance; a quota. These are: a partition, a commit or the place in the group that
+# has made no progress for stall_warning_ms (the watchdog finds that); a refusal by the group; a
+# fatal error; a member that left because nothing was received; a cluster without any reachable
+# broker. Each cause has one sentence, so that the log of a probe does not repeat an outage for each
+# partition.
 
 from __future__ import annotations
 
@@ -37,20 +39,20 @@ class ConsumerHealth:
         state: The member's state; ``"unjoined"`` without a group.
         stalled: Partitions without progress, with the reason.
         connected: Brokers with a connection.
-        unreachable: Brokers that cannot be reached, with the cause. One of several is not yet a
-            reason.
+        unreachable: Brokers that cannot be reached, with the cause. Not a reason while another
+            broker responds.
         error: The error that stopped the group's work, or that delays it until the next attempt.
-        last_heartbeat: Seconds since the last heartbeat that the coordinator answered was sent.
-            ``None`` before the first one, and without a subscription.
-        last_fetch: Seconds since the last response with an answer for a partition, by partition.
-            Partitions that were never fetched are missing; a paused partition, or one with enough
-            in the buffer, is not fetched. Empty for a plugin's fetch manager.
-        last_error: The last error of something that has not worked since: connecting, heartbeats,
-            fetching, looking up positions, auto commit. ``None`` while all of it works.
+        last_heartbeat: Seconds since the member sent the last heartbeat that the coordinator has
+            answered. ``None`` before the first one, and without a subscription.
+        last_fetch: Seconds since the last successful fetch, by partition. Partitions that were
+            never fetched are missing. A partition is not fetched while it is paused, or has enough
+            records in the buffer. Empty for a plugin's fetch manager.
+        last_error: The error of something that does not work now: connecting, heartbeats, fetching,
+            looking up positions, auto commit. ``None`` while all of it works.
         throttled: Brokers whose quota makes the consumer wait now (KIP-219), with details. Not a
             reason: the consumer works, but slowly.
-        metrics_push: The pushes of metrics (KIP-714), what fails of them and since when; ``None``
-            without pushes. Not a reason: metrics do not concern the work of the consumer.
+        metrics_push: The pushes of metrics (KIP-714), with the last failure and its time; ``None``
+            without pushes. Not a reason: the consumer works without them.
     """
 
     ok: bool
@@ -82,7 +84,7 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
     fatal = None if parts.group.membership is None else parts.group.membership.fatal
     stopped_by = fatal or (member.hindrance if member.next_attempt > -math.inf else None)
     reasons = list(_reasons(parts, unreachable, fatal, closed=closed))
-    # A cause with a sentence of its own is not repeated.
+    # A stall whose cause has a sentence of its own is left out.
     for each in standing:
         if isinstance(each.key, AssignedPartition) and each.key.tp in held:
             continue
@@ -169,7 +171,7 @@ def _last_fetches(parts: ConsumerParts, now: float) -> dict[TopicPartition, floa
 
 
 def _errors(parts: ConsumerParts, fatal: Exception | None) -> Iterator[Exception]:
-    """Yield the errors of what has not worked since; the likeliest root cause comes first."""
+    """Yield the errors of everything that does not work now, the likeliest root cause first."""
     assignment, fetcher = parts.core.assignment, parts.manager("fetch")
     found = [
         fatal,

@@ -1,8 +1,8 @@
 """Delivery from all partitions together: a fair merge over their readers.
 
-Owned by the consumer. Every receive counts as a poll (``max_poll_interval_ms``), marks the records
-of the receive before it as processed, and runs the rebalance listeners. A cancelled receive never
-loses a record (see :mod:`trikafka._api.consumer.reader`).
+The consumer owns the receiver. Every receive counts as a poll (``max_poll_interval_ms``), marks the
+records of the receive before it as processed, and runs the rebalance listeners. A cancelled receive
+never loses a record (see :mod:`trikafka._api.consumer.reader`).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ Ready = tuple[PartitionReader, RecordBatch[Any, Any]]
 
 
 class Receiver:
-    """Delivery of the assigned partitions' records, in turns; one task at a time.
+    """Delivery of the records of the assigned partitions, to one task at a time.
 
-    ``check`` raises the errors that the user must see before a delivery. ``end_streams`` lets a
-    receive read the partitions that streams have read, and raises while other tasks use those.
+    ``check`` raises the errors that must reach the user before a delivery. ``end_streams`` ends the
+    streams, so that a receive can read their partitions; it raises while other tasks use streams.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Receiver:
         self.records = record_iterator(self.record)
 
     def stop(self, why: str | None) -> None:
-        """Let no receive begin, because of ``why``; ``None`` permits them again."""
+        """Refuse receives, because of ``why``; ``None`` permits them again."""
         self._stopped = why
 
     def _check_turn(self) -> None:
@@ -92,19 +92,19 @@ class Receiver:
     # --- record by record ---
 
     async def record(self) -> AnyRecord:
-        """Return the next record; wait for it. Raises as :meth:`batch`.
+        """Wait for the next record and return it. Raises as :meth:`batch`.
 
-        This is the full path; ``records`` is the short one.
+        ``records`` is a shorter way for records that are decoded already, and falls back to this
+        one.
         """
-        # While a cursor is live, the next record is in memory, decoded and owned: no error,
-        # listener or fetch has to be looked at, because each of these ends the cursor or posts news
-        # (``Receiver.news``). So this branch does what a receive must do for every record, and no
-        # more: the check for cancellation, a turn for the other tasks and a poll at most once a
-        # millisecond.
+        # While a cursor is live, the next record is in memory, decoded, and of a partition that is
+        # owned. Errors, listeners and fetches need no check, because each of them ends the cursor
+        # or calls ``news``. So this branch does only what every receive must do: it checks for
+        # cancellation, and once a millisecond it lets other tasks run and counts a poll.
         #
-        # The cursor and ``pending`` are looked at again after the checkpoint: meanwhile another
-        # task may have sought, or the membership may have posted a rebalance. A record that was
-        # delivered after that would belong to a partition that is being revoked.
+        # The cursor and ``pending`` are checked after the checkpoint. During it another task may
+        # have called seek(), or the membership may have posted a rebalance; the record could then
+        # belong to a partition that is being revoked.
         cursor = self._cursor
         if cursor is not None:
             now = trio.current_time()
@@ -125,7 +125,7 @@ class Receiver:
     def record_nowait(self) -> AnyRecord:
         """Return the next record if one is buffered.
 
-        Raises :exc:`trio.WouldBlock` if not, or if a rebalance has to be served first.
+        Raises :exc:`trio.WouldBlock` if there is none, or if a rebalance must be served first.
         """
         self._claim()
         cursor, now = self._cursor, trio.current_time()
@@ -149,15 +149,15 @@ class Receiver:
         return self._cursor.take()
 
     def _turn_begun(self) -> float:
-        """Note that other tasks have just run; return the current time."""
+        """Record that other tasks have just run; return the current time."""
         self._last_yield = trio.current_time()
         self.records.turn_begun()
         return self._last_yield
 
     def news(self) -> None:
-        """Send the next record over the full path: something concerns the whole consumer.
+        """End the short way of ``records``: the next record must come from :meth:`record`.
 
-        A rebalance that was posted, for example.
+        The cause is an event of the whole consumer, such as a rebalance that was posted.
         """
         self.records.follow(None)
 
@@ -180,11 +180,17 @@ class Receiver:
         *,
         raw: bool = False,
     ) -> RecordBatch[Any, Any] | None:
-        """Return the next batch; ``None`` past ``timeout`` seconds, or once ``stop()`` is true.
+        """Return the next batch; ``None`` after ``timeout`` seconds, or once ``stop()`` is true.
 
-        ``timeout=None`` waits without a limit. With ``until``, only its partitions deliver, and
-        only records before its offsets. ``raw``: only the bytes are needed, so async deserializers
-        are not called.
+        Args:
+            timeout: The seconds to wait for a batch; ``None``: no limit.
+            until: Deliver only these partitions, and only records before these offsets.
+            stop: Checked after each event; ends the wait.
+            raw: Only the bytes are needed, so async deserializers are not called.
+
+        Raises:
+            trio.BusyResourceError: Another task receives, or uses a stream.
+            TrikafkaError: The error of the consumer, or of a partition whose turn it is.
         """
         deadline = float("inf") if timeout is None else trio.current_time() + timeout
         ready = await self._next(deadline, until, stop, raw=raw)
@@ -198,9 +204,10 @@ class Receiver:
         *,
         raw: bool = False,
     ) -> bool:
-        """Wait until there is a batch to deliver, and deliver nothing.
+        """Wait until there is a batch to deliver, without delivering it.
 
-        Arguments as of :meth:`batch`. False past ``timeout`` seconds, or once ``stop()`` is true.
+        Return False after ``timeout`` seconds, or once ``stop()`` is true. The arguments are those
+        of :meth:`batch`.
         """
         deadline = float("inf") if timeout is None else trio.current_time() + timeout
         ready = await self._next(deadline, until, stop, raw=raw)
@@ -213,16 +220,17 @@ class Receiver:
     async def gather(
         self, until: Until | None, stop: Callable[[], bool] | None, max_rows: int, max_bytes: int
     ) -> list[RecordBatch[Any, Any]]:
-        """Return the next batch and what else is buffered; an empty list once ``stop()`` is true.
+        """Wait for a batch; return it with further batches that are buffered.
 
-        Only the wait can be cancelled: later, batches have been delivered that must not be lost.
+        Return an empty list once ``stop()`` is true. Only the wait can be cancelled: once a batch
+        has been delivered, a cancellation would lose it.
         """
         batch = await self.batch(None, until, stop, raw=True)
         if batch is None:
             return []
         batches = [batch]
         rows, size, last_yield = len(batch), batch.nbytes, trio.current_time()
-        since = size  # the last turn of others, in bytes
+        since = size  # bytes since other tasks last ran
         self._receiving = True
         try:
             with trio.CancelScope(shield=True):
@@ -244,9 +252,9 @@ class Receiver:
         return batches
 
     async def _further(self) -> RecordBatch[Any, Any] | None:
-        """Return another buffered batch for the batches just delivered, if there is one.
+        """Return a buffered batch to be delivered with those before it; ``None`` if there is none.
 
-        Those do not count as processed by this.
+        Unlike a new receive, this does not mark the batches before it as processed.
         """
         while (
             not self._invoker.pending and (partition := self._buffer.next_partition()) is not None
@@ -266,7 +274,7 @@ class Receiver:
     def gather_nowait(
         self, until: Until | None, max_rows: int, max_bytes: int
     ) -> list[RecordBatch[Any, Any]]:
-        """Return the next batch and what else is buffered. Raises as :meth:`batch_nowait`."""
+        """Return all buffered batches up to the limits. Raises as :meth:`batch_nowait`."""
         batches = [self.batch_nowait(until, raw=True)]
         rows, size = len(batches[0]), batches[0].nbytes
         while (
@@ -307,7 +315,7 @@ class Receiver:
         self._buffer.count_delivered(batch.nbytes)
         return batch
 
-    # --- the way that all receives share ---
+    # --- the steps that all receives share ---
 
     async def _next(
         self,
@@ -317,13 +325,13 @@ class Receiver:
         *,
         raw: bool = False,
     ) -> Ready | None:
-        """Serve what is due, and take the next batch that holds a record.
+        """Run due listeners, raise due errors, and take the next batch that holds a record.
 
-        ``None`` at the deadline, or once ``stop()`` is true.
+        Return ``None`` at the deadline, or once ``stop()`` is true.
         """
-        if (
-            stop is not None or not self._buffer.empty
-        ):  # an empty buffer means a wait, in which other tasks run
+        # With an empty buffer the wait for records lets other tasks run, so no full checkpoint is
+        # needed here.
+        if stop is not None or not self._buffer.empty:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -331,8 +339,8 @@ class Receiver:
         try:
             self._claim()
             self._begin(now)
-        # The error will be raised again at the next call: a loop that calls at once must not keep
-        # other tasks from running.
+        # The next call will raise the same error. A loop that calls again at once must not keep
+        # other tasks from running, so there is a checkpoint here, too.
         except Exception:
             await trio.lowlevel.cancel_shielded_checkpoint()
             raise
@@ -355,7 +363,7 @@ class Receiver:
         raw: bool,
     ) -> Ready | None:
         while True:
-            if now - self._last_yield >= TURN:  # fetches may hold much without a record
+            if now - self._last_yield >= TURN:  # fetched batches may hold no records
                 await trio.lowlevel.checkpoint()
                 self._turn_begun()
             finished = await self._invoker.invoke(deadline)
@@ -378,7 +386,7 @@ class Receiver:
     async def _wait(self, deadline: float) -> bool:
         """Wait for something to deliver; return False at the deadline.
 
-        The time of the wait counts as polling.
+        The member counts as polling during the wait.
         """
         with self._poll_timer.waiting():
             if deadline == float("inf"):
@@ -396,9 +404,9 @@ class Receiver:
         return None
 
     def give_up(self) -> None:
-        """Return what is under way to the buffer: streams read the partitions from now on.
+        """Return the rest of a receive to the buffer, so that streams can read the partitions.
 
-        Counts as a poll: what was delivered before is processed.
+        This counts as a poll, and the records delivered before count as processed.
         """
         self._check_turn()
         self._release()
@@ -406,10 +414,10 @@ class Receiver:
         self._buffer.begin()
 
     def _polled(self, now: float) -> None:
-        """Note a poll.
+        """Count a poll, unless a rebalance listener is still running.
 
-        A receive that only waits for a listener does not count. A listener has
-        ``max_poll_interval_ms`` in all, however often a receive checks whether it has returned.
+        A listener may take ``max_poll_interval_ms`` in all. Receives that are called while it runs
+        do not extend that time.
         """
         if self._invoker.busy:
             self._poll_timer.check_session(now)
@@ -417,7 +425,7 @@ class Receiver:
             self._poll_timer.polled(now)
 
     def _begin(self, now: float) -> None:
-        """Begin a receive: what the receive before it delivered is processed now."""
+        """Begin a receive; mark the records of the receive before it as processed."""
         self._polled(now)
         self._check()
         self._buffer.begin()

@@ -1,6 +1,6 @@
-"""The watchdog of a consumer: its partitions' records, its place in the group, its commits.
+"""The watchdog of a consumer: it finds partitions, a membership or commits without progress.
 
-See :mod:`.stalls`.
+:mod:`trikafka._api.client.stalls` describes watchdogs.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from ..client.stalls import NEVER, Owed, StallWatch
 from .core import ConsumerCore
 
 _log = logging.getLogger("trikafka.consumer")
-#: The memberships that report their heartbeats and waits; a plugin's does not.
+#: The memberships that report their heartbeats and the cause of a wait. A plugin's does not.
 _OURS = (MembershipBase, MembershipChoice)
 #: The key of the member's place in its group.
 GROUP = "group"
 
 
 class Watchdog(StallWatch):
-    """The watch over what one consumer owes."""
+    """The watch over the records, the membership and the commits of one consumer."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Watchdog(StallWatch):
             self._commits,
         ]
         sources.append(partial(metadata_owed, metadata, outages))
-        # Auto commit is a series of calls, watched as a whole.
+        # Auto commit makes many calls. It is watched as a whole by `_commits`.
         sources.append(partial(calls_owed, config, but=AUTO_COMMIT))
         super().__init__(_log, limit, sources)
         self._config = config
@@ -72,10 +72,11 @@ class Watchdog(StallWatch):
         self._membership = membership
         self._auto_commit = auto_commit
         self._fetched_by = fetched_by  # the plugin that fills the fetch manager's seat
-        # Returns a sentence about the user's code that holds up records of the partition.
+        # Returns a sentence about the user's code that keeps records of the partition from being
+        # delivered, or None.
         self._held = held
-        # A broker may hold a fetch that long without a response: only twice that time without one
-        # means something.
+        # A broker may wait for fetch_max_wait_ms before it responds to a fetch. So a partition
+        # counts as idle until twice that time after its last successful fetch.
         self._fresh = max(0.0, 2 * config.fetch_max_wait_ms / 1000 - limit)
 
     # --- partitions ---
@@ -94,9 +95,9 @@ class Watchdog(StallWatch):
             )
 
     def _rested_at(self, partition: AssignedPartition, now: float) -> float:
-        """Return when a partition last had no reason for progress.
+        """Return until when a partition had no reason to make progress.
 
-        It was paused or limited, or a fetch at the end of its log succeeded.
+        It was paused or limited until then, or a fetch at the end of its log succeeded.
         """
         if partition.error is not None:
             return NEVER
@@ -115,12 +116,12 @@ class Watchdog(StallWatch):
 
     def reason(self, partition: AssignedPartition) -> str:
         """Return why a partition makes no progress, as far as the client can see."""
-        # The order is from the cause that makes all later ones irrelevant to the one that is left
-        # when nothing else explains it: an error to raise, no broker, no leader, a state that waits
-        # for something, records that the user does not take, room, the last error of a fetch. Only
-        # what is left is the leader's own silence.
+        # A cause makes all later ones in this list irrelevant: an error that is still to be raised,
+        # no broker, no leader, a state that waits for something, records that the user does not
+        # receive, no room in the buffer, the error of the last fetch. If none of these is true, the
+        # leader itself does not respond.
         if partition.error is not None:
-            return f"it failed, and no receive has raised that yet: {partition.error}"
+            return f"it failed, and no receive has raised the error yet: {partition.error}"
         if (away := self._away(partition.tp)) is not None:
             return away
         if (leader := self._leaderless(partition.tp)) is not None:
@@ -142,7 +143,7 @@ class Watchdog(StallWatch):
                     f"{error or 'the look-up is under way'}"
                 )
             case PartitionState.REVOKING | PartitionState.LOST:
-                return f"it is being revoked: {self._invoker.obstacle or 'that takes long'}"
+                return f"it is being revoked: {self._invoker.obstacle or 'this takes long'}"
         if (held := self._held(partition)) is not None:
             return held
         if self._core.buffer.size_of(partition) or partition.progress.in_hand:
@@ -233,5 +234,8 @@ class Watchdog(StallWatch):
             return
         since = auto_commit.unsettled_since
         name = f"auto commit of group {self._config.group_id!r}"
-        why = lambda: str(auto_commit.obstacle or "the coordinator has not responded yet")  # noqa: E731
+
+        def why() -> str:
+            return str(auto_commit.obstacle or "the coordinator has not responded yet")
+
         yield Owed("auto commit", name, None, now if since is None else since, why)

@@ -22,8 +22,8 @@ from ...interfaces import ProduceManager
 from ...types import MetricsPush, Node
 from ..client.stalls import Stalled
 
-#: Errors after which other records will fare no better: they concern the producer itself, or say
-#: that nothing arrives in time.
+#: Errors after which other records will probably fail, too: they concern the producer itself, or
+#: say that no records arrive in time.
 _OF_THE_PRODUCER = (
     AuthenticationError,
     AuthorizationError,
@@ -41,18 +41,17 @@ class ProducerHealth:
         ok: False when something is wrong that more waiting may not fix.
         reasons: What is wrong, one sentence each.
         connected: Brokers with a connection.
-        unreachable: Brokers that cannot be reached or do not respond, with the cause. One of
-            several is not yet a reason.
+        unreachable: Brokers that cannot be reached or do not respond, with the cause. Not a reason
+            while another broker responds.
         oldest_unsent: The age (seconds) of the oldest record without an outcome; ``None`` if there
             is none.
-        error: The last error of an attempt or a record; ``None`` once something was delivered after
-            it.
-        transaction: Its state, such as ``"ready"`` or ``"in transaction"``; ``None`` without a
-            ``transactional_id``.
+        error: The last error of an attempt or a record; ``None`` after a later delivery.
+        transaction: The state of the transaction, such as ``"ready"`` or ``"in transaction"``;
+            ``None`` without a ``transactional_id``.
         throttled: Brokers whose quota makes the producer wait now (KIP-219), with details. Not a
             reason: the producer works, but slowly.
-        metrics_push: The pushes of metrics (KIP-714), what fails of them and since when; ``None``
-            without pushes. Not a reason: metrics do not concern the work of the producer.
+        metrics_push: The pushes of metrics (KIP-714), with the last failure and its time; ``None``
+            without pushes. Not a reason: the producer works without them.
     """
 
     ok: bool

@@ -1,7 +1,7 @@
-"""The positions manager: where the consumer begins in a partition without a position.
+"""The positions manager: it finds where the consumer begins in a partition without a position.
 
-The committed offset comes first, then ``auto_offset_reset``; or the reset that the user asked for.
-A seek by the user meanwhile wins.
+If the user has requested a reset, that decides. Otherwise it is the committed offset, and if there
+is none, ``auto_offset_reset``. A seek by the user in the meantime takes precedence.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _Asked = Mapping[AssignedPartition, int]
 
 
 class _AttemptFailures:
-    """The errors of one attempt, by partition: each partition has its own outcome."""
+    """The errors of one attempt, by partition."""
 
     def __init__(self) -> None:
         self.errors: list[TrikafkaError] = []
@@ -46,8 +46,8 @@ class _AttemptFailures:
     def add(self, error: TrikafkaError, asked: Collection[TopicPartition]) -> None:
         """Record an error.
 
-        It concerns every partition that was asked for, unless the error itself names the partitions
-        that failed.
+        If the error names the partitions that failed, it concerns those. Otherwise it concerns all
+        partitions in ``asked``.
         """
         self.errors.append(error)
         named = {tp: failure for tp in asked if (failure := error.failures.get(tp)) is not None}
@@ -59,7 +59,7 @@ class _AttemptFailures:
 
 
 class Positions:
-    """The task that finds the positions of assigned partitions, as soon as they are needed."""
+    """The task that finds the positions of assigned partitions that need one."""
 
     def __init__(
         self,
@@ -83,9 +83,9 @@ class Positions:
 
     @property
     def last_error(self) -> TrikafkaError | None:
-        """The reason why not all positions are known; ``None`` if they are.
+        """The error because of which a position is not known; ``None`` if there is none.
 
-        It is the error of the last look-up, or what the first one waits for.
+        This is the error of the last look-up, or of a step that the first one is repeating.
         """
         error = self._reason.error()
         return error if isinstance(error, TrikafkaError) else None
@@ -94,8 +94,8 @@ class Positions:
         """Find positions until cancelled; retry a failed look-up after a wait."""
         adopt(self._reason)
         retry = Retry(self._config)
-        # The last attempt failed partitions permanently: the next receive raises that, and asks for
-        # them again.
+        # True if the last attempt failed partitions permanently. The next receive raises their
+        # errors, and then they need positions again.
         refused = False
         while True:
             if not (
@@ -105,8 +105,8 @@ class Positions:
             ):
                 if not refused:
                     retry.reset()
-                # The user has called seek(), or the partitions are gone: no look-up follows that
-                # could succeed and clear the reason.
+                # Perhaps the user has called seek(), or the partitions are gone. Then no successful
+                # look-up would clear the reason.
                 self._reason.clear()
                 await self._wake.wait()
                 continue
@@ -134,8 +134,8 @@ class Positions:
                         self._missing.leader(partition)
             refused = any(partition.error is not None for partition in left)
             if refused:
-                # The program may receive again at once, and without end. That must not cause
-                # requests each time.
+                # A program may receive again at once after each error. That must not cause a
+                # request each time.
                 with trio.move_on_after(retry.delay()):
                     while not self._others(unlocated):
                         await self._wake.wait()
@@ -146,7 +146,7 @@ class Positions:
                 retry.reset()
 
     def _others(self, asked: _Asked) -> bool:
-        """Return whether a partition needs a position that is not the one in ``asked``.
+        """Return whether a partition needs a position for another reason than those in ``asked``.
 
         Either the partition is new, or its position was reset again.
         """
@@ -161,11 +161,10 @@ class Positions:
         _log.debug("positions could not be resolved: %s", error)
 
     async def _resolve(self, unlocated: _Asked, failures: _AttemptFailures) -> None:
-        """Make one attempt, and record in ``failures`` what went wrong.
+        """Make one attempt, and record its errors in ``failures``.
 
-        No work waits for what it does not need. A reset that the user asked for does not wait for
-        the coordinator, and no partition waits for the leader of another one, which may be silent
-        for long.
+        All look-ups run at the same time. So a reset by the user does not wait for the coordinator,
+        and no partition waits for another one's leader, which may be silent for long.
         """
         call = RunningCall(
             "positions", self._config.default_api_timeout, self._config.request_timeout
@@ -186,14 +185,14 @@ class Positions:
         unlocated: _Asked,
         failures: _AttemptFailures,
     ) -> None:
-        """Go to the committed offset; where there is none, use ``auto_offset_reset``."""
+        """Set positions to the committed offsets, or by ``auto_offset_reset`` without one."""
         while fresh:
             try:
                 without = await self._from_commits(call, fresh, unlocated)
             except TrikafkaError as error:
                 failures.add(error, [partition.tp for partition in fresh])
-                # The response had the offsets of the other partitions, too, but only the error is
-                # raised. Ask for them without the failed ones.
+                # The response had offsets of other partitions, too, but they are lost with the
+                # error. So request them again without the failed partitions.
                 fresh = [partition for partition in fresh if failures.of(partition.tp) is None]
             else:
                 await self._reset(
@@ -208,13 +207,13 @@ class Positions:
         unlocated: _Asked,
         failures: _AttemptFailures,
     ) -> None:
-        """Ask each leader for the offsets of these resets; apply them as soon as it responds."""
+        """Request the offsets of these resets from the leaders; apply each response at once."""
         forbidden = [
             p
             for p, reset in resets.items()
             if isinstance(reset, OffsetReset) and reset.strategy == "none"
         ]
-        # The user has called seek() for the other partitions meanwhile.
+        # For a partition that no longer accepts its ticket, the user has called seek() meanwhile.
         self._refuse(
             [partition for partition in forbidden if partition.accepts(unlocated[partition])]
         )
@@ -240,14 +239,13 @@ class Positions:
     async def _from_commits(
         self, call: RunningCall, fresh: list[AssignedPartition], tickets: _Asked
     ) -> list[AssignedPartition]:
-        """Go to the committed offsets; return the partitions without one.
+        """Set positions to the committed offsets; return the partitions without one.
 
-        If a name turns out to belong to another topic meanwhile, its partitions are left for the
-        next attempt.
+        If a topic was replaced by another one of its name during the request, its partitions are
+        left to the next attempt.
         """
-        # Offsets are requested by topic id, so the ids have to be known first; right after assign()
-        # their look-up is still in progress. A response by name could be about an earlier topic of
-        # that name.
+        # Offsets are requested by topic id, because a response by name could be about an earlier
+        # topic of that name. Right after assign() the look-up of the ids is still in progress.
         known = self._metadata.snapshot.topics
         if self._commits is not None and (
             unknown := {p.tp.topic for p in fresh if p.tp.topic not in known}
@@ -286,16 +284,16 @@ class Positions:
         wanted: dict[TopicPartition, int],
         asked: Mapping[TopicPartition, tuple[AssignedPartition, int]],
     ) -> None:
-        """Look up offsets by :class:`OffsetSpec` or time.
+        """Set positions to the offsets of an :class:`OffsetSpec` or a time.
 
-        Where no record is young enough, the position is the end (KIP-1106).
+        If no record is as young as the time, the position is the end of the log (KIP-1106).
         """
         found: Found = {}
         try:
             await self._offsets.look_up(call, wanted, found)
         finally:
-            # Also after an error or on cancellation: what was found stays found. So the checkpoints
-            # are shielded; each follows some milliseconds of work.
+            # Offsets that were found are used even after an error or a cancellation. So the
+            # checkpoints here are shielded. Each one follows some milliseconds of work.
             too_old = {tp: OffsetSpec.LATEST for tp in wanted if tp in found and found[tp] is None}
             for number, tp in enumerate(wanted, 1):
                 if (where := found.get(tp)) is not None:
@@ -306,7 +304,7 @@ class Positions:
             await self._from_log(call, dict(too_old), asked)
 
     def _refuse(self, partitions: list[AssignedPartition]) -> None:
-        """Fail these, because ``auto_offset_reset`` is ``none``; the error names them all."""
+        """Fail these partitions, because ``auto_offset_reset`` is ``none``; the error names all."""
         if not partitions:
             return
         names, group = (
@@ -316,7 +314,7 @@ class Positions:
         lack = "partition {} has" if len(partitions) == 1 else "partitions {} have"
         text = (
             f"{lack.format(names)} no committed offset in group {group!r} to go on from, and "
-            "auto_offset_reset is 'none'"
+            "auto_offset_reset is 'none': seek, commit an offset, or set 'earliest' or 'latest'"
         )
         for partition in partitions:
             partition.failed(NoOffsetForPartitionError(text))
@@ -328,6 +326,7 @@ class Positions:
         offset: int,
         leader_epoch: int | None = None,
     ) -> bool:
+        """Set a position, unless a seek or a reset has superseded the look-up; return whether."""
         fits = partition.accepts(ticket) and partition.position is None
         if fits:
             partition.located(offset, leader_epoch)

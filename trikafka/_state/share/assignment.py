@@ -1,6 +1,6 @@
 """The topics that a share consumer subscribes to, and the partitions that the group assigns to it.
 
-The membership alone writes the assignment. No I/O.
+Only the membership changes the assignment. No I/O.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class ShareAssignment:
         self._changed = changed
 
     def assign(self, partitions: Iterable[SharePartition]) -> bool:
-        """Take over an assignment; return whether it differs."""
+        """Set the assignment; return whether it differs from the one before."""
         assigned = frozenset(partitions)
         if assigned == self.partitions:
             return False

@@ -18,7 +18,7 @@ _RELEASE = bytes((AckType.RELEASE,))
 class Resolved:
     """Records whose async deserializers have returned: ``acquired[start:stop]``.
 
-    They are delivered as far as the broker is concerned, and no receive has returned them.
+    For the acquired records they count as delivered, although no receive has returned them yet.
     """
 
     __slots__ = ("_first", "_records", "acquired", "start", "stop")
@@ -40,7 +40,7 @@ class Resolved:
 
 
 class ShareBuffer:
-    """Acquired records in the order in which they came; lost ones are passed over."""
+    """Acquired records in the order of their arrival. Records whose lock is lost are skipped."""
 
     def __init__(self) -> None:
         self._resolved: deque[Resolved] = deque()
@@ -50,7 +50,7 @@ class ShareBuffer:
         self.errors = 0
 
     def __bool__(self) -> bool:
-        """Return whether something may be delivered: a record that is not lost, or an error."""
+        """Return whether a record whose lock is not lost, or an error, can be delivered."""
         return self._first() is not None
 
     def put(self, acquired: AcquiredRecords) -> None:
@@ -58,12 +58,13 @@ class ShareBuffer:
         self._waiting.append(acquired)
 
     def put_error(self, error: TrikafkaError) -> None:
-        """Add an error, which one receive raises in its turn."""
+        """Add an error. One receive raises it after the records before it."""
         self._waiting.append(error)
         self.errors += 1
 
     def pop_record(self) -> tuple[AcquiredRecords, int, Record] | None:
-        """Take the next record; ``None`` if there is none. Raises an error whose turn it is."""
+        """Take the next record; ``None`` if there is none. Raises an error that comes first."""
+        # The first branch is the whole work for nearly every record.
         waiting = self._waiting
         if not waiting:
             return None
@@ -83,7 +84,7 @@ class ShareBuffer:
         return acquired, index, record
 
     def pop_run(self) -> Slice | None:
-        """Take the next records of one partition, as :meth:`pop_record`."""
+        """Take a series of records of one partition. Returns and raises as :meth:`pop_record`."""
         acquired = self._take()
         if acquired is None:
             return None
@@ -94,7 +95,7 @@ class ShareBuffer:
         return acquired, start, stop
 
     def put_back(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
-        """Take back records of a receive that does not return them."""
+        """Put back records at the front, because a receive that took them does not return them."""
         if start == stop or not acquired.undeliver(start, stop):
             return
         if self._waiting and self._waiting[0] is acquired:
@@ -110,17 +111,17 @@ class ShareBuffer:
         self._resolved.append(resolved)
 
     def resolved(self) -> Resolved | None:
-        """Return the next records whose deserializers have returned; ``None`` without any."""
+        """Return the next records whose deserializers have returned; ``None`` if there are none."""
         while self._resolved:
             first = self._resolved[0]
-            # The lock may be lost meanwhile.
+            # The lock may have been lost while the deserializers ran.
             if first.start < first.stop and first.acquired.are_delivered(first.start, first.stop):
                 return first
             self._resolved.popleft()
         return None
 
     def give_back(self) -> None:
-        """Release everything that waits: the program does not receive any more."""
+        """Release all records in the buffer, because the program receives no more."""
         while (resolved := self.resolved()) is not None:
             resolved.acquired.decide(resolved.start, resolved.stop, _RELEASE)
         for each in self._waiting:
@@ -128,7 +129,7 @@ class ShareBuffer:
                 each.give_back_buffered()
 
     def clear(self) -> None:
-        """Forget everything; the caller has released it."""
+        """Forget all records and errors. The caller has released the records."""
         self._waiting.clear()
         self._resolved.clear()
         self._index = 0

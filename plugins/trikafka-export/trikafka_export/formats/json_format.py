@@ -29,7 +29,7 @@ _NULLS = re.compile(rb"[\[,]\s*null")
 
 
 class JsonDecoder:
-    """A decoder of objects of one schema."""
+    """A decoder of JSON objects of one schema."""
 
     def __init__(self, schema: Mapping[str, Any], where: str = "value_schema") -> None:
         self._schema = pa.schema(
@@ -51,10 +51,10 @@ class JsonDecoder:
         return decode_rows(column.to_pylist(), self._block, self.type)
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
-        """Decode one value whose lists may become too large.
+        """Decode one value whose lists may become too large."""
+        # Numbers and texts need about as much room as their JSON. Objects and nulls may need more,
+        # so they are counted: there are no more objects than opening braces.
 
-        Lists of numbers do not grow, and there are no more objects than opening braces.
-        """
         (value,) = values
         check((value.count(b"{") + len(_NULLS.findall(value))) * self._sizes.item)
         return self._block(values)
@@ -65,9 +65,10 @@ class JsonDecoder:
         if len(values) == 1:
             _check_object(values[0])
         elif not all(map(_like_object, values)):
-            # Two objects in one value and none in another would have the expected number. If each
-            # value begins and ends with a brace, no object can extend over two values.
-            raise ValueError("a value that is no JSON object")
+            # Without this check, two objects in one value and none in another would give the
+            # expected number of rows. If each value begins and ends with a brace, no object can
+            # extend over two values.
+            raise ValueError("a value is not a JSON object")
         found = pj.read_json(
             io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=size), self._options
         )
@@ -78,17 +79,15 @@ class JsonDecoder:
         if not arrays:
             return pa.array([{}] * len(values), self.type)
         array = pa.StructArray.from_arrays(arrays, fields=list(self._schema))
-        array.validate(
-            full=True
-        )  # pyarrow accepts invalid UTF-8, for which other readers refuse the whole file
+        # pyarrow reads invalid UTF-8, but other readers refuse a whole file because of it.
+        array.validate(full=True)
         return array
 
 
 def _check_object(value: bytes) -> None:
     try:
-        known = json.loads(
-            value, parse_int=len, parse_float=len
-        )  # numbers are not converted: they may have thousands of digits
+        # Numbers are not converted, because they may have thousands of digits.
+        known = json.loads(value, parse_int=len, parse_float=len)
     except RecursionError:  # deep nesting is allowed in fields outside of the schema
         known = {} if _like_object(value) else None
     if not isinstance(known, dict):
@@ -104,7 +103,7 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
     """Return the Arrow type that a schema's entry names.
 
     Raises:
-        ConfigurationError: There is no such type.
+        ConfigurationError: Arrow has no such type.
     """
     if isinstance(spec, Mapping):
         return pa.struct(
@@ -123,9 +122,9 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
 def spec_of(type: pa.DataType) -> Any:
     """Return the schema's entry for an inferred Arrow type.
 
-    A field that was always null becomes text. So do times: pyarrow infers times of whole seconds
-    if every value looks like one, and a later value with a fraction would be unreadable. Objects
-    that were always empty become ``None`` and are left out, since no Parquet column can hold them.
+    A field that was always null becomes text. So does a field of times: pyarrow infers times of
+    whole seconds, and would refuse a later value with a fraction. For objects that were always
+    empty, ``None`` is returned; they are left out, since no Parquet column can hold them.
     """
     if pa.types.is_struct(type):
         known = {field.name: spec_of(field.type) for field in type}
@@ -144,10 +143,10 @@ def _depth(value: Any) -> int:
 
 
 def infer(values: Iterable[bytes | None], topic: str) -> dict[str, Any]:
-    """Return the schema of the values that are JSON objects.
+    """Return the schema of the values that are JSON objects; others are ignored.
 
     Raises:
-        ExportError: There is none, or no schema fits them.
+        ExportError: No value is a JSON object, or no schema fits all objects.
     """
     good = []
     for value in values:

@@ -1,7 +1,8 @@
 """Values in Protobuf.
 
-Plain messages are read by :mod:`.protobuf_columns`, all others by Google's library. Each field of
-many messages then becomes an array by calls that iterate outside of Python.
+:mod:`.protobuf_columns` decodes messages with fields of simple types. All others are parsed by
+Google's library, and each field of many messages becomes an array. This uses functions that iterate
+in C, not loops of Python.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from .protobuf_types import (
 from .rows import Decoded, Decoder, decode_parts, decode_rows, spread
 from .sizes import Sizes
 
-#: Messages per part. One odd message makes its whole part take the slow way.
+#: Messages per part. One unusual message makes its whole part take the slow way.
 _AT_ONCE = 8192
 #: The most message indexes of a value.
 _MOST_INDEXES = 32
-#: Indexes whose message is remembered. Finding it takes the whole descriptor of the file.
+#: The most indexes whose decoder is kept. Finding a message needs the descriptor of the whole file.
 _MOST_KNOWN = 256
 
 
@@ -91,7 +92,7 @@ class IndexedDecoder:
     def decode(self, column: pa.BinaryArray) -> Decoded:
         """Decode values as :meth:`Decoder.decode`.
 
-        Nearly always the indexes are one zero byte, for the file's first message.
+        In nearly all values the indexes are one zero byte, which stands for the first message.
         """
         return by_head(column, 1, self.type, self._of)
 
@@ -103,7 +104,7 @@ class IndexedDecoder:
     def _checked(self, indexes: Sequence[int]) -> ProtobufDecoder | str:
         key = tuple(indexes)
         if key not in self._known:
-            if len(self._known) >= _MOST_KNOWN:  # records may contain any indexes
+            if len(self._known) >= _MOST_KNOWN:  # indexes come from records, so there may be many
                 self._known.clear()
             self._known[key] = self._named(indexes)
         return self._known[key]
@@ -120,7 +121,7 @@ class IndexedDecoder:
 
 
 class _Long:
-    """A decoder of messages whose indexes are written out."""
+    """A decoder of messages whose indexes are more than one zero byte."""
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ def indexes_of(value: bytes) -> tuple[list[int], int]:
     """Return the message indexes and the position behind them.
 
     Raises:
-        UnreadableError: The bytes are no message indexes.
+        UnreadableError: The value does not begin with message indexes.
     """
     count, at = _varint(value, 0)
     if not 0 <= count <= _MOST_INDEXES:
@@ -177,7 +178,7 @@ def _varint(value: bytes, at: int) -> tuple[int, int]:
     raise UnreadableError("no message indexes follow the schema's id")
 
 
-# --- columns: each function makes the function that makes the array of many messages' field ---
+# --- columns: each function returns a function that turns many messages into an array ---
 
 Messages = Sequence[Any]
 ToArray = Callable[[Messages], pa.Array]
@@ -255,7 +256,7 @@ def _map(field: Any, get: Callable[[Any], Any]) -> ToArray:
 
 
 def _values(field: Any) -> ToArray:
-    """Return the function for a field's single values."""
+    """Return the function that turns single values of a field into an array."""
     if field.message_type is not None:
         return _message(field.message_type)
     kind = type_of(field)

@@ -1,4 +1,4 @@
-"""The sink of exports into tables: the sink of files with one commit per plan."""
+"""The sink of exports into tables: it writes files, and commits those of a plan at once."""
 
 from __future__ import annotations
 
@@ -29,31 +29,32 @@ from .abandoned_plans import FilesGoneError
 
 T = TypeVar("T")
 #: Seconds that a catalog or a table's store may take for one request, such as the commit of a plan
-#: with the check of its files. The libraries of table formats wait forever for a peer that accepts
-#: a request and never responds.
+#: with the check of its files. Without a limit, the libraries of table formats would wait forever
+#: for a peer that accepts a request and never responds.
 _LIMIT = 600.0
-#: Marks the plans of this sink. Plans of the earlier writer by Spark listed no files.
+#: Marks the plans of this sink. Earlier releases wrote tables with Spark, and their plans list no
+#: files.
 _OURS = "files"
 
 
 # The order of the steps is in job.py. A table adds one: settle() commits the closed work.
 #
-# The plans lie beside the table's files. Its data files are no rows yet: a table consists of the
-# files that its log lists. The files are checked by their footers and committed in one commit, that
-# also records app_id (the export) and the plan's number. After a kill the next run asks the table's
-# log for both. If they are there, the commit has happened and only the manifest is missing. If not,
-# it commits the very same files.
+# The plans are stored beside the table's data files. These files alone are no rows yet: a table
+# consists of the files that its log lists. settle() checks the footers of the plan's files and
+# commits them together. The commit also records app_id (the export) and the plan's number. After a
+# kill the next run looks for both in the table's log. If they are there, the commit has happened
+# and only the manifest is missing. If not, the run commits the very same files.
 #
 # The number must be part of the same commit as the files. A record of it elsewhere, written before
 # or after, would leave a gap in which a crash duplicates or loses the rows. Two processes that
-# commit the same plan at the same time are separated by the table's own conflict check: see
+# commit the same plan at the same time are kept apart by the table's own conflict check: see
 # delta.py and iceberg.py.
 #
-# A closed plan whose files have disappeared can never be committed. It is abandoned by a commit
-# without files under the same number. From then on no late commit can bring the remaining files,
+# A closed plan whose files have disappeared can never be committed. To abandon it, the sink makes a
+# commit without files under the same number. After that no late commit can add the remaining files,
 # and the next plan reads the records again.
 class LakeSink(FileSink):
-    """Writes an export into a table, such as one of Delta Lake or Iceberg."""
+    """The sink for a table, such as one of Delta Lake or Iceberg."""
 
     def __init__(
         self,
@@ -111,7 +112,7 @@ class LakeSink(FileSink):
     ) -> Mapping[str, Any]:
         """Return the format of a plan: the columns, the table's identity and the export's id.
 
-        The table is created with the first plan.
+        The first plan creates the table.
         """
         format = dict(await super().pin(state, wanted, settings))
         if state.format is not None and not wanted:
@@ -119,9 +120,9 @@ class LakeSink(FileSink):
         columns = await self._thread(lambda: _columns(format, wanted))
         if state.format is not None and "table" in format:
             if await self._asked(lambda: self._log.given_up(format, state.last_number)):
-                format[AGAIN] = (
-                    f"again-{state.last_number + 1:06d}"  # its files may stand there still
-                )
+                # The files of the abandoned plan may still be there, so this one uses a folder of
+                # its own.
+                format[AGAIN] = f"again-{state.last_number + 1:06d}"
             return format
         found = await self._asked(
             lambda: self._log.pin(format, columns, self._options.partition_by)
@@ -134,7 +135,9 @@ class LakeSink(FileSink):
         """Lock a table that this or another export has just created."""
         place = await self._asked(self._log.place)
         if place is None:
-            raise ExportError(f"the table {self.title} was made and no longer exists")
+            raise ExportError(
+                f"the table {self.title} was created by this export, and does not exist any more"
+            )
         self._place = place
         await super()._enter_store()
         if (await super().load()).last_number:
@@ -149,8 +152,8 @@ class LakeSink(FileSink):
     async def give_up(self, plan: ExportPlan) -> Sequence[RangeResult]:
         """Close the plan's work and commit its files, or abandon the plan.
 
-        A plan is abandoned if uncommitted files of it are gone. None of its files is ever committed
-        then, and all its ranges are left to the next plan.
+        A plan is abandoned if some of its files are gone before they were committed. Then none of
+        its files is ever committed, and the next plan reads all its ranges again.
         """
         return await self._ended(plan, await super().settle(plan, plan.ranges), give_up=True)
 
@@ -188,25 +191,24 @@ class LakeSink(FileSink):
         return False, self._log.version(plan)
 
     async def check(self) -> ExportCheck:
-        """Count the table's rows again."""
+        """Count the table's rows again, and compare them with the manifests."""
         from .table_check import check_lake
 
-        return await self._asked(
-            lambda: check_lake(self._log, self._store), limit=math.inf
-        )  # no limit: counting all rows may take long
+        # No limit: counting all rows may take long.
+        return await self._asked(lambda: check_lake(self._log, self._store), limit=math.inf)
 
     async def check_deep(self) -> ExportCheck:
         """Raise :exc:`ConfigurationError`: the table format may rewrite committed files."""
         raise ConfigurationError(
-            f"{self.title} is a table, whose files are compacted and rewritten by others: check "
-            "it without deep, which counts its rows"
+            f"{self.title} is a table, whose files other programs may compact and rewrite: a "
+            "check without deep counts its rows"
         )
 
     async def _asked(self, function: Callable[[], T], *, limit: float | None = None) -> T:
-        """Call the log in a thread.
+        """Call the table's log in a thread.
 
-        If cancelled, the call is abandoned. A commit that completes later is still the plan's own
-        commit.
+        On cancellation the thread is abandoned. It may complete a commit later, which does no harm:
+        it is the commit of this plan, and the next run finds it.
 
         Raises:
             ExportError: The call takes longer than ``limit`` seconds.
