@@ -1,7 +1,7 @@
 """Tools for programs that are built on the clients: workers, exporters, commands.
 
-:func:`trikafka.run_tasks` and the plugins of trikafka are such programs. They use the clients'
-public methods and these tools, and nothing else of trikafka.
+:func:`trikafka.run_tasks` and trikafka's plugins are such programs. Beside these tools they use
+only public names of trikafka.
 """
 
 from ._api.client.opens import opens

@@ -74,7 +74,7 @@ async def test_bytes_without_a_request_fail_the_test(autojump_clock: Clock, data
             await client.stream.send_all(data)
             assert await client.closed()
 
-    with pytest.raises(AssertionError, match="what no Kafka understands"):
+    with pytest.raises(AssertionError, match="requests that Kafka cannot read"):
         await body()
 
 

@@ -1,6 +1,6 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
 # cython: freethreading_compatible=True
-"""CRC-32C, compiled: what ``crc32c.h`` has, for Python."""
+"""CRC-32C, compiled: the functions of ``crc32c.h`` for Python."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t, uint32_t
@@ -12,7 +12,7 @@ cdef extern from "crc32c.h":
     uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *at, size_t size) nogil
 
 cdef enum:
-    LONG = 65536  # from here on others may run meanwhile
+    LONG = 65536  # bytes from which on the GIL is released
 
 crc32c_prepare()
 cdef bint _by_processor = crc32c_processor_can()
@@ -38,7 +38,7 @@ def crc32c(data, uint32_t crc=0):
 
 
 def by_tables(data, uint32_t crc=0):
-    """The same by tables, which a processor without the instruction takes; for the tests."""
+    """Return the same without the processor's CRC instruction; for tests."""
     cdef Py_buffer buffer
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:

@@ -1,9 +1,9 @@
-"""The requests of one connection, from their encoding until their responses have come, or expire.
+"""The requests of one connection, from their encoding until their responses have come or expired.
 
-The connection alone writes here. A request is first queued. Once taken out of the queue, its bytes
-are in ``rest`` until the stream has them, and it is in flight, or without a response to come
-(``acks=0``). The watch ends a connection whose broker is silent, or that is idle for long. Long
-before that end, the silence of a broker is reported, and later that the broker responds again.
+Only the connection changes this state. A request is queued first. When it leaves the queue, it is
+in flight, unless it has no response (``acks=0``). Its bytes are in ``rest`` until the stream has
+accepted them. The watch ends a connection that is idle for long, or whose broker does not respond.
+Long before that it reports the broker as silent, and later that the broker responds again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from . import bounds
 from .transport import Views, without
 
 _WRITE_BYTES = 262_144
-#: How long (seconds) a broker may leave a request unanswered, beyond what it was asked to wait,
-#: before that is reported.
+#: Seconds without a response after which a broker is reported as silent. The time for which the
+#: request asks the broker to wait comes on top.
 SILENCE = 5.0
-#: After a blocked event loop, the time (seconds) to read first what has arrived meanwhile.
+#: Seconds that the reader gets, before a silence is reported, to read responses that have arrived
+#: while the event loop was blocked.
 _SECOND_LOOK = 0.25
-#: These wait for the other members of a group, or for the operator's receiver of metrics, so their
-#: time says nothing of the broker.
+#: These requests wait for other members of a group, or for the operator's receiver of metrics. So
+#: the time that they take does not show whether the broker is silent.
 _HELD = frozenset(
     {
         "JoinGroupRequest",
@@ -61,9 +62,10 @@ class InFlightRequest:
     outgoing: EncodedRequest
 
     def __init__(self, on_end: Callable[[InFlightRequest], object], *, waited_for: bool) -> None:
-        self.waited_for = waited_for  # by a task that has waited for room
+        self.waited_for = waited_for  # True if a task waits for it, which has taken a slot
         self.correlation_id = 0
-        # When it may be written, when its silence is reported, and when it expires (Trio's clock).
+        # When it may be written, when the broker counts as silent, and when the connection counts
+        # as dead (Trio's clock).
         self.begins = 0.0
         self.overdue = 0.0
         self.expires = 0.0
@@ -97,7 +99,7 @@ class InFlightRequest:
         self.correlation_id = correlation_id
 
     def abandon(self) -> None:
-        """Record that its caller does not wait any more."""
+        """Record that its caller no longer waits for the response."""
         self.abandoned = True
 
     def answered(self, frame: memoryview) -> None:
@@ -127,37 +129,37 @@ class RequestQueue:
     __slots__ = ("_held", "_unanswered", "in_flight", "queued", "rest", "served")
 
     def __init__(self) -> None:
-        # Encoded and not written. The connection bounds its length.
+        # Encoded, and not written yet. The connection bounds the length.
         self.queued: deque[InFlightRequest] = deque()
-        # While the connection authenticates again: all other requests.
+        # The requests that are held back while the connection authenticates again, or None.
         self._held: deque[InFlightRequest] | None = None
-        # Given to the stream, in the order of writing, until the response comes.
+        # Passed to the stream, and without a response yet, in the order of writing.
         self.in_flight: dict[int, InFlightRequest] = {}
-        # Being given to the stream, and without a response to come.
+        # Being passed to the stream. The broker sends no response to these.
         self._unanswered: list[InFlightRequest] = []
-        self.rest: Views = ()  # of what was taken out of the queue
+        self.rest: Views = ()  # the bytes that the stream has not accepted yet
         self.served = False  # a response has come beyond the negotiation
 
     def __len__(self) -> int:
         return len(self.in_flight) + len(self.queued) + len(self._held or ())
 
     def enqueue(self, request: InFlightRequest, *, first: bool = False) -> None:
-        """Queue a request; with ``first`` also while others are held."""
+        """Queue a request; with ``first``, queue it even while others are held back."""
         (self.queued if self._held is None or first else self._held).append(request)
 
     def hold(self) -> None:
-        """Hold back the requests that are not written yet, and new ones."""
+        """Hold back all requests that are not written yet, and new ones."""
         self._held = self.queued
         self.queued = deque()
 
     def release(self) -> None:
-        """Queue the requests that were held."""
+        """Queue the requests that were held back."""
         held = self._held or deque()
         self._held = None
         self.queued.extend(held)
 
     def pop_frames(self) -> Views:
-        """Take as many requests out of the queue as are written at a time; return their bytes."""
+        """Take requests out of the queue, up to the size of one write; return their bytes."""
         frames: list[memoryview] = []
         size = 0
         while self.queued and (not frames or size < _WRITE_BYTES):
@@ -172,9 +174,9 @@ class RequestQueue:
         return frames
 
     def gave(self, views: Views, count: int) -> Sequence[InFlightRequest]:
-        """Record that the stream took ``count`` bytes of ``views``; the rest is left over.
+        """Record that the stream has accepted ``count`` bytes of ``views``.
 
-        Returns the requests that end with being written, once nothing is left over.
+        Returns the requests without a response that have been written completely. They end now.
         """
         self.rest = without(views, count)
         if not self._unanswered or self.rest:
@@ -184,25 +186,23 @@ class RequestQueue:
         return sent
 
     def excess(self, size: int) -> str | None:
-        """Return what is wrong with a response of ``size`` bytes now; ``None``: nothing.
+        """Return why the next response cannot have ``size`` bytes; ``None`` if it can.
 
-        The response belongs to the oldest request in flight.
+        It must be the response to the oldest request in flight.
         """
         oldest = next(iter(self.in_flight.values()), None)
         return (
-            f"sent {size:,} bytes and was not asked for anything"
+            f"sent {size:,} bytes, although no request was waiting for a response"
             if oldest is None
             else bounds.excess(oldest.outgoing, size)
         )
 
     def responded(self, correlation_id: int) -> InFlightRequest | None:
-        """Take out the request whose response has come.
+        """Remove the request of a response; return ``None`` if it is not the oldest in flight."""
+        # Brokers respond in order, so if a response comes too early, an earlier one is lost. The
+        # connection must not go on then. A producer relies on it that no batch is acknowledged
+        # after one whose response is lost, because brokers remember only the last five batches.
 
-        ``None`` if it was not made, or is not the oldest one in flight. Brokers respond in order. A
-        response that overtakes another means that the other one is lost. Behind a producer's batch
-        whose response is lost nothing may be acknowledged, because the broker remembers only five
-        batches.
-        """
         if next(iter(self.in_flight), None) != correlation_id:
             return None
         request = self.in_flight.pop(correlation_id)
@@ -211,7 +211,7 @@ class RequestQueue:
         return request
 
     def remove_queued(self, request: InFlightRequest) -> bool:
-        """Take back a request that is not being written yet; return whether that was possible."""
+        """Remove a request that is not being written yet; return whether that was possible."""
         for waiting in (self.queued, self._held or ()):
             if request in waiting:
                 waiting.remove(request)  # type: ignore[union-attr]  # the empty tuple has none
@@ -266,12 +266,16 @@ NO_METER = _NoMeter()
 
 @dataclass(frozen=True, slots=True)
 class ConnectionListener:
-    """The functions that are called when the broker of a connection is silent, and responds again.
+    """The functions that a connection calls to report events.
 
-    ``silent`` gets the request and its start. It returns when to look again, if the broker has
-    responded on another connection, or ``None`` if the silence is known now. ``throttled`` gets the
-    API whose response throttles the client, and the seconds. ``ended`` is called when the
-    connection has ended. ``meter`` measures the responses.
+    Attributes:
+        silent: The broker does not respond; called with the API and the start of a request. Returns
+            ``None`` if the silence has been recorded. If the broker has responded on another
+            connection, returns when to check again.
+        heard: The broker has responded after a silence.
+        throttled: A response throttles the client; called with its API and the seconds.
+        ended: The connection has ended.
+        meter: The metrics of the responses.
     """
 
     silent: Callable[[str, float], float | None]
@@ -285,11 +289,11 @@ NO_LISTENER = ConnectionListener(lambda api, since: None, lambda: None)
 
 
 class ExpiryWatch:
-    """The watch that cancels :attr:`patience`, the scope of the connection's reader.
+    """The watch over the time limits of a connection.
 
-    It does so when a request has waited too long. The watch sleeps until the first moment that
-    matters, and only then looks whether that request still waits. So a request whose response comes
-    in time changes no deadline.
+    When a request has waited too long, it cancels :attr:`patience`, the scope of the connection's
+    reader. The watch sleeps until the first limit of any request, and only then checks whether that
+    request still waits. So a response that comes in time changes no deadline.
     """
 
     def __init__(self, config: ClientConfig, listener: ConnectionListener | None = None) -> None:
@@ -299,9 +303,9 @@ class ExpiryWatch:
         self._idle_limit = config.connections_max_idle_ms / 1000
         self._request_timeout = config.request_timeout
         self._listener = listener or NO_LISTENER
-        self._silent = False  # the silence was reported
-        self._look_at = -math.inf  # when to look next for silence
-        # Its deadline is never after the first moment that matters.
+        self._silent = False  # True once a silence has been reported
+        self._look_at = -math.inf  # when to check for a silence again
+        # Its deadline is never after the first limit of any request.
         self._sleep = trio.CancelScope()
 
     def expect(self, request: InFlightRequest, begins: float, timeout: float | None) -> None:
@@ -311,7 +315,7 @@ class ExpiryWatch:
         """
         if timeout is None:
             timeout = self._request_timeout
-        # The part of the time that the request may wait inside the broker.
+        # The time for which the request asks the broker to wait.
         asked = timeout - self._request_timeout if timeout > self._request_timeout else 0.0
         request.begins = begins
         request.expires = begins + timeout
@@ -327,9 +331,9 @@ class ExpiryWatch:
         self._idle_since = max(self._idle_since, trio.current_time())
 
     def paused(self, until: float) -> None:
-        """Record that nothing is written before ``until``.
+        """Record that nothing is written before ``until``, so that the time does not count as idle.
 
-        Closed as idle, the connection would end its throttle.
+        Otherwise the connection could be closed as idle, which would end the throttle.
         """
         self._idle_since = max(self._idle_since, until)
 
@@ -341,7 +345,7 @@ class ExpiryWatch:
             self._listener.heard()
 
     async def wait_until_expired(self, waiting: Callable[[], list[InFlightRequest]]) -> None:
-        """Return once the patience is over.
+        """Wait until a request has expired or the idle limit has passed; cancel the patience then.
 
         ``waiting`` returns the requests that have not ended.
         """
@@ -355,12 +359,11 @@ class ExpiryWatch:
                 break
             overdue = min(requests, key=lambda request: request.overdue, default=None)
             if overdue is not None and not self._silent:
-                # Two looks before a silence is reported. After a blocked event loop, a task whose
-                # deadline has passed may run before the reader has read what arrived meanwhile.
-                # Without the second look, each pause of the program longer than five seconds could
-                # report all brokers as silent. So the watch sleeps a quarter of a second, in which
-                # the reader takes the responses in, and reports only a request that is still
-                # waiting.
+                # A request is checked twice before a silence is reported. After the event loop was
+                # blocked, this task may run before the reader has read the responses that arrived
+                # meanwhile. With one check, each block of more than five seconds could report all
+                # brokers as silent. So the watch sleeps a quarter of a second, in which the reader
+                # handles these responses. It reports the request only if that still waits.
                 look_at = max(overdue.overdue, self._look_at)
                 if look_at <= now:
                     await trio.sleep_until(min(now + _SECOND_LOOK, deadline))

@@ -1,7 +1,7 @@
 """The check that a connection has reached the broker it was made for (KIP-1242).
 
-An address may be given to another cluster while a client runs, by a proxy or where containers move.
-Without the check, a client would read from and write to the wrong cluster.
+While a client runs, an address may come to lead to another cluster, because of a proxy or of
+containers that move. Without the check, the client would then use the wrong cluster.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ _PLAIN = 4
 
 
 class MisroutingCheck:
-    """The ids that new connections state, once they are known. All connections share it.
+    """The cluster id and node id that a new connection names, so that the broker can compare them.
 
-    A connection to a bootstrap address states none: whatever cluster is there is the right one.
+    All connections of a client share this. A connection to a bootstrap address names no ids,
+    because any cluster at that address is the right one.
     """
 
     def __init__(self, config: ClientConfig) -> None:
@@ -36,7 +37,7 @@ class MisroutingCheck:
         self._on_refusal: Callable[[], object] = lambda: None
 
     def when_refused(self, act: Callable[[], object]) -> None:
-        """Call ``act`` when a broker says that a connection is misrouted."""
+        """Call ``act`` when a broker reports that a connection is misrouted."""
         self._on_refusal = act
 
     def cluster_is(self, cluster_id: str | None) -> None:
@@ -44,10 +45,10 @@ class MisroutingCheck:
         self._cluster_id = cluster_id
 
     def negotiated(self, versions: Mapping[int, tuple[int, int]]) -> None:
-        """Record what a broker of the cluster offers.
+        """Record the versions that a broker of the cluster offers.
 
-        Until one has offered the checked version, connections begin with the plain one. An older
-        broker would refuse the checked one, which costs a second request for each connection.
+        Until a broker has offered the checked version, connections begin with the plain one. An
+        older broker would refuse the checked one, and each connection would need a second request.
         """
         self._offered = versions.get(ApiVersionsRequest.API_KEY, (0, 0))[1] >= _CHECKED
 

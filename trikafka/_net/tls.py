@@ -1,8 +1,8 @@
 """TLS on top of another transport: OpenSSL works on memory, the transport carries the bytes.
 
-Decrypted bytes go straight into the reader's memory. Data to send is encrypted in slices, so that a
-large request does not stop the event loop. Ciphertext that the socket has not taken is kept here,
-and goes first.
+Bytes are decrypted directly into the reader's memory. Data to send is encrypted in slices, so that
+a large request does not stop the event loop. Ciphertext that the socket has not accepted yet is
+kept here, and is sent first.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from .transport import STREAM_ERRORS, Transport, Views, without
 # The price is kept small: ciphertext is read in pieces of 256 KiB, and plaintext is written in
 # slices of that size with a checkpoint in between.
 
-#: The ciphertext taken from the socket at a time (bytes).
+#: The most bytes of ciphertext that are received at a time.
 _RECEIVE = 262_144
-#: The plaintext encrypted at a time (bytes): about a tenth of a millisecond.
+#: The bytes of plaintext that are encrypted at a time, which takes about 0.1 ms.
 _SLICE = 262_144
-#: Smaller views (bytes) are joined, because each write to OpenSSL makes TLS records of its own.
+#: Views with fewer bytes are joined, because each write to OpenSSL makes TLS records of its own.
 _SMALL = 16_384
 
 
 class TlsTransport:
     """A TLS connection over another transport. Call :meth:`handshake` first.
 
-    ``resumption`` is the connection's share of its address's tickets; without one the handshake is
-    a full one.
+    ``resumption`` offers a ticket of an earlier connection to the same address, and keeps a new one
+    for the next. Without it the handshake is always a full one.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TlsTransport:
         self._inner = inner
         self._node = node
         self._resumption = resumption
-        # The waits for bytes since the handshake, while a ticket may still be kept.
+        # How often this has waited for bytes since the handshake, until the ticket is kept.
         self._rests = 0
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
@@ -97,8 +97,10 @@ class TlsTransport:
     async def handshake(self) -> None:
         """Complete the TLS handshake.
 
-        Raises :exc:`ssl.SSLError`, what the inner transport raises, and ``EOFError`` if the peer
-        closes.
+        Raises:
+            ssl.SSLError: OpenSSL refuses the peer's certificate or protocol.
+            EOFError: The peer has closed the connection.
+            Exception: The error of the inner transport.
         """
         resumption = self._resumption
         try:
@@ -111,8 +113,8 @@ class TlsTransport:
         if resumption is not None:
             resumption.succeeded(resumed=self.resumed)
             if self._tls.version() != "TLSv1.3":
-                # A session of an older version is known to one network thread only, and proves
-                # less.
+                # A broker's network threads do not share sessions of an older version, and such a
+                # session gives weaker guarantees. So these are not kept.
                 self._resumption = None
 
     async def _shake_hands(self) -> None:
@@ -138,7 +140,8 @@ class TlsTransport:
     async def receive_into(self, view: memoryview) -> int:
         """See :class:`Transport`."""
         while True:
-            # OpenSSL's word that it needs more is an exception, and takes as long as a record.
+            # If OpenSSL needs more ciphertext it raises an exception, which takes as long as
+            # decrypting a record. So it is not asked again before more has come.
             count = None if self._drained else self._read(view)
             if count is not None:
                 return count
@@ -147,10 +150,10 @@ class TlsTransport:
             await self._receive()
 
     async def _rest(self) -> None:
-        """Keep the broker's ticket as soon as that delays nothing."""
-        # The ticket arrives before the first response. To take it costs Python half a millisecond,
-        # because the session is serialized and parsed. So the first responses go first. In the
-        # third wait for bytes other tasks have had their turn, and the broker has its next request.
+        """Keep the broker's ticket, but not before the third wait for bytes."""
+        # The ticket arrives before the first response. Reading it costs half a millisecond, because
+        # Python serializes and parses the session. So the first responses are handled before. By
+        # the third wait other tasks have run, and the broker has its next request.
         self._rests += 1
         if self._rests > 2:
             await trio.lowlevel.checkpoint()
@@ -163,9 +166,9 @@ class TlsTransport:
             resumption.store(self._tls.session)
 
     def _read(self, view: memoryview) -> int | None:
-        """Decrypt what is there; return the number of bytes.
+        """Decrypt the ciphertext that has come; return the number of bytes.
 
-        0 at the end of the stream, ``None`` if there is nothing yet.
+        0: the stream has ended. ``None``: nothing can be decrypted yet.
         """
         total = 0
         while total < len(view):
@@ -176,7 +179,7 @@ class TlsTransport:
                 return total or None
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return total  # a killed broker sends no close_notify
-            # With TLS 1.3 the broker's demand for another certificate arrives here, too.
+            # With TLS 1.3 a broker refuses the client's certificate only after the handshake.
             except ssl.SSLError as error:
                 raise explain(error, self._node) from error
             if not count:
@@ -201,7 +204,7 @@ class TlsTransport:
             await trio.lowlevel.checkpoint()  # encrypting takes time
 
     def send_now(self, views: Views) -> int:
-        """See :class:`Transport`: what was encrypted counts as sent."""
+        """See :class:`Transport`. Bytes count as sent once they are encrypted."""
         if self._flushing:
             return 0
         if self._unsent:
@@ -251,7 +254,7 @@ class TlsTransport:
 
     async def aclose(self) -> None:
         """See :class:`Transport`."""
-        # Something has arrived, and the ticket came before it.
+        # A response has arrived, so the ticket has, too.
         if self._rests > 1:
             self._keep_ticket()
         await self._inner.aclose()

@@ -1,6 +1,6 @@
-"""The client's knowledge of the cluster, defined in :mod:`trikafka.interfaces.cluster`.
+"""The client's knowledge of the cluster, for this layer.
 
-It is defined there since plugins use it too.
+The classes are defined in :mod:`trikafka.interfaces.cluster`, because plugins use them, too.
 """
 
 from ..interfaces.cluster import ClusterSnapshot, TopicInfo

@@ -1,6 +1,6 @@
 """The work of a producer for each record, in pure Python.
 
-The interface of ``_native_producing.pxi``, with the same outcome.
+Interface and results are those of ``_native_producing.pxi``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ BatchEncoder = Any  #: of ``_fallback``, which imports this module
 class DeliveryHandle:
     """The place of an accepted record: a batch, the index in the batch, and the timestamp.
 
-    Made by :meth:`Appender.make` alone.
+    Only :meth:`Appender.make` makes one.
     """
 
     __slots__ = ("_batch", "_index", "_timestamp")
@@ -27,9 +27,9 @@ class DeliveryHandle:
 class BufferMemory:
     """The bytes of ``buffer_memory``: capacity, free bytes, and the callers that wait, in order.
 
-    This is the one place where they are counted. :class:`Appender` takes bytes for the records that
-    it puts into open batches; everything else goes through ``_state/producer/buffer_pool.py``. While any
-    caller waits, new calls get nothing.
+    These are counted only here. :class:`Appender` takes bytes for the records that it puts into
+    open batches; all other code uses ``_state/producer/buffer_pool.py``. While any caller waits,
+    new calls get no memory.
     """
 
     __slots__ = ("capacity", "free", "waiters")
@@ -49,10 +49,10 @@ class BufferMemory:
 
 
 class OpenBatches:
-    """The open batches of a topic: for each partition, the encoder that takes records.
+    """The open batches of a topic: for each partition, the encoder that accepts records.
 
-    This is the one place that says so. ``sticky`` is the partition for records without a key, -1
-    where it has to be chosen.
+    Which batch is open is recorded only here. ``sticky`` is the partition for records without a
+    key; -1: one must be chosen.
     """
 
     __slots__ = ("encoders", "sticky")
@@ -68,15 +68,15 @@ class OpenBatches:
         self.sticky = -1
 
     def open(self, partition: int, encoder: BatchEncoder) -> None:
-        """Make this encoder's batch the open one of the partition."""
+        """Record that this encoder's batch is the open one of the partition."""
         self.encoders[partition] = encoder
 
     def close(self, partition: int) -> None:
-        """Leave the partition without an open batch."""
+        """Record that the partition has no open batch."""
         self.encoders[partition] = None
 
     def stick(self, partition: int) -> None:
-        """Send records without a key to ``partition`` from now on; -1: to be chosen."""
+        """Send records without a key to ``partition`` from now on; -1: one must be chosen."""
         if not -1 <= partition < len(self.encoders):
             raise IndexError(f"partition {partition} of {len(self.encoders)}")
         self.sticky = partition
@@ -86,9 +86,9 @@ class Appender:
     """The fast path of a common record into an open batch.
 
     A common record has plain bytes and no headers, and its partition has an open batch with room.
-    All other records go to ``carefully``, which takes and returns the same; with ``careful`` every
-    record does. The appender's owner keeps ``topics``, the open batches of each known topic. The
-    pure implementation always calls ``carefully``.
+    All other records go to ``carefully``, which has the same arguments and result; with ``careful``
+    every record does. This implementation in Python always calls ``carefully``. The appender's
+    owner updates ``topics``, the open batches of each known topic.
     """
 
     __slots__ = ("_handle", "append", "topics")

@@ -1,7 +1,7 @@
-"""Records as text: the parts of a line, and what each of them writes.
+"""Records as lines of text, made of parts.
 
-A line is a sequence of parts, each a sign and bytes. Sign 0 stands for the bytes as they are. The
-other signs are the letters of ``SIGNS``. ``_native_lines.pxi`` writes the same bytes from columns.
+A part is a sign and bytes. Sign 0 writes these bytes. The other signs are the letters of ``SIGNS``,
+which write a field of the record. ``_native_lines.pxi`` writes the same lines from columns.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ def _length(data: bytes | None) -> int:
     return -1 if data is None else len(data)
 
 
-#: What each sign writes of a record; the second argument stands for a null key or value.
+#: The bytes that each sign writes of a record. The second argument is written for a null key or
+#: value.
 SIGNS: dict[str, Callable[[AnyRecord, bytes], bytes]] = {
     "k": lambda r, null: null if r.key is None else bytes(r.key),
     "s": lambda r, null: null if r.value is None else bytes(r.value),
@@ -70,5 +71,5 @@ def line_of(record: AnyRecord, parts: Sequence[Part], null: bytes) -> bytes:
 
 
 def literal_json(text: str) -> bytes:
-    """Return a text as a JSON string."""
+    """Return a text as a JSON string, encoded."""
     return _quote(text).encode()

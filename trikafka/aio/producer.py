@@ -69,8 +69,11 @@ class Ack:
 
 
 async def _delivered(guest: Guest, ack: _Ack) -> RecordMetadata:
-    """Wait for the outcome of a record on asyncio's side: the batch resolves the future."""
-    if not isinstance(ack, _Ack):  # of a plugin's manager, which only Trio's tasks can await
+    """Wait for the outcome of a record, and return or raise it.
+
+    Only a future of asyncio is awaited; the batch resolves it. That is cheaper than a task of Trio.
+    """
+    if not isinstance(ack, _Ack):  # an ack of a plugin's manager: only a task of Trio can await it
         return await cross(guest, ack.wait)
     if not ack.done:
         future: asyncio.Future[None] = guest.loop.create_future()
@@ -80,7 +83,7 @@ async def _delivered(guest: Guest, ack: _Ack) -> RecordMetadata:
 
 
 def _resolve(future: asyncio.Future[None]) -> None:
-    if not future.done():  # else its task was cancelled
+    if not future.done():  # done: the task that waited was cancelled
         resolve(future)
 
 
@@ -95,7 +98,7 @@ class Transaction:
         self._producer = producer
         self._client = transaction
         self._guest = producer._guest
-        self._taken_back = False  # a cancellation met the answer of prepare() or detach()
+        self._taken_back = False  # prepare() or detach() succeeded, but was cancelled
 
     def _check(self) -> None:
         self._producer._check()
@@ -112,7 +115,8 @@ class Transaction:
         try:
             await cross(self._guest, begin)
         except asyncio.CancelledError as error:
-            # It may have begun before the cancellation arrived. No block follows that would end it.
+            # The transaction may have begun before the cancellation arrived. No block will end it,
+            # so it is aborted here.
             if begun:
                 await self.__aexit__(type(error), error, error.__traceback__)
             raise
@@ -138,14 +142,17 @@ class Transaction:
         *,
         timeout: float | None = None,
     ) -> None:
-        """Commit a consumer's position with this transaction, or not at all.
-
-        As :meth:`trikafka.Transaction.send_offsets`.
+        """Commit a consumer's positions if and only if this transaction commits.
 
         Args:
-            offsets: The consumer; or offsets, then ``group`` is required.
-            group: The consumer, or what its ``group_metadata()`` returned.
+            offsets: The consumer; or offsets by partition, which need ``group``.
+            group: The consumer, or the result of its ``group_metadata()``.
             timeout: Seconds (default: ``default_api_timeout_ms``).
+
+        Raises:
+            TrikafkaError: As :meth:`trikafka.Transaction.send_offsets`.
+
+        When cancelled, the offsets may or may not have been added to the transaction.
         """
         self._check()
         todo: Any = _of_trio(offsets)
@@ -153,32 +160,35 @@ class Transaction:
         await cross(self._guest, partial(self._client.send_offsets, todo, who, timeout=timeout))
 
     async def commit(self, *, timeout: float | None = None) -> None:
-        """Deliver what was sent, and commit, as :meth:`trikafka.Transaction.commit`."""
+        """Deliver all records, and commit, as :meth:`trikafka.Transaction.commit`."""
         self._check()
         self._taken_back = False
         await cross(self._guest, partial(self._client.commit, timeout=timeout))
 
     async def abort(self, *, timeout: float | None = None) -> None:
-        """Abort, as :meth:`trikafka.Transaction.abort`."""
+        """Abort the transaction, as :meth:`trikafka.Transaction.abort`."""
         self._check()
         self._taken_back = False
         await cross(self._guest, partial(self._client.abort, timeout=timeout))
 
     async def prepare(self, *, timeout: float | None = None) -> PreparedTransaction:
-        """Leave only the outcome open, as :meth:`trikafka.Transaction.prepare`."""
+        """Prepare the transaction to be ended later, as :meth:`trikafka.Transaction.prepare`."""
         self._check()
         return await self._hand_over(partial(self._client.prepare, timeout=timeout))
 
     async def detach(self, *, timeout: float | None = None) -> DetachedTransaction:
-        """Leave the end to another program, as :meth:`trikafka.Transaction.detach`."""
+        """Leave the end of the transaction to another program.
+
+        As :meth:`trikafka.Transaction.detach`.
+        """
         self._check()
         return await self._hand_over(partial(self._client.detach, timeout=timeout))
 
     async def _hand_over(self, call: Callable[[], Awaitable[T]]) -> T:
         """Call ``prepare`` or ``detach``, after which the block no longer ends the transaction.
 
-        If a cancellation meets the answer, the program never gets it, so the block ends the
-        transaction after all.
+        If the call has succeeded but is cancelled before it returns, the program never gets the
+        result. Then the block ends the transaction after all.
         """
         done = False
 
@@ -223,8 +233,8 @@ class Producer(Client):
     ) -> RecordMetadata:
         """Write a record and wait until it is delivered.
 
-        Many tasks that send in one turn of the loop cost one turn of Trio: what they send goes into
-        the same batches.
+        The records that many tasks send in one turn of asyncio's loop go into the same batches, and
+        need one turn of Trio's loop only.
 
         Args:
             topic: The topic.
@@ -243,8 +253,8 @@ class Producer(Client):
         When cancelled while the buffer is full or the topic is unknown, nothing is written. When
         cancelled later, the delivery goes on.
         """
-        # The fast way repeats enqueue() and _delivered(): each coroutine frame a record shows in
-        # the throughput of many tasks.
+        # This repeats the code of enqueue() and _delivered(), because a further coroutine for each
+        # record would lower the throughput of many tasks measurably.
         self._check()
         try:
             ack = self._client.send_nowait(
@@ -290,7 +300,7 @@ class Producer(Client):
         Raises:
             TrikafkaError: As :meth:`trikafka.Producer.enqueue`.
 
-        When cancelled while it waits, the record may have been accepted in the same moment.
+        When the call is cancelled while it waits, the record may still have been accepted.
         """
         self._check()
         if (now := time.perf_counter()) >= self._due:

@@ -56,13 +56,13 @@ def delete(
 ) -> None:
     """Delete all records before a place, for good and for every reader.
 
-    Without --execute nothing is deleted: the table shows what would be.
+    Without --execute, the command deletes nothing and shows what it would delete.
     """
     place, chosen = parse_place(before), parse_topics(topics)
     if isinstance(place, Shift):
         raise click.BadParameter("+N and -N count from a group's offset", param_hint="--before")
     if not chosen:
-        raise click.UsageError("which --topic?", click.get_current_context())
+        raise click.UsageError("give at least one --topic", click.get_current_context())
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int, int]]:
         from ..types import OffsetSpec

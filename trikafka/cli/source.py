@@ -23,15 +23,20 @@ _READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 
 
 class Block(NamedTuple):
-    """Lines that were read, as columns and as records one by one.
+    """Lines that were read, both as columns and as single records.
 
-    ``places`` are the lines of the rows, counted from the block's first line, in columns and in
-    ``singly``. ``error`` is about the line behind the block.
+    Attributes:
+        lines: The number of lines.
+        topic: The topic of the rows.
+        rows: The records as columns; ``None``: they must be sent one by one.
+        places: For each row its line, counted from the first line of the block.
+        singly: Yields the records one by one: the place of the line, and a function that parses it.
+        error: The fault in the line after the block.
     """
 
     lines: int
     topic: str | None = None
-    rows: ColumnRows | None = None  # None: the records are to be sent one by one
+    rows: ColumnRows | None = None
     places: Sequence[int] = ()
     singly: Callable[[], Iterable[tuple[int, Callable[[], Line]]]] = tuple
     error: BadLineError | None = None
@@ -51,16 +56,16 @@ class Lines:
         self._rest: list[bytes] = []
         self._size = 0
         self._ended = False
-        # A thread that was abandoned may have taken lines from the input already. So the thread
-        # waits for input without the lock, and reads under it; `kept` gets the block, or prevents
-        # the reading.
+        # A thread whose call was cancelled may have read lines already, which must not be lost. So
+        # it waits for input without the lock, and reads while it holds the lock. Then `kept` either
+        # gets the block that it has read, or prevents the reading.
         self._lock = threading.Lock()
         self._left = False
         self._unclaimed: Any = None
 
     @property
     def unfinished(self) -> bool:
-        """True if a part of a line was read, and not its end."""
+        """True if the beginning of a line was read, but not its end."""
         return bool(self._rest)
 
     def close(self) -> None:
@@ -71,8 +76,9 @@ class Lines:
     async def read(self, convert: Callable[[bytes], T]) -> T | None:
         """Return the next lines, converted in the thread; ``None`` at the end.
 
-        A block is whole lines with their line ends, possibly none. Only the last line of the input
-        may lack its line end. If cancelled, the call returns at once, even if no input arrives.
+        A block consists of whole lines with their line ends, and may be empty. Only the last line
+        of the input may lack its line end. A cancelled call ends at once, even without any input;
+        :meth:`kept` returns lines that its thread has read.
 
         Raises:
             BadLineError: The next line is too long.
@@ -87,10 +93,11 @@ class Lines:
         return block
 
     async def kept(self) -> Any:
-        """Return the lines that a cancelled :meth:`read` had taken; ``None`` if it had none.
+        """Return the lines that a cancelled :meth:`read` has read; ``None`` if there are none.
 
-        Nothing is read afterwards. Call it in a block with a limit: another reader of the same pipe
-        may have taken the input that the thread saw, and the thread then waits for more.
+        Nothing is read afterwards. Call this with a time limit: another reader of the same pipe may
+        have taken the input that the thread saw, and then the thread holds the lock until more
+        arrives.
         """
 
         def leave() -> Any:
@@ -104,7 +111,8 @@ class Lines:
 
     def _read_unclaimed(self, convert: Callable[[bytes], T]) -> T | None:
         if not hasattr(select, "poll"):
-            # Windows cannot wait without reading. A lock held meanwhile would delay a signal.
+            # Windows cannot wait for input without reading it. The lock is not held during that,
+            # because `kept` would then have to wait for it after a signal.
             return self._next_block(convert)
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
@@ -135,7 +143,7 @@ class Lines:
     def _read_piece(self) -> bytes:
         """Return what can be read without waiting, or the first bytes that arrive.
 
-        A pipe gives at most 64 KiB at once, so that a block would be small.
+        A pipe returns at most 64 KiB at once, so several reads make up a block.
         """
         pieces = [os.read(self._fd, _PIECE)]
         size = len(pieces[0])

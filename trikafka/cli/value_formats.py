@@ -16,7 +16,7 @@ from .suggesting import COMMAND_PLUGINS
 
 
 class PluginFormat:
-    """A plugin's decoder. A value that it cannot decode is printed as text is."""
+    """A plugin's decoder. A value that it cannot decode is printed as text."""
 
     def __init__(self, name: str, decode: Callable[[bytes], object]) -> None:
         self.name = name
@@ -24,10 +24,10 @@ class PluginFormat:
         self._warned = False
 
     def __call__(self, data: bytes) -> tuple[bool, object]:
-        """Return whether the bytes could be decoded, and the value; the first failure warns."""
+        """Return whether the bytes could be decoded, and the value; warn at the first failure."""
         try:
             return True, self._decode(data)
-        except Exception as error:  # of the plugin's: any value may be foreign to it
+        except Exception as error:  # any error of the plugin: a topic may have other values, too
             if not self._warned:
                 self._warned = True
                 warn(f"{self.name}: {error!r}; such keys and values are printed as text")
@@ -64,15 +64,15 @@ class ValueFormatType(click.ParamType):  # type: ignore[type-arg]
 
 
 def _find(name: str) -> Callable[[bytes], object] | None:
-    """Return the decoder of a plugin for a name; ``None``: no plugin has it.
+    """Return a plugin's decoder for a name; ``None`` if no plugin has one.
 
     Raises:
-        PluginError: A plugin is faulty.
+        PluginError: The plugin returned something that cannot be called.
     """
     from ..errors import PluginError
     from ..hooks import first_answer, load_plugins
 
-    # A plugin that does not load matters to those who use its commands, not here.
+    # A plugin that cannot be loaded is no error here, because it may offer only other things.
     others = []
     for point in entry_points(group=COMMAND_PLUGINS):
         try:

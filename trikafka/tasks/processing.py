@@ -1,7 +1,7 @@
 """``process``: exactly-once processing by batch, in one task.
 
-:mod:`.rounds` has the transaction itself. ``run_tasks`` with a transactional producer adds tasks
-and dead letters to it.
+:mod:`.rounds` has the transaction itself. For several tasks and dead letters, use ``run_tasks``
+with a transactional producer.
 """
 
 from __future__ import annotations
@@ -36,19 +36,20 @@ async def process(
 ) -> None:
     """Process batches exactly once: ``await handler(batch, txn)`` for each, until cancelled.
 
-    ``read_committed`` readers see what the handler sends through ``producer`` if and only if the
-    batch counts as processed. A transaction includes batches while some are buffered, for up to
-    ``commit_interval`` and up to ``max_records`` (the last batch may exceed both). Then it commits.
+    ``read_committed`` readers see the records that the handler sends through ``producer`` if and
+    only if the batch counts as processed. A transaction takes batches while some are buffered, for
+    up to ``commit_interval`` and up to ``max_records`` (the last batch may exceed both). Then it
+    commits.
 
     If the transaction fails, or the group has rebalanced, the transaction is aborted, the consumer
-    goes back, and the handler receives the records again. Side effects of the handler other than
-    sending must allow for that. A timeout in the handler or the commit has the same consequence
-    (KIP-572, seed 004). If no transaction commits for ``task_timeout_ms`` after the first timeout,
-    one more attempt is made, and its timeout is raised. Slow work that succeeds never meets this
-    limit.
+    seeks back, and the handler receives the records again. Other effects of the handler than
+    sending are not undone, so it must be possible to repeat them. A timeout in the handler or the
+    commit has the same consequence (KIP-572, seed 004). If no transaction commits for
+    ``task_timeout_ms`` after the first timeout, one more attempt is made, and its timeout is
+    raised. Work that is slow but succeeds never reaches this limit.
 
-    The consumer needs a ``group_id`` and ``enable_auto_commit=False``, and
-    ``isolation_level="read_committed"`` to read no aborted records itself. The producer needs a
+    The consumer needs a ``group_id`` and ``enable_auto_commit=False``. With
+    ``isolation_level="read_committed"`` it reads no aborted records itself. The producer needs a
     ``transactional_id`` of its own in each instance of the program. Keep ``transaction_timeout_ms``
     above ``commit_interval`` plus the handler's time for a batch, and below
     ``max_poll_interval_ms``.
@@ -58,10 +59,10 @@ async def process(
         producer: An open producer with a ``transactional_id``.
         handler: An async function of a :class:`RecordBatch` and the open :class:`Transaction`. It
             must not end the transaction.
-        max_records: Records in a transaction, at least 1.
+        max_records: The records after which a transaction takes no further batch; at least 1.
         commit_interval: Seconds in which a transaction takes further batches.
-        task_timeout_ms: The limit without a commit, in milliseconds. 0: the first timeout is
-            raised.
+        task_timeout_ms: The milliseconds without a commit after which a timeout is raised. 0: the
+            first timeout is raised.
 
     Raises:
         ConfigurationError: A wrong argument or setting, or a handler that is not async.
@@ -97,22 +98,23 @@ async def process(
         partial(settle, consumer, producer)
     )
     receiving, transacting = budget("the receive"), budget("the transaction")
-    # A round is one transaction between two receives. The consumer serves rebalances in its
-    # receives only, so none comes while a transaction is open: the positions that the transaction
-    # commits are those of partitions that this member still owns. (The group's coordinator checks
-    # that once more by the generation, KIP-447.)
+    # A round is one transaction between two receives. The consumer serves rebalances only in its
+    # receives, so there is none while a transaction is open. Therefore the transaction commits only
+    # positions of partitions that this member still owns. (The group's coordinator checks that once
+    # more by the generation, KIP-447.)
     #
     # ``work.further()`` takes only batches that are buffered. A transaction that waited for records
     # would stay open, and its records invisible to read_committed readers, for as long as the topic
     # is quiet.
     #
-    # Receive and transaction have a timer each. A receive that succeeds is progress for the receive
-    # alone: a transaction that never commits must still reach its limit.
+    # Receives and transactions have separate timers. A receive that succeeds resets only its own: a
+    # transaction that never commits must still reach its limit.
     while True:
         work = TransactionRound(consumer)
 
         async def handle(txn: Transaction) -> Mapping[TopicPartition, OffsetAndMetadata]:
-            batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023 - it does not outlive this round
+            # `work` is that of this round, since the function does not outlive the round.
+            batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023
             while batch is not None:
                 await awaitable("handler", handler, handler(batch, txn))
                 await trio.lowlevel.checkpoint()

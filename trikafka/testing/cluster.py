@@ -52,9 +52,9 @@ _EPOCH_MS = 1_700_000_000_000
 
 
 # Why a cluster and no mocks: the errors that matter in a Kafka client arise between its layers,
-# from an order of events that no mock of our own classes would produce. So the fake begins at the
-# byte stream. The client runs unchanged, over its own framing, decoding, deadlines and reconnects;
-# only `dial` differs. Tests say what the network and the brokers do, and assert on requests and
+# from an order of events that mocks of our own classes would not produce. So only the byte stream
+# is replaced. The client runs unchanged, with its own framing, decoding, deadlines and reconnects;
+# only `dial` differs. Tests say what the network and the brokers do, and check requests and
 # results.
 #
 # Three decisions follow:
@@ -86,7 +86,7 @@ class ScriptedCluster:
     The cluster does no real I/O and reads no real clock. With
     ``trio.testing.MockClock(autojump_threshold=0)``, a test with minutes of waiting takes
     milliseconds, and its times are exact. An exception in a test's handler ends the ``async with``
-    block. A request that no Kafka could read closes the connection.
+    block. A request that a real broker could not read closes the connection.
 
     The cluster offers the APIs of Kafka 4, including groups of the consumer protocol (KIP-848);
     :meth:`offer` changes that. A group with members of one protocol refuses members of the other.
@@ -99,7 +99,7 @@ class ScriptedCluster:
         topics: The number of partitions by topic.
         api_versions: Versions to offer, as :meth:`offer`.
         coordinator: The node that coordinates all groups and transactional ids.
-        auto_create_topics: Create topics on a metadata request that allows it.
+        auto_create_topics: Whether a metadata request that allows it creates missing topics.
         initial_rebalance_delay: The delay of an empty group's first rebalance.
         session_timeouts: The smallest and largest session timeout of classic groups.
         consumer_session_timeout: The session timeout of the consumer protocol.
@@ -157,9 +157,9 @@ class ScriptedCluster:
         self.malformed: list[str] = []
         #: The most bytes that reach the client at a time; ``None``: no limit.
         self.chunk: int | None = None
-        #: True: new connections have no buffer, as if the sockets' buffers were full. A send waits
-        #: until the other side has read everything. A frozen node stops reading in the middle of a
-        #: request, so that a send can be cut off there.
+        #: True: new connections have no buffer, as if the sockets' buffers were full. Then a send
+        #: waits until the other side has read all bytes. A frozen node stops reading in the middle
+        #: of a request, so that a test can cancel a send there.
         self.unbuffered = False
         #: Seconds that a dial takes.
         self.dial_delay: float = 0
@@ -197,7 +197,7 @@ class ScriptedCluster:
             self._nursery = None
         if self.strict and self.malformed and error is None:
             raise AssertionError(
-                "the cluster got what no Kafka understands: " + "; ".join(self.malformed)
+                "the cluster got requests that Kafka cannot read: " + "; ".join(self.malformed)
             )
 
     # -- used by clients

@@ -1,8 +1,8 @@
 """One connection of the scripted cluster, on the broker's side.
 
-A reader takes frames as they arrive and logs them. Responses are made one at a time and in order,
-as in Kafka, however long one takes. The connection owns the stream. The rules come from the
-:class:`Script`, the responses from the handlers.
+A reader receives frames and logs the requests. As in Kafka, the requests of a connection are
+executed one after the other, so a slow one delays those behind it. The connection owns the stream.
+The :class:`Script` has the rules, and :data:`ANSWERS` the handlers.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ from .messages import (
 from .script import Damage, Drop, Fail, Garbage, Handle, LeaveOut, Plan, Script, Seen, Silence
 from .state import NodeState, ScriptedNode, State
 
+#: The handler of each API, by its number.
 ANSWERS: Mapping[int, Answer] = {
     ApiKey.ApiVersions: topics.api_versions,
     ApiKey.Metadata: topics.metadata,
@@ -125,7 +126,7 @@ _MAX_FRAME = 104_857_600  # Kafka's socket.request.max.bytes
 class ScriptedConnection:
     """A client's connection to one node.
 
-    :meth:`run` serves it until either side closes or :meth:`close` is called.
+    :meth:`serve` runs until either side closes, or :meth:`close` is called.
     """
 
     def __init__(
@@ -147,9 +148,8 @@ class ScriptedConnection:
         self._script = script
         self._gulp = gulp  # bytes to read at a time; a frozen node reads none
         self._scope = trio.CancelScope()
-        self._waiting: deque[tuple[Seen, Head]] = (
-            deque()
-        )  # requests without a response; bounded by the client's own limit
+        # The requests without a response. The client's own limit bounds their number.
+        self._waiting: deque[tuple[Seen, Head]] = deque()
         self._arrived = WakeSignal()
         self._buffer = bytearray()
 
@@ -158,7 +158,7 @@ class ScriptedConnection:
         self._scope.cancel()
 
     async def serve(self) -> None:
-        """Serve the connection; the stream is closed when this returns."""
+        """Respond to requests until the connection ends; then close the stream."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:

@@ -1,6 +1,6 @@
 """Handlers for the cluster's description, reassignments, elections and log directories.
 
-A reassignment is complete at once. Each node has one log directory, ``/data-<number>``.
+A reassignment is complete at once. Each node has one log directory, ``/data-<node id>``.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from .call import ScriptedCall
 from .messages import Message
 from .state import NodeState, Partition
 
-#: The bits of the operations on a cluster that every user may perform here.
+#: The bits of the operations on the cluster that a response allows each user.
 _OPERATIONS = {5, 7, 8, 9, 10, 11, 12}
 #: The bit for a request that did not ask for the operations.
 _NOT_ASKED = {31}
 
 
 async def describe_cluster(call: ScriptedCall) -> Message:
-    """Describe the nodes; those that the others do not list are fenced."""
+    """Describe the nodes; those that are stopped and no longer listed count as fenced."""
     state, request = call.state, call.request
     if code := call.error():
         return call.respond(error_code=code, brokers=[], cluster_id="")
@@ -50,7 +50,7 @@ async def describe_cluster(call: ScriptedCall) -> Message:
 
 
 async def alter_partition_reassignments(call: ScriptedCall) -> Message:
-    """Move partitions to other nodes at once; there is never one to cancel."""
+    """Move partitions to other nodes at once, so there is never a reassignment to cancel."""
     responses = []
     for topic in call.request.topics:
         parts = []
@@ -90,7 +90,7 @@ async def list_partition_reassignments(call: ScriptedCall) -> Message:
 
 
 async def elect_leaders(call: ScriptedCall) -> Message:
-    """Elect the first replica, or in an unclean election any, of partitions or of all."""
+    """Elect leaders of the named partitions, or of all: the first replica, or uncleanly any."""
     asked = call.request.topic_partitions
     unclean = call.version >= 1 and call.request.election_type == 1
     results: dict[str, list[dict[str, Any]]] = {}
@@ -191,7 +191,7 @@ def _directory(call: ScriptedCall) -> str:
 
 
 def _find(call: ScriptedCall, name: str, number: int) -> tuple[Partition | None, int]:
-    """Return a partition, and an error code: the scripted one, or that there is none."""
+    """Return a partition, and an error code: a scripted one, or that of an unknown partition."""
     topic, code = call.state.find_topic(name, None)
     log = topic.partition(number) if topic is not None else None
     if log is None:

@@ -1,8 +1,8 @@
 """The class-data archive of a folder of jars.
 
-A JVM maps the archive into memory when it starts, instead of finding, reading and verifying some
-thousand classes. This module owns the entries `classes-*` where archives are kept; those of Kafka
-lie beside its jars.
+A JVM that starts with an archive maps it into memory. Otherwise it has to find, read and verify
+some thousand classes. This module owns the entries `classes-*` in the folders where archives are
+kept; those of Kafka are beside its jars.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .java import version_text
 
 #: Free bytes that the disk must have. An archive has about 50 MB.
 _ROOM = 500_000_000
-#: Failed attempts after which no further one is made.
+#: Failed attempts to write an archive after which no further one is made.
 _ATTEMPTS = 3
 _FILE, _HASH = "classes.jsa", "classes.sha256"
 _WRITE, _USE = "-XX:ArchiveClassesAtExit=", "-XX:SharedArchiveFile="
@@ -42,17 +42,14 @@ class Jars:
 
 
 def writing_options(file: Path) -> list[str]:
-    """Return the JVM options of a process that writes an archive when it ends.
-
-    SIGTERM is such an end.
-    """
+    """Return the JVM options of a process that writes an archive at its end, also after SIGTERM."""
     return [*_QUIET, f"{_WRITE}{file}"]
 
 
 def using_options(file: Path | None, given: Sequence[str]) -> list[str]:
     """Return the JVM options of a process that uses the archive.
 
-    The list is empty without an archive, and where `given` has such options already.
+    The list is empty without an archive, or if the options in `given` concern archives already.
     """
     return [] if file is None or concerns(given) else [*_QUIET, f"{_USE}{file}"]
 
@@ -63,17 +60,18 @@ def concerns(options: Sequence[str]) -> bool:
 
 
 # Java checks whether an archive fits the JVM and the jars, and ignores one that does not. But a JVM
-# crashes on an archive that is damaged or cut off. So an archive is written aside, tried by a JVM,
-# and renamed together with its hash. Each process that uses it compares the hash first.
+# crashes if the archive is damaged or incomplete. So an archive is written to a temporary folder,
+# tried by a JVM, and renamed together with its hash. Each process compares the hash before use.
 #
-# An archive only saves time. Every failure here therefore means a slower start, never a failed one.
+# An archive only saves time. So a failure here makes a start slower, and never makes it fail.
 def prepare(
     java: Path, jars: Jars, write: Callable[[Path], None], report: Callable[[], None]
 ) -> Path | None:
     """Return the archive of these jars for this Java; write it if there is none.
 
-    Return None if there can be no archive: another process is writing it, nothing can be written,
-    it has failed three times, or the Java is not OpenJDK's. If cancelled, nothing is left behind.
+    Return None if there is no archive: another process is writing it, the disk cannot be written or
+    is nearly full, three attempts have failed, or the Java is OpenJ9. A cancelled call leaves no
+    files behind.
 
     Args:
         java: The Java executable.
@@ -88,7 +86,7 @@ def prepare(
         return place / _FILE
     with contextlib.suppress(OSError), _attempt(place.with_suffix(".attempts")) as allowed:
         if allowed and not _is_whole(place):
-            aside_prefix = f".{place.name}-"  # other processes may write archives of other Javas
+            aside_prefix = f".{place.name}-"  # archives of other Javas have other names
             # a damaged archive, and the leftovers of killed processes
             for leftover in (place, *jars.kept.glob(f"{aside_prefix}*")):
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -148,9 +146,9 @@ def _fingerprint(java: Path, jars: Jars) -> str:
 
 @contextlib.contextmanager
 def _attempt(path: Path) -> Iterator[bool]:
-    """Yield whether an attempt is allowed now; no other process tries meanwhile.
+    """Yield whether an attempt is allowed now, and exclude other processes during it.
 
-    The file has one byte per failed attempt.
+    The file has one byte for each failed attempt.
     """
     with path.open("ab", buffering=0) as file:
         try:

@@ -1,4 +1,7 @@
-"""Processes that cannot outlive this one. Owns the guardian process and the pipe to it."""
+"""Child processes that cannot outlive this one.
+
+This module owns the guardian process, which ends them, and the pipe to it.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ _CHILD = Path(__file__).with_name("_child_main.py")
 # event loop end while the program continues. So a single thread that lives as long as the guardian
 # starts all processes.
 #
-# A process must never run without the guardian's knowledge. The child therefore waits for a line on
-# its standard input before it becomes the command. The line is written only after the guardian has
-# been sent the process id. If this process dies in between, the child reads the end of the input
-# and exits.
+# A process must never run before the guardian knows it. The child therefore waits for a line on its
+# standard input before it becomes the command. This process sends the child's id to the guardian
+# first, and then writes the line. If it dies in between, the child reads the end of the input and
+# exits.
 class Spawner:
     """A thread that starts processes.
 
@@ -104,7 +107,7 @@ class Guardian:
         """Check that the guardian is alive.
 
         Raises:
-            BrokerError: The guardian is gone, and with it everything that it guarded.
+            BrokerError: The guardian is gone. The processes that it guarded have ended with it.
         """
         if self._process is not None and self._process.poll() is not None:
             code = self._process.returncode
@@ -147,7 +150,8 @@ class Guardian:
         self._tell("group", process.pid)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
-            # closed meanwhile, so the guardian may not know the process: end it without its line
+            # If the guardian was closed meanwhile, it may not know the process. So the process is
+            # ended instead of getting its line.
             if self._process is None:
                 process.kill()
                 process.wait()
@@ -176,7 +180,7 @@ class Guardian:
         self._tell("keep", str(path))
 
     def close(self) -> None:
-        """Let the guardian kill and remove everything left; wait until it has."""
+        """Make the guardian kill all processes and remove all directories; wait for that."""
         process = self._process
         if process is None:
             return

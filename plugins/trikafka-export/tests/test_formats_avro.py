@@ -213,12 +213,12 @@ def test_neighbouring_halves_are_both_refused() -> None:
         ({"type": "record", "fields": []}, "cannot be parsed"),
         (
             record(field("u", ["null", logical("int", "date"), "long", "string"])),
-            "field u is a union of null, int, long, string: of its whole numbers some are of the "
+            "field u is a union of null, int, long, string: some of its whole numbers have the "
             "logical type date",
         ),
         (record(field("next", ["null", "a.R"])), "field next is the record a.R again, in itself"),
         (record(), "which has no fields"),
-        ("null", "is null: there is nothing to read"),
+        ("null", "is null: such values have no content"),
         ({"type": "array", "items": "null"}, "an array whose items take no bytes"),
         (
             record(

@@ -86,7 +86,7 @@ def test_value_of_huge_lists_is_a_dead_letter(
     array, bad = AvroDecoder(AvroSchema(schema)).decode(pa.array(values))
     assert [None if row is None else len(row) for row in array.to_pylist()] == [3, None, 300]
     assert bad == {
-        1: "its lists and maps would take 3 MiB and more as columns of this type: too much"
+        1: "its lists and maps would take 3 MiB or more as columns of this type, which is too much"
     }
 
     decoder = JsonDecoder({"a": [{f"f{number}": "int64" for number in range(200)}]})

@@ -1,8 +1,9 @@
 """A directory for the temporary files of a JVM that was started here.
 
-A JVM that is killed leaves blocks, artifacts and native libraries. So each JVM gets a directory of
-its own, locked for as long as this process lives. It is removed at the end of the process, or by
-the next process that makes such a directory and finds it without an owner.
+A JVM that is killed leaves temporary files behind: blocks, artifacts, native libraries. So each JVM
+gets a directory of its own, which this process keeps locked while it lives. The process removes the
+directory at its end. If it was killed, the next process that calls :func:`make` finds the directory
+unlocked and removes it.
 """
 
 from __future__ import annotations
@@ -22,10 +23,7 @@ _LOCK = "owner"
 
 
 def make() -> Path:
-    """Return a new directory for this process.
-
-    Directories without an owner are removed first.
-    """
+    """Return a new directory for this process; first remove those of processes that have ended."""
     _sweep()
     while True:
         directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
@@ -54,10 +52,11 @@ def _remove(directory: Path, end_jvm: Callable[[], None], owner: int) -> None:
 
 
 def _sweep() -> None:
+    """Remove the directories whose owners have ended."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or just being made
+        with contextlib.suppress(OSError):  # locked, of another user, or just being made
             if not (directory / _LOCK).exists() and time.time() - directory.stat().st_mtime > 60:
-                # A JVM that has outlived its owner has recreated the directory.
+                # It was removed before, and a JVM that has outlived its owner has made it again.
                 shutil.rmtree(directory, ignore_errors=True)
             lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
             try:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @hookimpl
 def trikafka_sink_options(scheme: str) -> Collection[str] | None:
-    """Return the options of the runner by Spark, which exports to files and tables have."""
+    """Return the options of Spark's runner, for exports to files and tables."""
     from trikafka_export.object_address import STORES
 
     if scheme != "file" and scheme not in STORES:
@@ -23,7 +23,7 @@ def trikafka_sink_options(scheme: str) -> Collection[str] | None:
 
 @hookimpl
 def trikafka_export_runner(name: str, options: Mapping[str, Any]) -> ExportRunner | None:
-    """Return the runner of large plans, by Spark."""
+    """Return Spark's runner for large plans; ``None`` for other names."""
     if name != "large":
         return None
     from .spark_runner import SparkRunner

@@ -1,4 +1,4 @@
-"""Settings of a Python worker of Spark, beside its tasks."""
+"""Adjustments to a Python worker of Spark that make short tasks faster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 def settle() -> None:
     """Exempt the objects that exist after the first task from garbage collections.
 
-    Spark has a worker collect garbage after each task, before the next one starts. To look through
-    all imported modules takes longer than many a task.
+    After each task, before the next one starts, Spark makes a worker collect garbage. Without this,
+    each collection would traverse all imported modules, which takes longer than many tasks.
     """
     gc.collect()
     gc.freeze()
@@ -24,10 +24,10 @@ def settle() -> None:
 
 def acknowledge() -> None:
     """Acknowledge at once the data that Spark has sent, so that Spark sends the rest."""
-    # A task arrives as its function and then its partition. Spark's end of the socket holds the
-    # second back until the first is acknowledged (Nagle's algorithm). This end has nothing to send
-    # yet, so the kernel would delay the acknowledgement for 40 ms. Sockets of other kinds, and
-    # other systems than Linux, need nothing.
+    # Spark sends the function of a task and then its partition. Its end of the socket holds the
+    # partition back until the function is acknowledged (Nagle's algorithm). This end has nothing to
+    # send yet, so the kernel would delay the acknowledgement for 40 ms. Only TCP sockets on Linux
+    # have this option.
     if not hasattr(socket, "TCP_QUICKACK"):
         return
     for name in os.listdir("/proc/self/fd"):
@@ -38,9 +38,9 @@ def acknowledge() -> None:
 
 
 class Acknowledging:
-    """The base of objects in a task's function, which acknowledge their arrival.
+    """The base of objects in a task's function whose arrival is acknowledged at once.
 
-    Such an object is unpickled between the arrival of the function and of the partition.
+    Such an object is unpickled after the function has arrived and before the partition does.
     """
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -1,23 +1,22 @@
-"""A whole write that may run again, and the parts that an earlier run has committed."""
+"""The comparison of a write with the parts that an earlier run of it has committed."""
 
 # Why rows are compared, and not part numbers
 # -------------------------------------------
 #
-# Spark cuts a frame into tasks by the number of cores, adaptive execution and ``minPartitions``. So
-# another run of the same write may have another number of tasks, and other rows in the part of the
-# same number. To skip a part because its number is committed would then lose rows, and to write it
-# would double them.
+# Spark divides a frame into tasks by the number of cores, adaptive execution and ``minPartitions``.
+# So another run of the same write may have another number of tasks, and other rows in the part of
+# the same number. If a part were skipped because its number is committed, rows could be lost. If it
+# were written again, rows could be doubled.
 #
-# So the evidence decides. Each committed part must have exactly the rows that the task of its
-# number has in this run. Then the other tasks have exactly the rows that are missing. If one
-# differs, the write is complete if all committed parts together have the rows of this run.
-# Otherwise it is refused.
+# So the rows are compared. Each committed part must have exactly the rows that the task of its
+# number has in this run. Then the other tasks have exactly the rows that are missing. If a part
+# differs, there are two cases. If all committed parts together have the rows of this run, the write
+# is complete. Otherwise it is refused.
 #
-# A task cannot know the number of tasks: Spark does not pass it to Python workers. The driver knows
-# it. So before its first commit the driver writes the mark of the whole write, with the number of
-# tasks, as an offset's metadata in the group ``<id>-write``. The driver of the next run reads there
-# how many parts may be committed. Without that mark, parts beyond this run's number of tasks would
-# be overlooked.
+# Spark does not pass the number of tasks to Python workers, so only the driver knows it. Before its
+# first commit, the driver writes the mark of the whole write, with the number of tasks, as an
+# offset's metadata in the group ``<id>-write``. The driver of the next run reads there how many
+# parts may be committed. Without this mark it would overlook parts beyond its own number of tasks.
 
 from __future__ import annotations
 
@@ -37,16 +36,16 @@ from .row_digest import RowDigest
 from .write_options import WriteOptions
 from .write_parts import Account, Mark, Part, Written, noting_settings
 
-#: The run of all batch writes that have a version.
+#: The name of the run (``Part.run``) of all batch writes that have a version.
 BATCH = "version"
 _log = logging.getLogger("trikafka.spark")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteMark:
-    """The mark of a whole write, committed at an offset of the partition ``at``.
+    """The mark of a whole write, committed with an offset of the partition ``at``.
 
-    It says that a run of the write had ``tasks`` tasks and was about to commit.
+    A run of the write with ``number`` had ``tasks`` tasks, and was about to commit.
     """
 
     number: int
@@ -59,12 +58,17 @@ async def is_complete(
 ) -> bool:
     """Return whether an earlier run has committed all rows of this write.
 
-    If so, the caller commits nothing. If not, and transactions are left to commit, the mark of the
-    write is written first.
+    If so, the caller commits nothing. If not, and this run has transactions to commit, the mark of
+    the write is written first.
+
+    Args:
+        options: The options of the write.
+        admin: An open admin client.
+        messages: The messages of all tasks, by number.
 
     Raises:
         TransactionError: An earlier run has committed parts that do not fit the tasks of this run.
-        TrikafkaError: The coordinators cannot be asked.
+        TrikafkaError: The coordinators do not respond, or refuse the requests.
     """
     accounts = {
         at: each.account
@@ -94,8 +98,8 @@ async def is_complete(
         if committed == total:
             return True
         why = _why_unfit(part, messages, found, marks, first, given.get(first, RowDigest()))
-        # A micro-batch cannot run under another number. So a batch that is complete by its count of
-        # rows must not stop the stream for ever.
+        # A micro-batch cannot run under another number, so an error here would stop the stream for
+        # ever. If the number of rows is right and all parts are committed, a warning must do.
         if part.run == BATCH or left or committed.count != total.count:
             raise TransactionError(f"nothing of this run of {_name(part)} is committed: {why}")
         _log.warning(
@@ -110,7 +114,7 @@ async def is_complete(
 
 
 async def _find(admin: Admin, part: Part) -> WriteMark | None:
-    """Return the latest mark of this write, at any partition."""
+    """Return the latest mark of this write in its group; ``None`` if there is none."""
     marks = []
     for tp, at in (await admin.list_group_offsets(_group(part))).items():
         try:
@@ -132,8 +136,8 @@ async def _unheard(
     """Return the committed marks of parts whose transactional id no task of this run has opened.
 
     These are the parts beyond this run's number of tasks, and the parts of tasks without rows. An
-    earlier run of ``tasks`` tasks may have committed them. To open their ids fences the earlier
-    run, if its driver is still alive: it commits none of them after this look.
+    earlier run of ``tasks`` tasks may have committed them. Opening their transactional ids fences
+    the earlier run: if its driver is still alive, it can commit none of them afterwards.
     """
     found: dict[int, Mark] = {}
     errors: list[TrikafkaError] = []
@@ -167,10 +171,7 @@ async def _leave(
     found: WriteMark | None,
     accounts: Mapping[int, Account],
 ) -> None:
-    """Write the mark of the whole write, in the place of the earlier mark.
-
-    So the group has one mark only.
-    """
+    """Write the mark of the whole write over the earlier one, so that the group has only one."""
     topic = next(account.topic for account in accounts.values() if account.topic is not None)
     at = TopicPartition(topic, 0) if found is None else found.at
     note = json.dumps({"trikafka": part.run, "number": part.number, "tasks": tasks})
@@ -198,7 +199,7 @@ def _why_unfit(
     unfit: int,
     given: RowDigest,
 ) -> str:
-    """Return the error's text: what both runs have, and what to do."""
+    """Return the text of the error: the difference between the runs, and what to do."""
     tasks = len(messages)
     if found is not None and found.number == part.number and found.tasks != tasks:
         runs = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-#: By name. All others need brokers: they have the topics' records, and coordinate groups.
+#: Their names. All other calls need brokers, which have the records and coordinate groups.
 BY_CONTROLLERS = frozenset(
     {
         "add_raft_voter",

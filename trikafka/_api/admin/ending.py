@@ -1,8 +1,8 @@
 """The end of a detached transaction: EndTxn until the coordinator has decided.
 
-Repeating the request is safe. The coordinator accepts the epoch that the transaction had until
-another producer has the transactional id: in version 1 because an end does not change the epoch, in
-version 2 (KIP-890) because it knows the epoch before its own.
+Repeating the request is safe. Until another producer has the transactional id, the coordinator
+accepts the epoch that the transaction had. In transaction version 1 the end does not change the
+epoch. In version 2 (KIP-890) the coordinator still knows the epoch before the current one.
 """
 
 from __future__ import annotations
@@ -49,11 +49,16 @@ class TransactionEnd:
         self._coordinators = coordinators
         self._transaction = transaction
         self._commit = commit
-        # An attempt may have been carried out, though no response said so.
+        # True if an attempt may have been carried out, although no response confirmed it.
         self.in_doubt = False
 
     async def attempt(self, call: RunningCall) -> None:
-        """Ask the coordinator once."""
+        """Send one EndTxn request to the coordinator.
+
+        Raises:
+            TransactionNotOpenError: The transaction is not open any more.
+            TrikafkaError: The request failed. The error is retriable if a repetition may succeed.
+        """
         names = [self._transaction.transactional_id]
         await at_coordinators(
             call,
@@ -83,7 +88,7 @@ class TransactionEnd:
         what = f"{'committing' if self._commit else 'aborting'} the transaction {self._transaction}"
         error = from_code(code, what, operation="Write")
         if proof_of(error, "EndTxn") is Proof.NOTHING:
-            # A safe repetition shows the outcome.
+            # Repeating the request is safe, and its response will show the outcome.
             self.in_doubt = True
             error.retriable = True
         if code not in _GONE:
@@ -106,7 +111,10 @@ class TransactionEnd:
         ) from error
 
     def undecided(self, error: TrikafkaError) -> TransactionUndecidedError:
-        """Return the error for a call whose time is up, or which may not repeat the request."""
+        """Return the error for a call that ends with an unknown outcome.
+
+        Its time is up, or its last error does not allow another attempt.
+        """
         text = (
             f"{error}; whether the transaction {self._transaction} has ended is not known: "
             "end_transaction may be called again"

@@ -16,7 +16,7 @@ from ...interfaces import CoordinatorKind, CoordinatorManager, MetadataManager
 from ...types import Node, TopicPartition
 
 K = TypeVar("K")
-#: Takes the error of keys that no retry can fix.
+#: Records an error of these keys that no retry can fix.
 Refuse: TypeAlias = Callable[[list[K], TrikafkaError], None]
 AskCoordinator: TypeAlias = Callable[[Node, list[str]], Awaitable[None]]
 AskLeader: TypeAlias = Callable[[Node, list[TopicPartition]], Awaitable[None]]
@@ -30,10 +30,21 @@ async def at_coordinators(
     ask: AskCoordinator,
     refuse: Refuse[str] | None = None,
 ) -> None:
-    """Find the coordinators of ``keys``, and ask each about its own keys.
+    """Find the coordinators of ``keys``, and send each one a request about its keys.
 
-    A key whose coordinator is not found does not keep the others from being asked. Its error is
-    raised afterwards, unless ``refuse`` takes it.
+    If a coordinator is not found, the others still get their requests. The error is raised
+    afterwards, unless ``refuse`` records it.
+
+    Args:
+        call: The admin client's call.
+        coordinators: Finds the coordinators.
+        kind: The kind of the keys: groups or transactional ids.
+        keys: The keys.
+        ask: Sends the request about some keys to a broker.
+        refuse: Records an error that no retry can fix; ``None``: it is raised.
+
+    Raises:
+        TrikafkaError: A look-up or a request failed.
     """
     places: dict[Node, list[str]] = defaultdict(list)
     lost: list[TrikafkaError] = []
@@ -65,7 +76,7 @@ async def at_coordinators(
 async def apart(
     keys: list[K], refuse: Refuse[K] | None, work: Callable[[], Awaitable[None]]
 ) -> None:
-    """Run a work about ``keys``; let ``refuse`` take an error that no retry can fix."""
+    """Run ``work``; pass an error that no retry can fix to ``refuse`` instead of raising it."""
     try:
         await work()
     except TrikafkaError as error:
@@ -82,20 +93,29 @@ async def at_leaders(
     failed: Callable[[TopicPartition, TrikafkaError], None],
     refuse: Refuse[TopicPartition],
 ) -> None:
-    """Find the leaders of partitions, and ask each about its own partitions.
+    """Find the leaders of partitions, and send each one a request about its partitions.
 
-    ``failed`` takes the error of a partition without a leader, and ``refuse`` that of a leader that
-    cannot be asked at all.
+    Args:
+        call: The admin client's call.
+        metadata: Knows the leaders.
+        partitions: The partitions.
+        ask: Sends the request about some partitions to a broker.
+        failed: Records the error of a partition without a leader.
+        refuse: Records an error of a leader's request that no retry can fix.
+
+    Raises:
+        TrikafkaError: A request failed with an error that a retry may fix.
     """
     wanted = list(partitions)
     places, leaderless = _by_leader(metadata, wanted)
     if leaderless:
-        # All topics, because a snapshot may have those alone that were asked for.
+        # All topics, and not only those without a leader: the new snapshot may have only the topics
+        # that were requested.
         topics = {tp.topic for tp in wanted}
         await call.step("look up the leaders", lambda: metadata.refresh(topics))
         places, leaderless = _by_leader(metadata, wanted)
     for tp, error in leaderless.items():
-        if metadata.snapshot.lacks(tp):  # the metadata are fresh: waiting would not help
+        if metadata.snapshot.lacks(tp):  # the metadata is fresh, so waiting would not help
             error.retriable = False
         failed(tp, error)
     if not places:

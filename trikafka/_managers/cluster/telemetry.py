@@ -1,29 +1,29 @@
 """The telemetry manager: this client's identity in the cluster's metrics, and its pushes (KIP-714).
 
-Nothing else writes the instance id. A broker assigns the id, once. Brokers offer these requests
-only where an operator has set up a receiver; elsewhere this manager sends nothing.
+Only this manager sets the instance id, which a broker assigns once. A broker offers these requests
+only if its operator has set up a receiver of metrics. If none does, this manager sends nothing.
 """
 
 # One request at a time
 # ---------------------
 #
-# A broker that gets two requests of one client within the push interval refuses the second. So the
-# task that pushes and the callers that want the id share one GetTelemetrySubscriptions (`_ask`),
-# whose response serves all of them. The task and the last push of a close take turns (`_turn`).
+# A broker refuses the second of two requests of one client within the push interval. So the task
+# that pushes and the callers that want the id share one GetTelemetrySubscriptions (`_ask`). The
+# task and the last push before a close take turns (`_turn`).
 #
 # One broker at a time
 # --------------------
 #
-# A broker keeps what it knows of a client's pushes in memory. So the client stays with one broker
-# while that is in the cluster and responds. `PushSchedule` has the rest of the rules.
+# Brokers keep the state of a client's pushes in memory, each for itself. So the client stays with
+# one broker while this one responds and is in the cluster. `PushSchedule` has the other rules.
 #
 # A connection of their own
 # -------------------------
 #
-# The broker hands each push to a receiver that the operator has written, and answers the requests
-# of one connection in order. A receiver that hangs would delay the metadata and the look-ups behind
-# a push. So these requests have a connection of their own, and no silence on it counts as an outage
-# of the broker: metrics never harm the client.
+# The broker passes each push to the operator's receiver, and answers the requests of one connection
+# in order. On a shared connection, a receiver that hangs would delay the metadata and look-ups
+# behind a push. So these requests have a connection of their own, and silence on it does not count
+# as an outage of the broker: metrics must never harm the client.
 
 from __future__ import annotations
 
@@ -63,10 +63,10 @@ from ...types import MetricsPush, Node
 _log = logging.getLogger("trikafka.telemetry")
 _NO_ID = uuid.UUID(int=0)
 _SCOPE = ("trikafka", _version.VERSION)
-#: The longest time (seconds) that the last push delays a close.
+#: The most seconds for which the last push may delay a close.
 _LAST_PUSH = 1.0
-#: The time (seconds) in which a broker names the subscription, which it has in memory. Then another
-#: broker is asked: a caller may wait for the client's id.
+#: Seconds after which another broker is asked for the subscription. A broker has it in memory, so a
+#: working one responds soon, and a caller may be waiting for the client's id.
 _GET_LIMIT = 5.0
 
 
@@ -92,19 +92,23 @@ class Telemetry:
         self._wake = trio.Event()
         self._closing = False
         self._node: Node | None = None
-        self._left: int | None = None  # the broker whose request failed last
+        self._left: int | None = None  # the broker at which a request failed last
         self._last: float | None = None
         self._pushes = 0
         self._last_error: Exception | None = None
         self._failing_since: float | None = None
-        self._too_large = False  # it was logged
+        self._too_large = False  # True once this was logged
 
     # --- the identity ---
 
     async def client_instance_id(self, timeout: float | None) -> uuid.UUID:
-        """Return the id, which the first request of this client brings.
+        """Return the id; request it from a broker if it is not known yet.
 
-        Raises :exc:`TelemetryNotSupportedError`, :exc:`KafkaTimeoutError`.
+        Raises:
+            TelemetryNotSupportedError: No broker accepts metrics.
+            KafkaTimeoutError: No broker responded within ``timeout`` seconds.
+
+        Cancelling the call does not cancel a request that other tasks share.
         """
         return await run_call(
             "client_instance_id",
@@ -124,7 +128,7 @@ class Telemetry:
         return self._schedule.instance_id
 
     async def _get(self) -> None:
-        """Ask a broker for the id and the subscription; another one, if that has no receiver."""
+        """Request the id and the subscription, from another broker if the first has no receiver."""
         lacking: set[int] = set()
         limit = min(_GET_LIMIT, self._config.request_timeout)
         while True:
@@ -149,13 +153,13 @@ class Telemetry:
     # --- the pushes ---
 
     async def run(self) -> None:
-        """Ask what the brokers want, and push it, until cancelled."""
+        """Request the subscription of metrics, and push these metrics, until cancelled."""
         if not self._enabled:
             await trio.sleep_forever()
         while True:
             await self._until_due()
             async with self._turn:
-                # Another task may have asked meanwhile.
+                # Another task may have sent the request while this one waited for its turn.
                 if not self._closing and self._schedule.due <= trio.current_time():
                     await self._next_request()
 
@@ -176,8 +180,8 @@ class Telemetry:
             else:
                 self._schedule.lost(trio.current_time())
         except UnsupportedVersionError as error:
-            # A broker without a receiver. Another one may have one, or have one later: then it is
-            # asked for the subscription again.
+            # This broker has no receiver. Another one may have one now or later, so the
+            # subscription is requested again.
             self._metrics.select(())
             self._failed(error)
             self._schedule.withdrawn(trio.current_time())
@@ -185,7 +189,7 @@ class Telemetry:
             self._failed(error)
 
     def _failed(self, error: TrikafkaError) -> None:
-        """Record that a request had no response that counts; the next one goes elsewhere."""
+        """Record that a request failed; send the next one to another broker."""
         self._note(error)
         self._leave()
         self._schedule.lost(trio.current_time())
@@ -202,14 +206,15 @@ class Telemetry:
         self._last_error = error
         if error is None:
             self._failing_since = None
-            self._left = None  # it may have recovered meanwhile
+            self._left = None  # that broker may have recovered
         elif self._failing_since is None:
             self._failing_since = trio.current_time()
 
     async def push_last(self) -> None:
-        """Push once more, for a close, on a connection that exists; a second at most.
+        """Push once more before a close, if there is a connection; take a second at most.
 
-        Raises nothing of the brokers. When cancelled, the push may or may not have arrived.
+        Errors of the brokers are logged and not raised. When cancelled, the push may or may not
+        have arrived.
         """
         self._closing = True
         if not self._schedule.wanted:
@@ -218,8 +223,8 @@ class Telemetry:
             async with self._turn:
                 try:
                     node = self._chosen_node()
-                    # An idle connection may have been closed since the last push. At the end of a
-                    # close no other request is delayed by this one.
+                    # An idle connection may have been closed since the last push. Then the general
+                    # one serves as well: at the end of a close, no other request is behind it.
                     connection = self._brokers.ready(node, "telemetry") or self._brokers.ready(
                         node, "general"
                     )
@@ -261,7 +266,7 @@ class Telemetry:
 
     def _note_too_large(self, size: int, subscription: Subscription) -> None:
         text = (
-            f"the metrics of this client have {size:,} bytes, and the broker takes "
+            f"the metrics of this client have {size:,} bytes, and the broker accepts at most "
             f"{subscription.max_bytes:,}; subscribe to fewer metrics, or raise the broker's "
             "telemetry.max.bytes"
         )
@@ -278,9 +283,9 @@ class Telemetry:
         )
 
     def _subscribed(self, response: Any) -> None:
-        """Take over a broker's response.
+        """Apply a broker's response to the schedule and the metrics.
 
-        Raises the broker's error, which has its effect on the schedule before.
+        Raises the error in the response, after it has been applied to the schedule.
         """
         now = trio.current_time()
         pushing = self._enabled and self._schedule.state is not PushState.OFF
@@ -295,7 +300,7 @@ class Telemetry:
         if given is not None and given != _NO_ID:
             self._schedule.known_as(given)
         elif self._schedule.instance_id is None:
-            raise DamagedResponseError("the broker gave no client instance id when asked for one")
+            raise DamagedResponseError("the broker's response has no client instance id")
         self._note(None)
         if pushing:
             subscription = subscription_of(
@@ -315,16 +320,16 @@ class Telemetry:
         if self._schedule.state is PushState.OFF:
             self._metrics.select(())
             _log.warning(
-                "the brokers refuse the metrics of this client, which pushes no more: %s",
+                "the brokers refuse the metrics of this client, so it pushes no more: %s",
                 self._last_error,
             )
 
     # --- the broker ---
 
     def _is_offered(self) -> bool:
-        """Return whether a broker that is connected takes metrics.
+        """Return whether a connected broker accepts metrics.
 
-        No connection is made only to find that out.
+        No connection is made just to find that out.
         """
         key = GetTelemetrySubscriptionsRequest.API_KEY
         return any(key in connection.versions for connection in self._brokers.connections())
@@ -333,9 +338,10 @@ class Telemetry:
         return await self._brokers.request(self._chosen_node(), message, purpose="telemetry")
 
     def _chosen_node(self, lacking: Container[int] = ()) -> Node:
-        """Return the broker of the last request while it is in the cluster, or choose one.
+        """Return the broker of the last request if it is still in the cluster, or choose another.
 
-        One of ``lacking`` is not chosen, and the broker that failed last only if it is alone.
+        A broker in ``lacking`` is never chosen. The broker at which a request failed last is chosen
+        only if there is no other.
         """
         nodes = {
             number: node
@@ -362,7 +368,7 @@ class Telemetry:
         return self._node
 
     def statistics(self) -> MetricsPush | None:
-        """Return what is pushed and when; ``None`` for a client that pushes nothing."""
+        """Return the state of the pushes; ``None`` for a client that pushes no metrics."""
         if not self._enabled:
             return None
         schedule, now = self._schedule, trio.current_time()
@@ -385,7 +391,7 @@ class Telemetry:
 
 def _unsupported() -> TelemetryNotSupportedError:
     return TelemetryNotSupportedError(
-        "the brokers take no metrics from clients (KIP-714), so they give no client instance id;"
-        " it needs Kafka 3.7 or newer, and a metrics reporter that an operator sets up to receive "
-        "them"
+        "the brokers accept no metrics from clients (KIP-714), so they assign no client instance "
+        "id; this needs Kafka 3.7 or newer, and a metrics reporter on the brokers that receives "
+        "metrics of clients"
     )

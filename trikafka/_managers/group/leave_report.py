@@ -1,6 +1,6 @@
-"""The attempts of a member to leave its group, and the report at their end.
+"""The attempts of a member to leave its group, and the report of their outcome.
 
-Without success, the report says what that means for the group.
+If they fail, the report says what that means for the group.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .membership_events import MembershipEvents
 _log = logging.getLogger("trikafka.membership")
 #: The time limit of a leave (seconds), and its number of attempts.
 _LIMIT, _ATTEMPTS = 5.0, 3
-#: With less time (seconds) than this, a leave gets one attempt.
+#: Seconds left for a leave below which the first attempt gets all of them.
 _SHORT = 0.1
 
 
 class LeaveReport:
-    """A context manager around the attempts of one leave, which reports at the end.
+    """A context manager around the attempts of one leave. It reports the outcome at its end.
 
-    It also reports a leave that was cut off. ``why`` is for observers.
+    A leave that was cancelled is reported, too. ``why``: the reason that observers get.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class LeaveReport:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._left or isinstance(self._error, MemberFencedError):  # the member is out either way
+        # A fenced member is no longer in the group either.
+        if self._left or isinstance(self._error, MemberFencedError):
             _log.info("group %s: %s left", self._group, peer_text(self._identity.member_id))
             self._events.left(self._identity, self._why)
             return
@@ -70,7 +71,7 @@ class LeaveReport:
             "ends: %s",
             self._group,
             peer_text(self._identity.member_id),
-            self._error or "the time for it was up",
+            self._error or "its time limit has passed",
         )
         unconfirmed = self._error or RequestTimedOutError(
             "the coordinator did not confirm the leave in time"
@@ -86,10 +87,17 @@ async def leave_with_retries(
 ) -> None:
     """Make up to three attempts to leave, within five seconds, and report the outcome.
 
-    ``ask(limit, purpose)`` is one attempt. Any but the first takes another connection, because the
-    last commit may be stuck before it on the usual one. ``may_go_on`` returns whether another
-    attempt may follow an error.
+    Args:
+        config: The settings of the client.
+        report: The report.
+        ask: Makes one attempt, within the given seconds and on a connection of the given purpose.
+        may_go_on: Returns whether another attempt may follow an error.
+
+    On cancellation the leave is reported as unconfirmed.
     """
+    # The first attempt gets half of the time. The next ones use another connection, because on the
+    # usual one the last commit may be stuck before the request.
+
     retry = Retry(config)
     with report, trio.move_on_after(_LIMIT):
         for attempt in range(_ATTEMPTS):

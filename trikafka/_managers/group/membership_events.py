@@ -11,21 +11,21 @@ from ...hooks import renamed_member
 from ...interfaces import CoordinatorKind, MembershipNews
 from ...types import MembershipEvent, MembershipEventKind, Node
 
-#: Called with each change.
+#: An observer: called with each change.
 Watch: TypeAlias = Callable[[MembershipEvent], object]
-#: After these the member is out of the group; if it then leaves, that is no second change.
+#: After these events the member is no longer in the group. If it then leaves, that is not reported.
 _OUT = frozenset({"left", "stale", "fenced", "session_lost"})
 
 _RENAMED = (
-    'the membership event "expelled" is called "stale"; the old spelling goes with the next release'
+    'the membership event "expelled" is now called "stale"; the next release removes the old name'
 )
 
 
 class _Stale(str):
     """The kind ``"stale"``, which also equals ``"expelled"``: its name in the last release."""
 
-    # Observers compare `event.kind` with a literal, by `==` or `match`, and both call `__eq__`.
-    # A set or dict looks the hash up first, which is that of the new spelling alone.
+    # Observers compare `event.kind` with a literal, by `==` or `match`, and both call `__eq__`. A
+    # look-up in a set or dict finds only the new spelling, because it compares hashes first.
     __slots__ = ()
     __hash__ = str.__hash__
 
@@ -46,9 +46,9 @@ _STALE = cast("MembershipEventKind", _Stale("stale"))
 
 
 class MembershipEvents:
-    """The reporter of membership changes. The owner of a change reports it; nothing here waits.
+    """The reporter of membership changes to the observers. No method waits.
 
-    ``watch`` is ``None`` without observers.
+    ``watch``: called with each change; ``None`` without observers.
     """
 
     def __init__(self, group: str, member: Member, watch: Watch | None) -> None:
@@ -61,10 +61,9 @@ class MembershipEvents:
     def report(
         self, kind: MembershipEventKind, reason: str, error: Exception | None = None
     ) -> None:
-        """Report what has just happened to the member, or to its coordinator.
+        """Report an event of the member or of its coordinator, with the member's current identity.
 
-        The member still has the identity that the report names. A plugin's manager may still report
-        ``"expelled"``, with a warning.
+        A plugin's manager may still report ``"expelled"``, with a warning.
         """
         if cast("str", kind) == "expelled":
             warnings.warn(_RENAMED, DeprecationWarning, stacklevel=2)

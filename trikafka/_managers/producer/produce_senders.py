@@ -1,8 +1,8 @@
-"""The senders of a producer: one task a broker takes batches from the accumulator and sends them.
+"""The senders of a producer: for each broker, one task takes batches and sends them.
 
-One task a broker keeps the order: requests reach the wire in the order in which their batches were
-taken. Responses are taken in by the connection's reader, without a task that waits for them. What a
-response means for order is decided in the accumulator.
+Since a broker has one such task, its requests are sent in the order in which their batches leave
+the accumulator. The connection's reader handles the responses, so no task waits for them. The
+accumulator decides what a response means for the order of batches.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import BrokerLatency, Node, TopicPartition
 
-#: A broker handles the requests of one connection one by one. With two in flight the next request
-#: has arrived when the broker finishes the first, so more are not needed to keep it busy.
+#: Requests in flight that keep a broker busy. It handles the requests of a connection one by one,
+#: and with two in flight the second has arrived when the first is done.
 _BUSY = 2
 #: Above `_BUSY` a request is sent only while fewer bytes than this wait in the system's send
 #: buffer. See `_held_until`.
 _BACKLOG = 1 << 19
-#: Above the backlog, how long (seconds) until the next look; a response ends the wait as well.
+#: Seconds until the send buffer is checked again; a response ends this wait, too.
 _LOOK_AGAIN = 0.005
-#: No request is made while a throttle has more than this left (seconds); usual quotas ask for less.
+#: No request is made while a throttle lasts for more than these seconds. Usual ones are shorter.
 _LONG_THROTTLE = 60.0
-#: How often (seconds) to look whether such a throttle has ended with its connection.
+#: Seconds between two checks whether such a throttle has ended with its connection.
 _THROTTLED_LOOK = 1.0
 #: Compression that takes longer than this (seconds) goes to a thread.
 _LONG = 0.005
-#: Codes of a partition leader that only say that the transaction is over at that broker.
+#: Codes of a partition leader after which only the coordinator knows the state of the transaction.
 _DOUBTFUL = (
     ErrorCode.INVALID_PRODUCER_EPOCH,
     ErrorCode.INVALID_TXN_STATE,
@@ -93,14 +93,14 @@ class _Latency:
 
 
 class _Sender:
-    """The state of one broker's sender. Written by :class:`Senders` alone."""
+    """The state of one broker's sender. Only :class:`Senders` changes it."""
 
     __slots__ = ("awake", "in_flight", "latency", "node_id", "reason", "waiting_for_response")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.in_flight = 0
-        # True while something is due that waits for a response.
+        # True while batches are due, and must wait for a response.
         self.waiting_for_response = False
         self.latency = _Latency()
         # Notified when there may be something to do.
@@ -109,7 +109,7 @@ class _Sender:
 
 
 class Senders:
-    """The senders of one producer; a sender is started when there is work for its broker."""
+    """The senders of one producer. A sender is started when its broker has a batch to get."""
 
     def __init__(
         self,
@@ -128,8 +128,8 @@ class Senders:
         self._transaction = transaction
         self._senders: dict[int, _Sender] = {}
         self._compression: _Compression | None = None
-        # Below this number in flight, `_serve` sends what is due before anything else. With a
-        # linger that first look would usually find nothing, so there the number is 0.
+        # With fewer requests in flight than this, `_serve` tries to send before it checks when a
+        # batch is due. With a linger that would usually find no batch, so the number is 0.
         self._few = (
             min(_BUSY, config.max_in_flight_requests_per_connection) if config.linger_ms == 0 else 0
         )
@@ -139,7 +139,7 @@ class Senders:
         self.in_flight = 0
 
     def send_from(self, accumulator: Accumulator[Any]) -> None:
-        """Take batches from ``accumulator``, which calls :meth:`work_for`."""
+        """Set the accumulator, which has the batches and calls :meth:`work_for`."""
         self._accumulator = accumulator
         if self._config.compression_type != "none":
             self._compression = _Compression(self._config, accumulator)
@@ -147,7 +147,7 @@ class Senders:
     def work_for(self, node_id: int | None) -> None:
         """Wake the sender to this broker; start it if there is none.
 
-        ``None``: there are batches without a known leader, so the metadata is requested.
+        ``None``: the leader of some batches is not known, so the metadata is requested.
         """
         if node_id is None:
             self._metadata.request_update()
@@ -170,7 +170,7 @@ class Senders:
                 sender.awake.notify()
 
     def reason_of(self, node_id: int) -> reasons.Blame | None:
-        """Return what keeps the sender to this broker from sending."""
+        """Return what the sender to this broker waits for."""
         sender = self._senders.get(node_id)
         return None if sender is None else sender.reason.blame()
 
@@ -184,7 +184,7 @@ class Senders:
         ]
 
     async def wait_none_in_flight(self) -> None:
-        """Wait until nothing is in flight."""
+        """Wait until no request is in flight."""
         while self.in_flight:
             await self._landed.wait()
 
@@ -192,13 +192,12 @@ class Senders:
 
     async def _serve(self, sender: _Sender) -> None:
         """Send what is due, until cancelled or until the broker has left the cluster."""
-        # The loop in short: what is due is sent, one request at a time, with a checkpoint between
-        # two requests. With few requests in flight and no linger the send is tried first, because a
-        # look at the queue (`due_at`) would be one step more for each record that goes alone.
-        # Otherwise the sender sleeps until something is due, then until a request may be made
-        # (`_held_until`), then dials if there is no connection. While it is held or dials, the
-        # accumulator is notified, so that keyless records may go to other brokers
-        # (`partitioner_availability_timeout_ms`).
+        # The loop sends one request after the other, with a checkpoint between two requests. With
+        # few requests in flight and no linger it tries to send first: to check the queue before
+        # (`due_at`) would cost a step more for each record that is sent alone. Otherwise the sender
+        # sleeps until a batch is due, then until a request may be made (`_held_until`), and then
+        # dials if there is no connection. It reports the last two waits to the accumulator, so that
+        # keyless records may go to other brokers (`partitioner_availability_timeout_ms`).
         reasons.adopt(sender.reason)
         sent = False
         while True:
@@ -210,8 +209,8 @@ class Senders:
                     continue
             due = self._accumulator.due_at(sender.node_id, now)
             if due == math.inf:
-                # No batch waits for this connection. The next batch marks the broker again if there
-                # is none.
+                # No batch waits for this connection, so its absence delays nothing. A later batch
+                # reports it again.
                 self._accumulator.connected(sender.node_id)
             if (
                 due == math.inf
@@ -238,15 +237,15 @@ class Senders:
             sent = False
 
     async def _send_due(self, sender: _Sender, connection: Connection, now: float) -> bool:
-        """Send a request with what is due; return whether there was anything.
+        """Send a request with the batches that are due; return whether there were any.
 
-        A checkpoint only where a thread compresses.
+        This is a checkpoint only if a thread compresses.
         """
         batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
         if self._compression is not None and batches:
             await self._compression.seal(batches)
-            # While a thread compresses, a batch may expire. Its send() has raised then, and the
-            # caller may send the record again, so the batch must not be written after that.
+            # While a thread compresses, a batch may expire. Then its send() has raised, and the
+            # caller may have sent the record again. So the batch must not be written any more.
             for batch in batches:
                 if batch.in_flight and isinstance(batch.error, TrikafkaError):
                     now = trio.current_time()
@@ -259,20 +258,20 @@ class Senders:
     def _held_until(self, sender: _Sender, now: float) -> float:
         """Return when another request may be made, by Trio's clock.
 
-        ``now`` means at once, infinity not before a response.
+        ``now``: at once. Infinity: after the next response.
         """
-        # How much is sent ahead of the responses. With `_BUSY` requests in flight the broker always
-        # has the next one at hand; more of them pay only while the network carries them away. On
-        # Linux the connection asks the kernel how many bytes it has not sent yet (SIOCOUTQNSD,
-        # `Connection.backlog`). Above half a megabyte a further request would be at the broker no
-        # sooner. With five requests of a megabyte in flight, four wait in the send buffer, and have
-        # left the processor's caches when they are sent. Measured on one machine, with records of
-        # 1,000 bytes: 891 thousand records a second with this bound, 835 without, and 0.58 against
-        # 0.70 seconds of system time a million records at the broker.
+        # How much is sent before the responses come. With `_BUSY` requests in flight the broker
+        # always has the next one. More of them help only while the network transmits them at once.
+        # On Linux the connection asks the kernel how many bytes it has not sent yet (SIOCOUTQNSD,
+        # `Connection.backlog`). Above half a megabyte, a further request would not reach the broker
+        # any sooner. With five requests of a megabyte in flight, four wait in the send buffer, and
+        # have left the processor's caches when they are sent. Measured on one machine, with records
+        # of 1,000 bytes: 891 thousand records a second with this bound, and 835 without. A million
+        # records took 0.58 seconds of the broker's system time with it, and 0.70 without.
         #
-        # While the sender waits, batches of the accumulator go on filling, so the next request
-        # carries more. `max_in_flight_requests_per_connection` remains the bound in any case. Where
-        # the kernel cannot be asked the backlog is 0, and only that bound counts.
+        # While the sender waits, batches in the accumulator continue to fill, so the next request
+        # carries more. `max_in_flight_requests_per_connection` is a bound in any case, and the only
+        # one where the kernel cannot be asked and the backlog is 0.
         until = now
         connection = self._ready(sender)
         if connection is not None and self._throttled_long(connection, now):
@@ -288,8 +287,8 @@ class Senders:
     def _throttled_long(connection: Connection, now: float) -> bool:
         """Return whether a request made now would not be written for a long time.
 
-        A connection writes the requests that it has at the end of a throttle, which may last for
-        hours. Until then their batches could neither go to a new leader nor expire as unsent.
+        A connection writes its requests when a throttle ends, which may take hours. Until then
+        their batches could neither be sent to a new leader nor expire as unsent.
         """
         return connection.throttled_until > now + _LONG_THROTTLE
 
@@ -306,10 +305,7 @@ class Senders:
         return None if node is None else self._brokers.ready(node, "produce")
 
     async def _connect(self, sender: _Sender) -> Connection | None:
-        """Return a connection to the broker; ``None`` after a failure.
-
-        After a failure the leaders have to be looked at again.
-        """
+        """Return a connection to the broker; on a failure request metadata and return ``None``."""
         node = self._metadata.snapshot.nodes.get(sender.node_id)
         self._accumulator.connecting(sender.node_id)
         if node is None:
@@ -369,7 +365,7 @@ class Senders:
             transactional_id=name,
         )
 
-    # --- and back ---------------------------------------------------------------------------------
+    # --- responses --------------------------------------------------------------------------------
 
     def _end(self, sender: _Sender) -> None:
         """Count a request as ended, with a response or without."""
@@ -384,7 +380,7 @@ class Senders:
     def _settle(
         self, batches: list[ProducerBatch], connection: Connection, request: InFlightRequest
     ) -> bool:
-        """Take in how a request ended; return whether the broker responded."""
+        """Report the end of a request to its batches; return whether the broker responded."""
         try:
             response = request.response()
         except TrikafkaError as error:
@@ -409,7 +405,7 @@ class Senders:
         for batch in batches:
             part = parts.get((batch.topic, batch.partition))
             if part is None:
-                text = f"the response to a produce request says nothing of {batch.place}"
+                text = f"the response to a Produce request lacks {batch.place}"
                 self._refuse([batch], DamagedResponseError(text))
             elif part.refused:
                 self._refuse_records(batch, part)
@@ -417,17 +413,18 @@ class Senders:
                 detail = f"{batch.place}, {batch.count} records" + (
                     f": {peer_text(part.message)}" if part.message else ""
                 )
-                # Only at the first attempt: if the hint was wrong, the metadata must be asked.
+                # Only at the first attempt: if the response named a wrong leader, the metadata must
+                # be requested.
                 named = batch.place in moved and batch.attempts <= 1
                 self._refuse([batch], self._error(part.error_code, detail), leader_known=named)
             else:
                 self._accumulator.completion.succeeded(batch, part.base_offset, part.append_time)
 
     def _learn_leaders(self, response: ProduceResponse) -> frozenset[TopicPartition]:
-        """Take over the leaders that the response names (KIP-951).
+        """Pass the leaders that the response names to the metadata (KIP-951).
 
-        Returns the partitions for which that was news. At the first refusal, their batches go to
-        the new leaders at once, without a metadata request.
+        Returns the partitions whose leader was not known before. After a first refusal, their
+        batches are sent to the new leaders at once, without a metadata request.
         """
         hints = {
             TopicPartition(part.topic, part.partition): part.current_leader
@@ -458,10 +455,10 @@ class Senders:
         )
 
     def _error(self, code: int, detail: str) -> TrikafkaError:
-        """Return the error that a code means.
+        """Return the error for a code.
 
-        In a transaction only the coordinator knows whether another producer has taken over or the
-        transaction has timed out.
+        In a transaction, some codes of a leader leave it open whether another producer has taken
+        over or the transaction has timed out. Only the coordinator knows that.
         """
         error = from_code(code, detail, operation="Write")
         if self._transaction is None or code not in _DOUBTFUL:
@@ -485,18 +482,18 @@ class Senders:
 
 
 class _Compression:
-    """The compression of batches; in a thread where it takes long."""
+    """The compression of batches, in a thread if it will take long."""
 
     def __init__(self, config: ProducerConfig, accumulator: Accumulator[Any]) -> None:
         self._accumulator = accumulator
-        # Bytes a second: a guess that each measurement corrects.
+        # Bytes a second: an estimate that each measurement corrects.
         self._rate = 2e7 if config.compression_type == "gzip" else 2e8
         self._threads = trio.CapacityLimiter(2)
 
     async def seal(self, batches: list[ProducerBatch]) -> None:
         """Compress the batches that are not compressed yet.
 
-        A checkpoint only where a thread does it.
+        This is a checkpoint only if a thread compresses.
         """
         size = sum(batch.size for batch in batches if not batch.sealed)
         if not size:

@@ -1,7 +1,7 @@
 """The bytes of ``buffer_memory`` and the callers that wait for them. No I/O, no tasks.
 
-Bytes are counted in one place, the record path's ``BufferMemory``, which the fast path of a record
-reads without a call into Python.
+The bytes are counted in ``BufferMemory``, which may be compiled, so that the fast path of a record
+can read the count without a call into Python.
 """
 
 from __future__ import annotations
@@ -12,20 +12,17 @@ from ..._wire import _implementation
 
 
 class Waiter(Protocol):
-    """A caller that waits for room: ``set`` is called when it is its turn to look again."""
+    """A caller that waits for room. ``set`` is called when the caller is to check again."""
 
     def set(self) -> object: ...
 
 
-# First come, first served, with no overtaking: without it a caller with a large record, or rows of
-# a table, would wait for ever behind small records that fit into each gap. So room that is free is
-# not for new calls while anyone waits, and each release wakes only the first waiter. When that one
-# leaves, served or cancelled, it wakes the next.
+# First come, first served. Without this rule, a caller with a large record, or with rows of a
+# table, could wait for ever while small records fill each gap. So new calls get no memory while any
+# caller waits, and a release wakes only the first waiter. When that one leaves, served or
+# cancelled, it wakes the next.
 class BufferPool:
-    """The memory for records, given to waiting callers in the order of their arrival.
-
-    While any caller waits, new calls get nothing.
-    """
+    """The memory for records, given to waiting callers in the order of their arrival."""
 
     __slots__ = ("memory",)
 
@@ -59,7 +56,7 @@ class BufferPool:
         return len(self.memory.waiters)
 
     def may_take(self, admitted: bool) -> bool:
-        """Return whether a call may take memory; ``admitted``: it is its turn among the waiters."""
+        """Return whether a call may take memory. ``admitted``: it is the first of the waiters."""
         return admitted or not self.memory.waiters
 
     def reserve(self, size: int) -> None:
@@ -76,15 +73,15 @@ class BufferPool:
         self.memory.waiters.append(waiter)
 
     def leave(self, waiter: Waiter) -> None:
-        """Remove ``waiter`` and wake the first of the rest: it may be its turn."""
+        """Remove ``waiter`` and wake the waiter that is first now."""
         self.memory.waiters.remove(waiter)
         self.wake()
 
     def is_first(self, waiter: Waiter) -> bool:
-        """Return whether it is the turn of ``waiter``."""
+        """Return whether ``waiter`` is the first."""
         return self.memory.waiters[0] is waiter
 
     def wake(self, *, everybody: bool = False) -> None:
-        """Wake the first waiter, or all of them, to look again."""
+        """Wake the first waiter, or all waiters, to check again."""
         for waiter in self.memory.waiters[: None if everybody else 1]:
             waiter.set()

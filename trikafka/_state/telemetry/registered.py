@@ -1,4 +1,4 @@
-"""The application's own metrics, which go to the brokers with the client's (KIP-1076)."""
+"""The application's own metrics, which are pushed to the brokers with the client's (KIP-1076)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,16 @@ _RESERVED = "org.apache.kafka."
 
 
 class RegisteredMetric:
-    """A metric of the application, read by a function of the application.
+    """A metric of the application, whose value a function of the application returns.
 
-    Raises :exc:`ConfigurationError` for a bad argument.
+    Args:
+        name: The name of the metric.
+        read: Returns the current value.
+        kind: ``"gauge"``, or ``"total"`` for a value that only grows.
+        attributes: The attributes that are pushed with the value.
+
+    Raises:
+        ConfigurationError: An argument is not valid.
     """
 
     def __init__(
@@ -44,22 +51,23 @@ class RegisteredMetric:
         self.attributes = _checked_attributes(name, attributes)
         self._read = read
         self._failed = False
-        # Of a total: the value at the last collection, and at the last one that was confirmed.
+        # The values of a total at the last collection, and at the last one that a broker confirmed.
         self._collected: int | float = 0
         self._confirmed: int | float = 0
 
     def read(self) -> int | float | None:
-        """Return the present value; ``None`` if the function fails, which is logged once.
+        """Return the current value; ``None`` if the function fails, which is logged once.
 
-        A value that is infinite or no number is a failure, too: a receiver cannot add it to others.
+        An infinite value, or one that is not a number, is a failure, too, because a receiver cannot
+        add it to others.
         """
         try:
             value = self._read()
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{value!r} is no number")
+                raise TypeError(f"{value!r} is not a number")
             if not _is_finite(value):
-                raise ValueError("its value is infinite, or no number (NaN)")
-        # The application's metric must not end its client.
+                raise ValueError("its value is infinite or not a number (NaN)")
+        # An error in a metric of the application must not end the client.
         except Exception as error:
             if not self._failed:
                 self._failed = True
@@ -73,9 +81,9 @@ class RegisteredMetric:
         return value
 
     def added(self, value: int | float) -> int | float:
-        """Return what a total has grown by since the last confirmed collection.
+        """Return the growth of a total since the last confirmed collection.
 
-        A total that is lower than before has begun again.
+        A total that is lower than before counts as started again from 0.
         """
         self._collected = value
         return value - self._confirmed if value >= self._confirmed else value
@@ -100,7 +108,7 @@ def check_name(name: object) -> None:
 
 
 def _is_finite(value: int | float) -> bool:
-    """Return whether a finite double can have this value, to the digits that it has."""
+    """Return whether the value fits into a finite double."""
     try:
         return math.isfinite(value)
     except OverflowError:  # an int beyond the largest double

@@ -1,4 +1,4 @@
-"""Schemas of the messages that kafka-python lacks, in its JSON form.
+"""Schemas of messages that kafka-python lacks, in kafka-python's JSON form.
 
-``extra_messages`` makes classes of them.
+``extra_messages`` makes the classes of the messages.
 """

@@ -1,7 +1,7 @@
 """Values in Avro.
 
-Plain schemas are read by :mod:`.avro_columns`, all others by fastavro: many values per call, as an
-array with marks.
+:mod:`.avro_columns` decodes schemas of simple types. All others are decoded by fastavro, many
+values per call.
 """
 
 from __future__ import annotations
@@ -24,12 +24,22 @@ _AT_ONCE = 8192
 
 
 # fastavro reads one value per call, and the call costs more than the value. So many values are
-# joined into one Avro array and read in one call. A value whose length does not fit its schema
-# would then shift all values behind it. Therefore each value is followed by a mark, a fixed of
-# random bytes that no record can know. If a mark is not read where it should be, the block is split
-# until the culprit is alone (decode_rows).
+# joined into one Avro array and read in one call. A value that is too short or too long for its
+# schema would then shift all values behind it. Therefore a mark follows each value: random bytes
+# that no producer can know. If a mark is not at its place, the block is split until the wrong value
+# is found (decode_rows).
 class AvroDecoder:
-    """Decodes values of the schema ``writer`` into ``reader``'s, by Avro's resolution rules."""
+    """A decoder of values written with one schema into columns of another.
+
+    Avro's resolution rules apply.
+
+    Args:
+        reader: The schema of the columns.
+        writer: The schema of the values; ``None``: the same.
+
+    Raises:
+        SchemaError: The schemas cannot be used.
+    """
 
     def __init__(self, reader: AvroSchema, writer: AvroSchema | None = None) -> None:
         self.type = reader.type
@@ -40,7 +50,7 @@ class AvroDecoder:
         self._written = written.rows()
         self._wanted = None if written.same(reader) else reader.rows()
         self._quick = reader.quick_reader(written)
-        # When it resolves one schema by another, fastavro (1.13) does not name all types.
+        # With two schemas, fastavro (1.13) does not return the names of all types.
         self._convert = reader.converter(tagged=self._wanted is None)
         self._named = self._convert is not None and self._wanted is None
         self._mark = secrets.token_bytes(MARK_BYTES)  # random, so that no record can contain it
@@ -78,7 +88,10 @@ class AvroDecoder:
         return array.field("v")
 
     def _check(self, value: bytes, measured: bool = False) -> None:
-        """Check one value as :meth:`_block` would, without conversion to Arrow."""
+        """Raise the error of :meth:`_block` for one value, without conversion to Arrow.
+
+        ``measured``: also refuse lists that would become too large.
+        """
         data = b"".join((b"\x02", value, self._mark, b"\0"))
         file = io.BytesIO(data)
         (row,) = schemaless_reader(file, self._written, self._wanted, return_named_type=self._named)
@@ -91,9 +104,9 @@ class AvroDecoder:
 
 
 class RawDecoder:
-    """A decoder for schemas that are bytes alone.
+    """A decoder for the schema ``bytes``.
 
-    A registry's serializers write such values as they are, without Avro's length.
+    For this schema, a registry's serializers write the bytes only, without Avro's length in front.
     """
 
     type = pa.binary()

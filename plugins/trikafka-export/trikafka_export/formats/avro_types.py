@@ -1,7 +1,7 @@
 """Avro schemas: parsed, mapped to Arrow types, and prepared for reading many values at once.
 
-Dates and times are read as the whole numbers that they are. They become Arrow's types without
-Python objects in between.
+Dates and times are read as whole numbers, as Avro encodes them. The numbers become Arrow's types
+without Python objects in between.
 """
 
 from __future__ import annotations
@@ -19,18 +19,17 @@ from .errors import SchemaError
 
 #: The deepest nesting of records, arrays and maps. Deeper schemas would exhaust the stack.
 _DEEPEST = 60
-#: The most fields of all nested records. A few records that each occur twice in the next would
-#: exceed any memory.
+#: The most fields of a record with all those nested in it. If each of thirty records had two fields
+#: of the next one, the Arrow type would have a billion fields.
 _MOST_FIELDS = 10_000
-#: The length of the mark behind each value when many are read at once. A value that takes too few
-#: or too many bytes is found by it.
+#: The bytes of the mark behind each value when many are read at once. The mark shows whether the
+#: value has taken too few or too many bytes.
 MARK_BYTES = 8
 
 
 # Decisions of the type mapping:
 #
-# * Every column is nullable. A record that is null has no value in any of its fields, and Parquet
-#   needs a null there.
+# * Every column is nullable, because Parquet needs nulls for the fields of a record that is null.
 # * Logical types become Arrow's dates, times, timestamps and decimals (decimals up to 76 digits).
 #   An unknown logical type is ignored, as the Avro specification requires. Enums become text; a
 #   fixed becomes binary of its length.
@@ -40,15 +39,18 @@ MARK_BYTES = 8
 #   claim billions of items.
 # * Logical types except decimals are removed for fastavro (_without_times): it would make a Python
 #   datetime of each value. The numbers are reinterpreted as Arrow types instead.
-# * fastavro returns defaults of missing fields as JSON has them. They are converted into values
-#   once, in the schema (_mend_defaults).
+# * fastavro returns the defaults of missing fields in their JSON form. They are converted into
+#   values once, in the schema (_mend_defaults).
 #
-# A registry contains the schemas that any producer has registered. Each failure of a strange schema
-# becomes a SchemaError, so that one schema never ends the export of records written with others.
+# A registry has the schemas of all producers. Each failure of an unusual schema becomes a
+# SchemaError, so that one schema never ends the export of records that others have written.
 class AvroSchema:
-    """A schema, with those that it refers to.
+    """A schema, with the schemas that it refers to.
 
-    ``where`` begins the error messages.
+    Args:
+        schema: The schema, as JSON values.
+        references: The schemas that it refers to.
+        where: The words for the schema at the beginning of error messages.
 
     Raises:
         SchemaError: The schema cannot be parsed.
@@ -81,7 +83,7 @@ class AvroSchema:
 
     @classmethod
     def of_pinned(cls, pinned: Mapping[str, Any], where: str = "the Avro schema") -> Self:
-        """Return the schema that a plan has pinned."""
+        """Return the schema that an export's plan has recorded with :meth:`pinned`."""
         return cls(pinned["schema"], pinned.get("references", ()), where)
 
     @classmethod
@@ -95,13 +97,13 @@ class AvroSchema:
             raise SchemaError(f"{where} is not JSON: {peer_text(error)}") from error
 
     def pinned(self) -> dict[str, Any]:
-        """Return the schema in the form of a plan."""
+        """Return the schema as JSON values, to be recorded in an export's plan."""
         return {"schema": self._raw} | (
             {"references": self._references} if self._references else {}
         )
 
     def same(self, other: AvroSchema) -> bool:
-        """Return whether values of one schema can be read with the other unchanged."""
+        """Return whether the schemas are the same, so that no value needs resolution."""
         return self.pinned() == other.pinned()
 
     @property
@@ -110,10 +112,10 @@ class AvroSchema:
         return bool(self._full in ("bytes", {"type": "bytes"}))
 
     def checked(self) -> Self:
-        """Check that the schema can become a column; return it.
+        """Check that a Parquet column can hold values of the schema; return this schema.
 
         Raises:
-            SchemaError: It cannot.
+            SchemaError: No column can hold them.
         """
         from .column_type import check_column
 
@@ -126,11 +128,9 @@ class AvroSchema:
 
     @contextmanager
     def _said(self) -> Iterator[None]:
-        """Convert any failure of a strange schema into :exc:`SchemaError`.
+        """Convert any failure of an unusual schema into :exc:`SchemaError`.
 
-        Examples are sizes that are no numbers, and invalid defaults. A registry contains the
-        schemas that any producer registered, and one of them must not end the export of other
-        records.
+        Examples are sizes that are not numbers, and invalid defaults.
         """
         try:
             yield
@@ -146,21 +146,21 @@ class AvroSchema:
         """The Arrow type of the schema.
 
         Raises:
-            SchemaError: There is none.
+            SchemaError: No Arrow type can hold values of the schema.
         """
         with self._said():
             found = _Types(self._logical, self._where).of(self._full, "")
         import pyarrow as pa
 
         if pa.types.is_null(found):
-            raise SchemaError(f"{self._where} is null: there is nothing to read")
+            raise SchemaError(f"{self._where} is null: such values have no content")
         return found
 
     def check_sizes(self) -> None:
-        """Check that a few bytes can never become endless arrays.
+        """Check that no array can have more items than the bytes of its value.
 
         Raises:
-            SchemaError: They can, or the schema contains itself.
+            SchemaError: There is such an array, or the schema contains itself.
         """
         with self._said():
             _Sizes(self._named, self._where).walk(self._parsed, (), 0)
@@ -173,7 +173,7 @@ class AvroSchema:
     def quick_reader(self, writer: AvroSchema) -> Callable[[Any], Any] | None:
         """Return a fast reader of values written with ``writer``.
 
-        ``None`` if the schemas are not plain enough.
+        ``None`` if the schemas have types that it cannot read.
 
         Raises:
             SchemaError: The schema cannot be used.
@@ -194,9 +194,9 @@ class AvroSchema:
         return None if written is None or fields is None else resolved_reader_of(written, fields)
 
     def _plainly_resolved(self, writer: AvroSchema) -> list[tuple[Any, Any]] | None:
-        """Return the fields with their defaults, or ``None`` if resolving is not plain.
+        """Return the fields with their defaults, or ``None`` if resolution is not simple.
 
-        It is plain if common fields have the same types and no field is renamed.
+        It is simple if common fields have the same types and no field is renamed.
         """
         mine, its = self._parsed, writer._parsed
         if (
@@ -207,9 +207,9 @@ class AvroSchema:
         type, written = self.type, writer.type
         known = {each["name"]: _expanded(each["type"], writer._named) for each in its["fields"]}
         found = []
-        for field in self.rows()["items"]["fields"][0]["type"][
-            "fields"
-        ]:  # there the defaults have been converted into values
+        # In the schema of rows, the defaults have been converted into values.
+        value = self.rows()["items"]["fields"][0]["type"]
+        for field in value["fields"]:
             name, kind = field["name"], type.field(field["name"])
             if field.get("aliases") or ("default" not in field and name not in known):
                 return None
@@ -246,7 +246,7 @@ class AvroSchema:
         parsed = parse_schema({"type": "array", "items": row}, named_schemas=names)
         for each in [parsed["items"], *names.values()]:
             _mend_defaults(each, names)
-        # fastavro's own marks of a parsed schema. Without them it would parse at each call.
+        # fastavro marks parsed schemas so. Without these entries it would parse at each call.
         return parsed | {"__fastavro_parsed": True, "__named_schemas": names}
 
 
@@ -275,7 +275,7 @@ def _without_times(schema: Any) -> Any:
 
 
 def _expanded(schema: Any, named: Mapping[str, Any]) -> Any:
-    """Return the parts of a schema that decide how bytes are read, with names resolved.
+    """Return the parts of a schema that decide how bytes are read, with all names resolved.
 
     The schema must not contain itself.
     """
@@ -305,11 +305,8 @@ def _mend_defaults(schema: Any, named: Mapping[str, Any]) -> None:
 
 
 def _value_of(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
-    if isinstance(
-        schema,
-        list,
-        # a union's default belongs to its first branch, since Avro 1.12 to any branch
-    ):
+    # The default of a union belongs to its first branch, or since Avro 1.12 to any branch.
+    if isinstance(schema, list):
         schema = next(
             (each for each in schema if (_kind(each) == "null") == (default is None)), schema[0]
         )
@@ -356,7 +353,7 @@ _DECISIVE = ("type", "name", "size", "symbols", "logicalType", "precision", "sca
 
 
 class _Types:
-    """Arrow types of parsed schemas, in which names are complete and already defined."""
+    """The Arrow types of parsed schemas, in which each name is complete and defined before."""
 
     def __init__(self, named: Mapping[str, Any], where: str) -> None:
         self._named = named
@@ -496,7 +493,10 @@ def _logical(schema: Mapping[str, Any], where: str) -> Any:
 
 
 class _Sizes:
-    """Finds schemas by which little data becomes much: arrays of empty items, and recursion."""
+    """The check for schemas by which few bytes become much data.
+
+    Those have arrays whose items take no bytes, or contain themselves.
+    """
 
     def __init__(self, named: Mapping[str, Any], where: str) -> None:
         self._named = named

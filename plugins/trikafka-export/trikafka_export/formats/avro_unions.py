@@ -1,6 +1,6 @@
-"""Unions of several types: a column of structs ``member0``, ``member1`` ...
+"""Avro's unions of several types, as structs with the fields ``member0``, ``member1`` and so on.
 
-Null is no member.
+Null is not a member.
 """
 
 from __future__ import annotations
@@ -16,22 +16,21 @@ _WIDER = {"int": "long", "float": "double"}
 _NAMED = ("record", "error", "enum", "fixed")
 
 
-# Arrow has a union type, but Parquet, Spark and the table formats do not. Of the ways to map a
-# union to their columns, this is the one of Spark's from_avro: a struct with a field per type, of
-# which at most one has a value. Readers of exported files then find the same columns as readers of
-# Spark's own.
+# Arrow has a union type, but Parquet, Spark and the table formats do not. So a union becomes a
+# struct with a field for each type, of which at most one has a value. Spark's from_avro does the
+# same, so exported files have the same columns as those that Spark writes.
 #
-# Two rules come from Spark, too. int and long are one member (long), and so are float and double
-# (double). If that leaves one member, the union is that type and no struct. A union of null and one
-# type is that type: columns are nullable anyway.
+# Two more rules are Spark's. int and long are one member (long), and so are float and double
+# (double). If that leaves only one member, the union becomes that type instead of a struct. So does
+# a union of null and one type, because columns are nullable anyway.
 #
-# A union in which some whole numbers have a logical type and others have none has no common type (a
-# date and a count, say), and is refused.
+# A union in which some whole numbers have a logical type and others have none is refused: a date
+# and a count, for example, have no common type.
 def groups(schema: Sequence[Any]) -> list[list[int]]:
-    """Return the branches of each member, by their places in the union.
+    """Return for each member the places of its types in the union.
 
     Raises:
-        SchemaError: Whole numbers with and without a logical type would be one member.
+        SchemaError: A member would have whole numbers with and without a logical type.
     """
     found: dict[Any, list[int]] = {}
     for place, each in enumerate(schema):
@@ -49,8 +48,8 @@ def groups(schema: Sequence[Any]) -> list[list[int]]:
         ]
         if len(places) > 1 and logical:
             raise SchemaError(
-                f"of its whole numbers some are of the logical type {logical[0]['logicalType']}, "
-                "and some are not"
+                f"some of its whole numbers have the logical type {logical[0]['logicalType']}, "
+                "and some do not"
             )
     return list(found.values())
 
@@ -58,8 +57,13 @@ def groups(schema: Sequence[Any]) -> list[list[int]]:
 def converter(schema: Any, named: Mapping[str, Any], *, tagged: bool) -> Converter | None:
     """Return a function that converts fastavro's values into Arrow's.
 
-    ``None`` if no conversion is needed. ``schema`` is parsed and does not contain itself.
-    ``tagged`` is True if fastavro names types (``return_named_type``).
+    Args:
+        schema: The parsed schema, which must not contain itself.
+        named: The schema's named types.
+        tagged: True if fastavro returns the names of types with values (``return_named_type``).
+
+    Returns:
+        The function; ``None`` if no conversion is needed.
     """
     return _Converters(named, tagged).of(schema) if _has_choice(schema, named) else None
 
@@ -76,7 +80,7 @@ def _has_choice(schema: Any, named: Mapping[str, Any]) -> bool:
 
 
 class _Converters:
-    """Creates converters for parts of a schema."""
+    """The maker of converters for the parts of a schema."""
 
     def __init__(self, named: Mapping[str, Any], tagged: bool) -> None:
         self._named = named
@@ -135,7 +139,7 @@ def _record(fields: Mapping[str, Converter | None]) -> Converter | None:
 
 
 class _Choice:
-    """Finds the member of a value, by the name of its type or by its Python type."""
+    """The choice of a value's member, by the name of its type or by its Python type."""
 
     def __init__(
         self, schema: list[Any], members: list[list[int]], named: Mapping[str, Any], tagged: bool
@@ -149,7 +153,7 @@ class _Choice:
             kind = _kind(one)
             if kind in _NAMED:
                 self._by_name[one["name"]] = number
-                if not tagged:  # if tagged, a value without a name has no such type
+                if not tagged:  # if tagged, such values have their type's name
                     self._fits.append((number, _fitting(one)))
             else:
                 self._by_kind[_PYTHON[kind] if not _is_decimal(one) else "Decimal"] = number
@@ -169,8 +173,8 @@ class _Choice:
         if len(found) != 1:
             what = "none" if not found else "more than one"
             raise ValueError(
-                f"it was written by another schema, and {what} of a union's types is what it has "
-                "there"
+                f"it was written with another schema, and {what} of the types of a union fits its "
+                "value"
             )
         return found[0]
 

@@ -1,4 +1,4 @@
-"""Shared parts of all formats: many values become one Arrow array, and faults are located."""
+"""The functions of all formats that turn many values into an array, and find the wrong ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
-#: Values decoded at once. A library's objects live that long.
+#: The most values decoded at once. The library's objects of all of them are in memory together.
 AT_ONCE = 4096
-#: An array, and the faults of the values in these places, which are null in the array.
+#: An array, and the faults by place in the array. Values with a fault are null.
 Decoded = tuple[pa.Array, dict[int, str]]
 #: The most characters of an error's text.
 _MOST_TEXT = 500
@@ -23,10 +23,7 @@ class Decoder(Protocol):
         """The type of the column."""
 
     def decode(self, column: pa.BinaryArray) -> Decoded:
-        """Decode values, none of which is null.
-
-        Return as many values, and the faults by place. Unreadable values are null.
-        """
+        """Decode a column without nulls; return an array of the same length, and the faults."""
 
 
 def decode_parts(
@@ -48,10 +45,10 @@ def decode_parts(
     return join(arrays, type), bad
 
 
-# A library that decodes many values at once only says that one of them is wrong. Decoding each
-# value alone would cost as much as not batching at all. So a failed block is halved until the
-# culprits stand alone: with k culprits among n values about k log2(n) calls are needed. Where a
-# cheap check of a single value exists (`check`), one pass with it replaces the halving.
+# A library that decodes many values at once reports only that one of them is wrong. To decode each
+# value alone then would be slow. So a failed block is halved until the wrong values are alone,
+# which needs about k log2(n) calls for k wrong values among n. If there is a cheap check of a
+# single value (`check`), one pass with it replaces the halving.
 def decode_rows(
     values: Sequence[bytes],
     block: Callable[[Sequence[bytes]], pa.Array],
@@ -60,7 +57,7 @@ def decode_rows(
 ) -> Decoded:
     """Decode values with ``block``, which decodes many at once or raises.
 
-    ``check`` raises for a single wrong value, as far as that can be seen quickly.
+    ``check`` raises for a single wrong value. It may miss faults that are slow to find.
     """
     arrays: list[pa.Array] = []
     bad: dict[int, str] = {}
@@ -100,7 +97,7 @@ def _wrong(values: Sequence[bytes], check: Callable[[bytes], object]) -> dict[in
 
 
 def spread(array: pa.Array, places: Sequence[int], length: int) -> pa.Array:
-    """Return an array of that length with the values in these places, and null elsewhere."""
+    """Return an array of ``length`` that has the values at ``places``, and nulls elsewhere."""
     found: list[int | None] = [None] * length
     for number, place in enumerate(places):
         found[place] = number

@@ -1,7 +1,8 @@
-"""Limits for the growth of data: a column has room for each field of a record, even of a null one.
+"""Limits for data that grows when it is decoded.
 
-Rows are decoded in such numbers that their arrays stay small. A value whose lists would take more
-is refused.
+A column takes room for each field of a record, even if the record is null. So a small value with
+long lists can become large arrays. Only so many rows are decoded at once that their arrays stay
+small, and a value whose lists would become too large is refused.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-#: The most bytes for the arrays of rows decoded at once, by their types alone; and for the lists of
-#: one value.
+#: The most bytes that the rows decoded at once may take, without their texts and lists, and the
+#: most that the lists of one value may take.
 _MOST_AT_ONCE, MOST_OF_A_VALUE = 32 << 20, 256 << 20
 
 
 class Sizes:
-    """The sizes of a column.
+    """The sizes of a column's values.
 
-    ``item`` is the least number of bytes of the largest item of its lists and maps.
+    ``rows`` is the number of rows to decode at once. ``item`` is the size in bytes of the widest
+    item of its lists and maps; 0 without lists and maps.
     """
 
     def __init__(self, type: pa.DataType, most_rows: int) -> None:
@@ -28,9 +30,9 @@ class Sizes:
         self.item = _widest_item(type)
 
     def parts(self, column: pa.BinaryArray) -> Iterator[tuple[int, pa.BinaryArray, bool]]:
-        """Yield each part with its start, and whether it may grow too large.
+        """Yield each part with its start, and whether its lists may become too large.
 
-        A part that may grow too large consists of one value.
+        A part whose lists may become too large consists of one value.
         """
         for at in range(0, len(column), self.rows):
             part = column.slice(at, self.rows)
@@ -40,7 +42,7 @@ class Sizes:
                 yield from self._cut(at, part)
 
     def _most(self, column: pa.BinaryArray) -> float:
-        """Return the most bytes that items can take: no item is encoded in less than a byte."""
+        """Return the most bytes that the items can take: each is encoded in at least one byte."""
         if not self.item:
             return 0.0
         return float(pc.sum(pc.binary_length(column)).as_py() or 0) * self.item
@@ -59,8 +61,8 @@ def check(taken: float) -> None:
     """Raise ``ValueError`` if the lists and maps of one value take too many bytes."""
     if taken > MOST_OF_A_VALUE:
         raise ValueError(
-            f"its lists and maps would take {int(taken) >> 20:,} MiB and more as columns of this "
-            "type: too much"
+            f"its lists and maps would take {int(taken) >> 20:,} MiB or more as columns of this "
+            "type, which is too much"
         )
 
 
@@ -72,9 +74,9 @@ def rows_at_once(types: list[pa.DataType], most: int) -> int:
 
 
 def taken_by(value: Any, type: pa.DataType) -> float:
-    """Return the bytes of all items in lists and maps of fastavro's value.
+    """Return the bytes that all items in the lists and maps of a value take as columns.
 
-    Values of unions have no members yet.
+    ``value`` is fastavro's, before :mod:`.avro_unions` has converted the values of unions.
     """
     found, left = 0.0, [(value, type)]
     while left:
@@ -100,12 +102,12 @@ def taken_by(value: Any, type: pa.DataType) -> float:
 
 
 def width(type: pa.DataType) -> float:
-    """Return the bytes that every row takes."""
+    """Return the bytes that each row takes, without the content of texts, lists and maps."""
     if pa.types.is_struct(type):
         return 0.125 + sum(width(field.type) for field in type)
     try:
         return 0.125 + float(type.bit_width) / 8
-    except ValueError:  # text, lists and maps: their content is stored elsewhere
+    except ValueError:  # text, lists and maps: an offset only
         return 4.125
 
 

@@ -1,7 +1,7 @@
-"""Iceberg tables, by ``pyiceberg``.
+"""Iceberg tables, with ``pyiceberg``.
 
-A plan is one snapshot. The snapshot's summary and a table property name the plan, in the same
-commit.
+A plan becomes one snapshot. The same commit records the plan's number in the snapshot's summary and
+in a table property.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ if TYPE_CHECKING:
 
 #: The newest version of the format that pyiceberg can write.
 _NEWEST = 2
-#: The catalog whose warehouse is a name that only its server understands.
+#: The class of catalogs whose warehouse is a name, and not a path: only the server can read it.
 _NAMED_WAREHOUSES = "RestCatalog"
 _RETRIES = "commit.retry.num-retries"
 #: Words in the names of catalog properties whose values are secret.
 _SECRET_WORDS = ("password", "secret", "token", "credential", "auth", "key")
-#: The catalog's names of store properties, and trikafka's.
+#: The properties of a table's store: the catalog's names, and trikafka's.
 _STORE = {
     "s3.endpoint": "endpoint",
     "s3.region": "region",
@@ -64,22 +64,21 @@ _STORE = {
 }
 
 
-# How a plan is committed once:
+# A plan must be committed only once:
 #
-# * The plan is looked for in a state of the table, and the commit is based on exactly that state.
-#   If two processes commit one plan, the catalog refuses the second, since its base is no longer
-#   current. Its next attempt loads the newer state and finds the plan there.
-# * pyiceberg's own retries would rebase the commit on a state that was not searched for the plan.
-#   They are switched off (commit.retry.num-retries = 0, in the loaded metadata only).
+# * Before the commit, the plan is looked up in a state of the table. The commit is based on exactly
+#   that state. If two processes commit one plan, the catalog refuses the second, since its base is
+#   no longer current. The next attempt loads the newer state and finds the plan there.
+# * pyiceberg's own retries are switched off (commit.retry.num-retries = 0, in the loaded metadata
+#   only). They would base the commit on a newer state in which the plan was not looked up.
 # * The plan's number is a table property as well as a part of the snapshot's summary, because
 #   snapshots expire.
-# * pyiceberg removes the manifests of a refused commit. But a refusal may concern the second
-#   sending of a commit whose first sending has landed: a proxy, or the HTTP library below the
-#   catalog, may repeat a request whose response was lost. The table then consists of these very
-#   manifests. So the removal is postponed (_Refused) until the next state of the table shows that
-#   the snapshot is not part of it.
+# * pyiceberg removes the manifests of a refused commit. But a proxy, or the HTTP library of the
+#   catalog, may repeat a request whose response was lost. Then the commit has succeeded, and only
+#   its repetition is refused, while the table consists of these very manifests. So the removal is
+#   postponed (_Refused) until the next state of the table shows that it lacks the snapshot.
 class IcebergLog:
-    """A table of an Iceberg catalog."""
+    """The log of a table in an Iceberg catalog."""
 
     def __init__(self, options: LakeOptions) -> None:
         self.title = options.destination
@@ -133,50 +132,59 @@ class IcebergLog:
         return table
 
     def place(self) -> ExportStore | None:
-        """Return the store at the table's location."""
+        """Return the store at the table's location; ``None`` if the table does not exist yet.
+
+        Raises:
+            ConfigurationError: Exports cannot write to that location.
+        """
         table = self._table()
         if table is None:
             return None
         location, options = table.location(), dict(self._options.store)
         scheme = urlsplit(location).scheme.lower()
         if scheme in SCHEMES:
-            told = table.io.properties
-            self._hide(told)  # a catalog may issue temporary keys
+            offered = table.io.properties
+            self._hide(offered)  # a catalog may issue temporary keys
             known = {
-                f"store.{ours}": secret(str(told[name]))
+                f"store.{ours}": secret(str(offered[name]))
                 for name, ours in _STORE.items()
-                if name in told
+                if name in offered
             }
             if not scheme.startswith("s3"):
                 return lake_store(location, options)
-            if "store.access_key_id" in options or not are_vended(told, self._catalog.properties):
+            if "store.access_key_id" in options or not are_vended(
+                offered, self._catalog.properties
+            ):
                 return lake_store(location, {**known, **options})
             rest = {
                 name: value
                 for name, value in known.items()
                 if name in ("store.endpoint", "store.region")
             }
-            return lake_store(location, {**rest, **options}, VendedKeys(told, self._told))
+            return lake_store(location, {**rest, **options}, VendedKeys(offered, self._offered))
         if scheme not in ("", "file"):
             raise ConfigurationError(
                 f"the table {self.title} is at {location}, where exports cannot write"
             )
         return lake_store(str(_folder(location)), {})
 
-    def _told(self) -> Mapping[str, Any]:
-        """Return the catalog's current properties of the table's store, including issued keys."""
+    def _offered(self) -> Mapping[str, Any]:
+        """Return the current properties of the table's store, with the keys that were issued."""
         table = self._table()
         if table is None:
             raise ExportError(
                 f"the table {self.title} no longer exists, so there are no keys for its store"
             )
-        told: Mapping[str, Any] = table.io.properties
-        self._hide(told)
-        return told
+        offered: Mapping[str, Any] = table.io.properties
+        self._hide(offered)
+        return offered
 
-    def _hide(self, told: Mapping[str, Any]) -> None:
-        """Hide these secrets in errors, each once: a repeated export asks for keys many times."""
-        self._secrets = tuple(dict.fromkeys((*self._secrets, *_secrets_of(told))))
+    def _hide(self, properties: Mapping[str, Any]) -> None:
+        """Hide the secrets among these properties in errors.
+
+        Duplicates are dropped, because a repeated export gets keys many times.
+        """
+        self._secrets = tuple(dict.fromkeys((*self._secrets, *_secrets_of(properties))))
 
     # --- before the first plan ---
 
@@ -186,7 +194,8 @@ class IcebergLog:
         """Create the table in the catalog, or accept the existing one.
 
         Raises:
-            ConfigurationError: The table does not fit.
+            ConfigurationError: The columns or the partitions of the table do not fit.
+            ExportError: The table has rows of an export whose plans are missing.
         """
         table = self._table()
         if table is None:
@@ -207,8 +216,9 @@ class IcebergLog:
         gone = [name for name in table.metadata.properties if name.startswith(f"{KEY}.")]
         if gone:
             raise ExportError(
-                f"the table {self.title} has rows of an export whose plans are missing (its "
-                f"property {gone[0]}); this export would write them again: choose another table"
+                f"the table {self.title} has rows of an export whose plans are missing (see its "
+                f"property {gone[0]}); this export would write these rows again: choose another "
+                "table"
             )
         fields = dict(index_by_name(table.schema()))
         return {
@@ -223,7 +233,7 @@ class IcebergLog:
     def _made(self, columns: pa.Schema, by: Sequence[str]) -> Table:
         namespace = tuple(self.title.split("."))[:-1]
         location = None if self._options.location is None else _absolute(self._options.location)
-        with self._said(f"cannot make the table {self.title}"), advised():
+        with self._said(f"cannot create the table {self.title}"), advised():
             self._catalog.create_namespace_if_not_exists(namespace)
             try:
                 making = self._catalog.create_table_transaction(
@@ -240,7 +250,9 @@ class IcebergLog:
                 pass  # another process has just created it
         made = self._table()
         if made is None:
-            raise ExportError(f"the table {self.title} was made and no longer exists")
+            raise ExportError(
+                f"the table {self.title} was created by this export, and does not exist any more"
+            )
         return made
 
     # --- plans ---
@@ -254,7 +266,7 @@ class IcebergLog:
         return _given_up(format, number) in self._known(format).metadata.properties
 
     def read_files(self, store: ExportStore, files: Sequence[WrittenFile]) -> Sequence[DataFile]:
-        """Return the entries of the files, by their footers."""
+        """Return the entries for the table's log, read from the footers of the files."""
         return read_footers(store, files)
 
     def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
@@ -265,7 +277,8 @@ class IcebergLog:
             by = _partitioned_by(self.title, table)
             if by and list(by) != list(plan.format["partition_by"]):
                 raise ExportError(
-                    f"the table {self.title} is partitioned by {list(by)} now, unlike its exports"
+                    f"the table {self.title} is partitioned by {list(by)} now, and was by "
+                    f"{list(plan.format['partition_by'])} when the export was planned"
                 )
             self._append(table, plan, files, refused)
 
@@ -275,18 +288,18 @@ class IcebergLog:
             refuse_abandoned(self.title, plan)
 
     def give_up(self, plan: ExportPlan) -> None:
-        """Abandon the plan by a snapshot without files.
+        """Abandon the plan with a snapshot that has no files.
 
-        A property alone would not change the snapshot, and a late commit based on that snapshot
-        could still succeed.
+        To set only a property would not change the table's snapshot. A late commit of the plan,
+        based on the same snapshot, could then still succeed.
         """
         taken = {_given_up(plan.format, plan.number): "true"}
         self._once(plan, lambda table, refused: self._append(table, plan, (), refused, taken))
 
     def _once(self, plan: ExportPlan, add: Callable[[Table, list[_Refused]], None]) -> Table | None:
-        """Call ``add`` to make a commit, unless the plan's number is taken.
+        """Call ``add`` to make a commit, unless the table has one of this plan already.
 
-        Return the state of the table in which it was taken, or ``None`` after a commit.
+        Return the state of the table with the earlier commit, or ``None`` after a new commit.
         """
         refused: list[_Refused] = []
         for attempt in range(ATTEMPTS):
@@ -349,7 +362,7 @@ class IcebergLog:
     def offsets(
         self, format: Mapping[str, Any], topic: str, partition: int, low: int, high: int
     ) -> Iterator[pa.Array]:
-        """Yield offsets by a scan of the files that may contain them."""
+        """Yield the offsets from ``low`` to ``high`` that the table has of a partition."""
         table = self._known(format)
         names = {
             name: table.schema().find_column_name(format["fields"][name])
@@ -372,7 +385,7 @@ class IcebergLog:
 
 
 class _Refused:
-    """A commit whose files stay until it is certain that the commit has not landed."""
+    """A refused commit. Its files stay until it is certain that the table does not have them."""
 
     def __init__(self, append: Any) -> None:
         self._snapshot = append.snapshot_id
@@ -386,7 +399,7 @@ class _Refused:
 
 
 def _opened(name: str | None, given: Mapping[str, Any]) -> Catalog:
-    """Open a catalog as the library does, but with limits for the calls of a REST catalog."""
+    """Open a catalog as pyiceberg does, but with time limits for the calls of a REST catalog."""
     name = name or _ENV_CONFIG.get_default_catalog_name()
     whole = merge_config(_ENV_CONFIG.get_catalog_config(name) or {}, dict(given))
     uri, type = str(whole.get("uri", "")), str(whole.get("type") or "").lower()
@@ -416,8 +429,8 @@ def _has(table: Table, plan: ExportPlan) -> bool:
 
 def _snapshot_of(table: Table, plan: ExportPlan) -> int | None:
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
-        told = snapshot.summary.additional_properties if snapshot.summary is not None else {}
-        if (told.get(f"{KEY}.app-id"), told.get(f"{KEY}.plan")) == (
+        note = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if (note.get(f"{KEY}.app-id"), note.get(f"{KEY}.plan")) == (
             plan.format["app_id"],
             str(plan.number),
         ):
@@ -426,7 +439,7 @@ def _snapshot_of(table: Table, plan: ExportPlan) -> int | None:
 
 
 def _partitioned_by(title: str, table: Table) -> tuple[str, ...]:
-    """Return the table's partitioning in the exports' terms and order.
+    """Return the names that the option ``partition_by`` has for the table's partitioning.
 
     Raises:
         ConfigurationError: The table is partitioned in another way.
@@ -440,8 +453,8 @@ def _partitioned_by(title: str, table: Table) -> tuple[str, ...]:
             found.append("date")
         else:
             raise ConfigurationError(
-                f"the table {title} is partitioned by {field.transform} of {name}; exports know "
-                "the topic and the day of timestamp"
+                f"the table {title} is partitioned by {field.transform} of {name}; exports can "
+                "write only tables that are partitioned by topic or the day of timestamp"
             )
     return tuple(sorted(found, reverse=True))
 
