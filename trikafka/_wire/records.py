@@ -412,7 +412,8 @@ class _Scan:
             raise ValueError("it is to be read in steps of its own")
         at = self._part_of(found, 0)
         if at < found.inner_end:
-            self.rest = memoryview(found.followed_by(self.view[end:]))[at:]
+            found += self.view[end:]
+            self.rest = memoryview(found)[at:]
 
     def _part_of(self, messages: legacy.Messages, start: int) -> int:
         """Read as many messages of a compressed one as fit into a step; return their end."""
