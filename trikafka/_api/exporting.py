@@ -55,11 +55,11 @@ async def open_exporter(
 ) -> AsyncIterator[Exporter]:
     """Open an :class:`Exporter`; arguments and errors are those of :func:`export`.
 
-    A run may leave records to a later run of this exporter, where they would make a file of fewer
-    than ``min_records_per_file`` or ``min_bytes_per_file``. They are exported once there are enough,
-    or once they have waited for ``max_file_delay_ms``. A new exporter counts that time from its own
-    first run. It estimates bytes by the files that it has written, so its first run leaves no
-    records because of their bytes.
+    A run may leave records to a later run of this exporter, if they would make a file with fewer
+    than ``min_records_per_file`` or ``min_bytes_per_file``. A later run exports them once there are
+    enough, or once they have waited for ``max_file_delay_ms``. A new exporter counts that time from
+    its own first run. It estimates bytes by the files that it has written, so its first run leaves
+    no records because of ``min_bytes_per_file``.
 
     Args:
         topics: As in :func:`export`.

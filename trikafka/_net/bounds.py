@@ -1,14 +1,15 @@
-"""The bounds of a response's length, by what was asked for. No I/O.
+"""The bounds of a response's length, by the content of the request. No I/O.
 
-They are checked before memory is set aside for the response, or anything reads it. The bounds are
-generous: they are meant for peers that are broken or hostile, not for brokers of a later release.
-Requests for everything there is have no such bound, and ``receive_message_max_bytes`` alone bounds
-their responses: metadata of all topics, committed offsets of all partitions, ListGroups and
-ListTransactions, JoinGroup (the leader gets all members), and the requests that match or list what
-the cluster has (access rules, quotas, tokens, log directories, reassignments, elections). Fetch has none either: the first
-batch comes whole, however large (KIP-74), so :func:`~trikafka._wire.fetch.read_fetch_response`
-compares what came with what was asked for. Such a response takes its own memory once, and is
-decoded in a thread (:mod:`.decoding`).
+They are checked before memory is allocated for the response. The bounds are generous: they are
+meant for peers that are broken or hostile, not for brokers of a later release.
+
+Requests for everything there is have no such bound; only ``receive_message_max_bytes`` bounds their
+responses. These are metadata of all topics, committed offsets of all partitions, ListGroups and
+ListTransactions, JoinGroup (the leader gets all members), and the requests that list what the
+cluster has (access rules, quotas, tokens, log directories, reassignments, elections). Fetch has no
+bound either, because the first batch comes as a whole, whatever its size (KIP-74). So
+:func:`~trikafka._wire.fetch.read_fetch_response` compares the response with the request. A response
+without a bound needs memory of its size once, and is decoded in a thread (:mod:`.decoding`).
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ cdef struct Mark:
 
 
 cdef struct Place:
-    # The begin of a row's key and value, from the start of its section. The headers follow the value.
+    # Where a row's key and value begin in its section. The headers follow the value.
     uint32_t key
     uint32_t value
 

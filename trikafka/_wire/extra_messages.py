@@ -228,7 +228,7 @@ class ShareGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[m
 
 
 class ShareGroupHeartbeatResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The coordinator's answer: the member's epoch, the heartbeat interval, and a new assignment."""
+    """The coordinator's response: member epoch, heartbeat interval, and a new assignment."""
 
 
 class ShareFetchRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]

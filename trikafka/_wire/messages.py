@@ -213,8 +213,8 @@ def read_correlation_id(frame: memoryview) -> int:
 # (KIP-219), in all versions that have the field. So the field alone decides, and a request that is
 # added later is throttled without an entry in any table.
 #
-# The time has to be known in the step that reads the response, before another request is written.
-# In most responses it is the first field, and in some it follows numbers of a fixed size. In the few
+# The time must be known in the step that reads the response, before another request is written. In
+# most responses it is the first field, and in some it follows numbers of a fixed size. In the few
 # others it is read from the decoded message (`late_throttle`).
 @lru_cache(maxsize=512)
 def _throttle_position(response_class: Any, version: int) -> int | None:

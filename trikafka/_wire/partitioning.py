@@ -56,7 +56,7 @@ def murmur2(data: Buffer) -> int:
 
 
 def hash_key(kind: int, key: Buffer) -> int:
-    """Return the hash of a key, at least 0; modulo the number of partitions, it is the partition."""
+    """Return the hash of a key, at least 0. The partition is the hash modulo their number."""
     return _implementation.current.hash_key(kind, key)
 
 

@@ -27,8 +27,8 @@ class RawRequest:
     name: str
     max_version: int
     flexible: int  #: the first version with compact lengths and tags
-    #: The class of its responses. Its ``throttle_position`` is where the throttle time begins in the
-    #: body, ``None`` if the decoder of the response reads it.
+    #: The class of its responses. Its ``throttle_position`` is the place of the throttle time in
+    #: the body, or ``None`` if the decoder of the response reads that time.
     response: Any
     records: int = 0  #: the number of records in it
     __slots__ = ()

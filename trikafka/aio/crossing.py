@@ -129,9 +129,9 @@ async def on_host(
     In a Trio task. ``what`` names the function in errors. When cancelled, cancels that task and
     waits for its end.
     """
-    # The function runs in a turn of the loop, never in Trio's tick. There sniffio would answer "trio"
-    # to libraries that ask. A task factory may run a task's first step at once (eager tasks), so
-    # with one the task is made in the next turn.
+    # The function runs in a turn of asyncio's loop, never in Trio's tick, in which libraries would
+    # learn from sniffio that Trio runs. A task factory may run a task's first step at once (eager
+    # tasks). So with a factory, the task is made in the next turn.
     await trio.lowlevel.checkpoint_if_cancelled()
     loop = guest.loop
     if loop.is_closed():

@@ -258,8 +258,8 @@ def open_consumer(
         topics: Names of topics, or one pattern alone; they need a ``group_id``.
         key_deserializer: As of :func:`trikafka.open_consumer`. An async one runs in asyncio.
         value_deserializer: The same for values.
-        settings: The others of :class:`trikafka.ConsumerConfig`. An async ``sasl_oauth_token_provider``
-            or ``sasl_credentials`` runs in asyncio.
+        settings: The others of :class:`trikafka.ConsumerConfig`. An async
+            ``sasl_oauth_token_provider`` or ``sasl_credentials`` runs in asyncio.
 
     Raises:
         IllegalStateError: No asyncio runs, or Trio runs in this thread.

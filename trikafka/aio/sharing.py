@@ -183,8 +183,9 @@ class ShareBatch(_Held, Generic[Key, Value]):
 class ShareConsumer(Client, Generic[Key, Value]):
     """A member of a share group for asyncio; :func:`trikafka.aio.open_share_consumer` opens one.
 
-    Iterate over it for records, or use :meth:`batches`, which cost much less here. Several tasks may
-    receive at the same time. Arguments and errors are those of :class:`trikafka.ShareConsumer`.
+    Iterate over it for records, or use :meth:`batches`, which takes much less time in asyncio.
+    Several tasks may receive at the same time. Arguments and errors are those of
+    :class:`trikafka.ShareConsumer`.
     """
 
     _client: _ShareConsumer[Key, Value]

@@ -127,7 +127,7 @@ def _standard_input() -> bytes:
 
 
 def _json_value(value: object) -> object:
-    """Return what JSON has for a value of a column: text for times and decimals, base64 for bytes."""
+    """Return a column's value for JSON: text for times and decimals, base64 for bytes."""
     if isinstance(value, bytes):
         try:
             return value.decode()

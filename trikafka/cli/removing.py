@@ -46,8 +46,8 @@ def remove_members(
 ) -> None:
     """Remove members from a consumer group; their partitions go to others at once.
 
-    A member that still runs joins again. Without --execute no member is removed: the table shows which
-    would be.
+    A member that still runs joins again. Without --execute, the command removes no member and shows
+    those that it would remove.
     """
     if bool(members or instances) is everyone:
         raise click.UsageError("give --member or --instance, or --all", click.get_current_context())

@@ -319,7 +319,7 @@ def _dotted(name: str) -> str:
 _BY_DOTTED = {_dotted(name): rule for name, rule in RULES.items() if not name.endswith(".")}
 _BY_PREFIX = {name: rule for name, rule in RULES.items() if name.endswith(".")}
 _OF_LIBRDKAFKA = frozenset(map(_dotted, LIBRDKAFKA))
-#: Properties that Java's clients have and librdkafka has not, one of which most files for Java have.
+#: Properties of Java's clients that librdkafka lacks. Most files for Java have one of them.
 _OF_JAVA = frozenset(
     (
         "buffer.memory",

@@ -721,7 +721,7 @@ class ShareMembershipManager(Protocol):
 
     @property
     def fatal(self) -> TrikafkaError | None:
-        """The error that ended the membership; each receive raises it. ``None`` while there is none."""
+        """The error that ended the membership, which each receive raises; ``None`` without one."""
 
     async def run(self) -> None:
         """Join, and report each assignment to the client's state, until cancelled."""

@@ -100,8 +100,8 @@ class PartitionTask(StreamTask):
         # 3. False without an error: the partition was revoked during the pause. Its next owner gets
         #    the record.
         #
-        # In 2 and 3 the workers stop, and ``processed`` stays at this record or before it. Success is
-        # progress for both timers (seed 004), and for the watchdog of stuck handlers.
+        # In cases 2 and 3 the workers stop, and ``processed`` stays at this record or before it.
+        # Success is progress for both timers (seed 004), and for the watchdog of stuck handlers.
         while True:
             try:
                 await self._plan.handling.attempt(work)

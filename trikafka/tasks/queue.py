@@ -38,8 +38,8 @@ async def run_queue(
 
     An exception of the handler releases the record, with a warning: the group delivers it again, to
     any member. From the delivery ``reject_after`` on it is rejected instead. Without that setting
-    the group's own limit (``share.delivery.count.limit``, 5 by default) decides. An error that every
-    record would meet, such as a closed client, releases the record and ends the run.
+    the group's own limit (``share.delivery.count.limit``, 5 by default) decides. An error that
+    every record would cause, such as a closed client, releases the record and ends the run.
 
     On a signal of ``stop_on`` the worker takes no more records, waits for the handlers (at most
     ``close_timeout_ms``), acknowledges, and leaves the group.

@@ -127,12 +127,13 @@ class Group:
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     deadline: float = math.inf  # of PREPARING and COMPLETING
     delaying: bool = False  # the first rebalance waits for more members
+    # Offsets of open transactions, by producer id and epoch.
     held: dict[tuple[int, int], dict[tuple[str, int], CommittedOffset]] = field(
         default_factory=dict
-    )  # by producer id and epoch
-    modern: ModernGroup | None = (
-        None  # KIP-848: then only the offsets of the classic fields are used
     )
+    # The state of a group of the consumer protocol (KIP-848). Of the fields above, such a group
+    # uses only the offsets.
+    modern: ModernGroup | None = None
 
     @property
     def kind(self) -> str:

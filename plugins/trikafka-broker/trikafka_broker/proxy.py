@@ -50,8 +50,8 @@ class Fault(Enum):
     CUT_REQUEST = "cut within a request"  #: The broker gets half of the request.
     CUT_BEFORE_RESPONSE = "cut before a response"  #: The broker executes the request.
     CUT_RESPONSE = "cut within a response"  #: The client gets half of the response.
-    # The fault that a killed connection causes on real networks, and that tests of idempotence need:
-    # the client has reconnected and sent the batch again, and then the broker reads the first one.
+    # On real networks a killed connection has this effect, and tests of idempotence need it: the
+    # client has reconnected and sent the batch again, and then the broker reads the first one.
     LATE_REQUEST = (
         #: The client's connection ends; the broker reads the bytes sent so far later.
         "request of a closed connection"

@@ -17,8 +17,8 @@ from .security import SECURED, SecurityOptions, write_private
 DEFAULT_VERSION = "4.4.0"
 #: The oldest version that trikafka supports. Its tests run with this one and the default.
 OLDEST_VERSION = "3.3.2"
-#: The newest version whose command-line tools are on Maven. They also serve the clusters of versions
-#: without tools of their own.
+#: The newest version whose command-line tools are on Maven. They are also used for clusters of
+#: versions without tools of their own.
 TOOLS_VERSION = "4.3.1"
 
 #: Measured on two cores: three brokers are ready in 4.8 s with these options and in 7.8 s without.

@@ -33,7 +33,9 @@ _LEADING = (PREFIX, "catalog.")
 def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = ()) -> Sink:
     """Return a plugin's sink for the destination.
 
-    Raises :exc:`PluginError` if no plugin has one, and :exc:`ConfigurationError` for a wrong option.
+    Raises:
+        PluginError: No plugin has a sink for it.
+        ConfigurationError: An option is not valid.
     """
     if not destination.strip():
         raise ConfigurationError(

@@ -88,7 +88,8 @@ class RangeWork(PieceLog):
             other = self._decided(piece.start)
             if other is None:
                 raise ExportError(
-                    f"{path} was there and is gone: another program clears this export's work folder"
+                    f"{path} has disappeared: another program removes files from this export's "
+                    "work folder"
                 )
             piece = other
         self._publish(piece)

@@ -176,7 +176,8 @@ async def open_exporter(
     ):
         given = "an async one" if callable(on_progress) else shown(on_progress)
         raise ConfigurationError(
-            f"on_progress must be a plain function (def), called with an ExportProgress, not {given}"
+            "on_progress must be a plain function (def), called with an ExportProgress, not "
+            f"{given}"
         )
     _check_settings(client_settings, where)
     client_settings = ConsumerConfig.hidden(

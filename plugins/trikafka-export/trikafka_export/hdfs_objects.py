@@ -332,9 +332,9 @@ class HdfsObjects(Objects):
             self._delete(aside)
 
     def _write(self, path: str, parts: Iterable[bytes], *, create_parent: bool = True) -> None:
-        # No two writes have the same path. If there is a file, it is that of a create whose response
-        # was lost, and which hdfs-native has repeated. Only then may a request replace it: one that
-        # is late must not empty a file that has been written meanwhile.
+        # No two writes have the same path. So if the file exists, this request has created it: the
+        # first response was lost, and hdfs-native has repeated the request. Only then may it be
+        # replaced, because a late request must not empty a file that has been written meanwhile.
         try:
             file = self._created(path, overwrite=False, create_parent=create_parent)
         except FileExistsError:

@@ -20,14 +20,14 @@ The module knows neither runners nor files.
 # 7. Group offsets committed in Kafka.
 #
 # Killed after   the destination has               the next run
-# ------------   -------------------------------   ---------------------------------------------------
+# ------------   -------------------------------   -------------------------------------------------
 # nothing        what it had                       makes a plan
 # 1              a plan without a manifest         writes exactly its ranges, into the same names
-# 2              staged files that no reader sees  writes the pieces again; the work folder goes at 6
-# 3              some whole files of the plan      publishes the rest of decided pieces, goes on behind
+# 2              staged files that no reader sees  writes the pieces again; 6 removes their folder
+# 3              some whole files of the plan      publishes the other decided pieces, and goes on
 # 4              closed work                       a table: commits these files, carries the rest; a
 #                                                  folder: opens the work again, writes the rest
-# 5              rows in the table, no manifest    finds the plan's number in the table's log, goes to 6
+# 5              rows in the table, no manifest    finds the plan in the table's log, goes on with 6
 # 6              a finished export, old lag        commits the group's offsets
 # 7              a finished export                 makes the next plan
 #

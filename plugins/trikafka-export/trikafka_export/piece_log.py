@@ -1,7 +1,7 @@
 """The pieces in which a planned range is written, and the log of the decided ones.
 
-The store decides each piece just once, even if workers are killed or run twice: :mod:`.directory_pieces`
-does that for a directory.
+The store decides each piece just once, even if workers are killed or run twice. For a directory,
+:mod:`.directory_pieces` does that.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class PieceLog(ABC):
 
 
 def checked_sum(value: Any) -> str | None:
-    """Return a file's checksum as it is stored, if it has one. Raises ValueError for anything else."""
+    """Return a file's stored checksum, if it has one. Raises ValueError for other values."""
     if value is not None and not (isinstance(value, str) and re.fullmatch("[0-9a-f]{8}", value)):
         raise ValueError(f"crc32c is {value!r}")
     return value

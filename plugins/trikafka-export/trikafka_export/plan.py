@@ -66,7 +66,7 @@ def file_name(
 
 
 def suffix_of(name: str) -> str:
-    """Return the suffix of a data file's name, which begins with the first dot after the offsets."""
+    """Return the suffix of a data file's name: all from the first dot after the offsets on."""
     return "".join(name.rpartition("-")[2].partition(".")[1:])
 
 

@@ -1,4 +1,4 @@
-"""The hooks of the entry point: sinks, formats, the runner by threads, and the command ``export``."""
+"""The hooks of the entry point: sinks, formats, the runner with threads, the command ``export``."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ early.
 # ``_GROUPS_AHEAD`` groups with ``_BYTES_AHEAD`` bytes wait between the threads, or one larger
 # group. That bounds the memory of a worker whose caller is slow.
 #
-# ``_RangeRead`` is the bridge. The caller's thread touches ``_items`` and, through the token, schedules
-# calls in the loop. All other state belongs to the loop. ``_Reading`` knows nothing of threads: it
-# owns the position, which only grows, so no record comes twice even where the log changes below it.
+# ``_RangeRead`` is the bridge. The caller's thread uses ``_items``, and schedules calls in the loop
+# with the token. All other state belongs to the loop. ``_Reading`` knows nothing of threads. It
+# owns the position, which only grows, so no record comes twice even if the log changes meanwhile.
 #
 # The topic's id is compared before the first and after the last record (or was seen within
 # ``_JUST_SEEN`` seconds). If it is the same both times, all records were of the topic that was
@@ -354,11 +354,9 @@ class _Reading:
                 (self._position, min(first, self._end)),
                 (max(last, first), self._end),
             )
-        elif (
-            cause is not None
-            # The position was out of range a moment ago and is not any more: the log was truncated
-            # and has grown again.
-        ):
+        elif cause is not None:
+            # The position was out of range before, and is not any more: the log was truncated and
+            # has grown again.
             return self._lost(
                 f"{self._tp} was truncated while it was read at offset {self._position}", cause
             )

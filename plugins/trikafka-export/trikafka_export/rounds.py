@@ -8,13 +8,13 @@
 # they would occupy all slots, one after the other, and the other partitions would wait for them.
 #
 # So the first round tries every range, but waits for its first records for ``LOOK`` seconds only. A
-# range without records is set aside, with all that is left of its partition (``UnresponsivePartitions``): at most
-# one short wait for each partition and worker.
+# range without records is set aside with the rest of its partition (``UnresponsivePartitions``). So
+# each worker waits at most once, and briefly, for each such partition.
 #
-# In the next rounds each such partition waits once more, by one range, as long as a client does.
-# The partitions wait side by side, and no other work is left to be delayed. If the range succeeds,
-# the partition has a leader again, and the rest of the partition follows in the next round. If it times
-# out, the whole rest has timed out with it: to wait again for each range would show nothing new.
+# In the next rounds, one range of each such partition waits as long as a client does. The
+# partitions wait at the same time, and no other work is left to be delayed. If the range succeeds,
+# the partition has a leader again, and the rest of it follows in the next round. If the range times
+# out, the whole rest counts as timed out: to wait again for each range would show nothing new.
 #
 # A job with one range has nothing to delay, so its first attempt waits as long as a client does.
 

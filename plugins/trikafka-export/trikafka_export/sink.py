@@ -338,7 +338,8 @@ class FileSink:
         errors = await runner.run(tasks, told)
         if len(errors) != len(ranges):
             raise ExportError(
-                f"the runner {self._runners.name!r} returned {len(errors)} results for {len(ranges)} ranges"
+                f"the runner {self._runners.name!r} returned {len(errors)} results for "
+                f"{len(ranges)} ranges"
             )
         return unread | {
             planned: error
@@ -444,8 +445,9 @@ def _tell_gone(store: DirectoryStore) -> bool:
         more = "" if len(gone) == 1 else f" and {len(gone) - 1:,} more"
         _log.warning(
             (
-                "%s lacks files that were exported to it: %s%s. An export does not write them again; "
-                "--check lists what is missing, and an export to a new destination writes all records"
+                "%s lacks files that were exported to it: %s%s. An export does not write them "
+                "again; --check lists what is missing, and an export to a new destination writes "
+                "all records"
             ),
             store.title,
             gone[0],

@@ -109,7 +109,8 @@ class QueryOptions:
                 or not least <= number <= _MOST
             ):
                 raise ConfigurationError(
-                    f"{name} has {number!r} for {tp}, which is not a whole number of at least {least}"
+                    f"{name} has {number!r} for {tp}, which is not a whole number of at least "
+                    f"{least}"
                 )
         if not found:
             raise ConfigurationError(f"{name} names no partition: {text}")

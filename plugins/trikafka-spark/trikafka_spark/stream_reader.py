@@ -29,9 +29,10 @@ One reader plans, in a process that lives as long as the query. Copies of it rea
 # beyond those in the checkpoint, so offsets alone do not show that anything was lost. The id does
 # (KIP-516). It must survive a restart of the query, and a Python source keeps nothing in the
 # checkpoint but its offsets. So the id is part of the offsets, in a form that Spark's own connector
-# passes over (:mod:`.checkpoint_offsets`): a query can change from one source to the other and back. Within a
-# run ``_Topics`` compares each look with the look before, and ``plan`` compares the ids of the
-# batch's start. Each task compares the id once more while it reads (:mod:`trikafka_export.reading`).
+# ignores (:mod:`.checkpoint_offsets`), and a query can change from one source to the other and
+# back. Within a run, ``_Topics`` compares the ids at each look-up with those before, and ``plan``
+# compares them with the ids at the batch's start. Each task compares the id once more while it
+# reads (:mod:`trikafka_export.reading`).
 
 from __future__ import annotations
 

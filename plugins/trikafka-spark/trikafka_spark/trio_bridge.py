@@ -11,7 +11,8 @@
 # The lookup is in the JVM. A session's sources are asked for by the session, and an active session
 # belongs to a thread, so nothing can be registered for all threads. PySpark's readers make their
 # session the active one before they call the JVM; its writers do not. :func:`register` wraps the
-# writers so that they do (:mod:`.active_session`). Each function here with a session makes it active, too.
+# writers so that they do (:mod:`.active_session`). Each function here that has a session makes it
+# active, too.
 #
 # Cancellation: a Spark job can be cancelled by its tag, from any thread. Tags belong to the thread
 # that starts the job, and Trio uses a thread again for other work, so ``_tagged`` removes the tag
@@ -158,7 +159,7 @@ async def run_query(spark: SparkSession, start: Callable[[], StreamingQuery]) ->
             )
         if scope.cancelled_caught:
             _log.warning(
-                "Spark did not stop a stream within %s s; the stream may continue in the background",
+                "Spark did not stop a stream within %s s; it may continue in the background",
                 _STOP_LIMIT,
             )
         raise

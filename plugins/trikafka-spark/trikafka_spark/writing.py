@@ -8,9 +8,10 @@ driver commits the transactions of all tasks (:mod:`.commit_protocol`).
 # How a write is exactly once
 # ---------------------------
 #
-# A task writes its rows and then a *mark* (:mod:`.write_parts`) in one transaction. The mark says: this
-# task's part of this write is done. It is sent last, so a transaction with a mark has all rows. The
-# task leaves the transaction open (``detach``) and returns its producer id and epoch to the driver.
+# A task writes its rows and then a *mark* (:mod:`.write_parts`) in one transaction. The mark says
+# that this task's part of this write is done. It is sent last, so a transaction with a mark has all
+# rows. The task leaves the transaction open (``detach``), and returns its producer id and epoch to
+# the driver.
 # The driver commits the transactions once all tasks have succeeded. So a task that fails makes
 # nothing visible.
 #
@@ -28,8 +29,8 @@ driver commits the transactions of all tasks (:mod:`.commit_protocol`).
 #   have opened the id. So the first attempt checks that its transaction is still open, before and
 #   after it leaves the note (``write_parts.note_complete_part``), and fails if it is not.
 #
-# The driver's part, and what a killed driver leaves, is described in :mod:`.commit_protocol`. Another run
-# may cut the rows into other tasks: :mod:`.whole_write` detects that.
+# :mod:`.commit_protocol` describes the driver's part, and what a killed driver leaves. Another run
+# may divide the rows into other tasks: :mod:`.whole_write` detects that.
 
 from __future__ import annotations
 

@@ -1150,7 +1150,7 @@ class Admin(MeteredClient):
     async def alter_share_group_offsets(
         self, group_id: str, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
     ) -> None:
-        """Set the start offsets of a share group without members; create the group if there is none.
+        """Set the start offsets of a share group without members; create a group that is missing.
 
         Args:
             group_id: The group.

@@ -336,13 +336,13 @@ def entries_of(result: Any) -> dict[str, ConfigEntry]:
     }
 
 
-# A broker's own settings and log levels are known to that broker alone, so such a request must reach
-# it. All other settings are in the cluster's metadata: any broker returns them, and forwards a change
-# to the controller. One request to a broker takes all of its resources.
+# Only a broker itself knows its own settings and log levels, so a request about them must be sent
+# to this broker. All other settings are in the cluster's metadata: any broker returns them, and
+# forwards a change to the controller. One request to a broker has all of its resources.
 #
-# A repeated change is harmless: "set" and "delete" name the outcome, and a broker neither appends
-# an item twice nor misses one to subtract. So what has failed for a passing reason is simply sent
-# again.
+# Repeating a change does no harm. "set" and "delete" name the outcome, a broker does not append an
+# item that is there already, and it does not mind if an item to subtract is missing. So a request
+# that has failed for a passing reason is simply sent again.
 def _by_place(resources: Iterable[ConfigResource]) -> dict[Place, list[ConfigResource]]:
     places: dict[Place, list[ConfigResource]] = defaultdict(list)
     for one in resources:

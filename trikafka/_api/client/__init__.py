@@ -1,1 +1,1 @@
-"""The frame of every client: its service, plugins, guard and opening. It knows no kind of client."""
+"""The parts that all kinds of clients have: service, plugins, guard and opening."""

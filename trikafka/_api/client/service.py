@@ -114,9 +114,8 @@ class Service:
         self._ready = trio.Event()
         self.closing = trio.CancelScope(shield=True)
         self.failure: Exception | None = None
-        self.interrupt: BaseException | None = (
-            None  # a Ctrl-C that Python raised in a background task
-        )
+        # A Ctrl-C that Python has raised in a background task.
+        self.interrupt: BaseException | None = None
         self._on_failure: Callable[[Exception], None] = lambda error: None
         self._on_hurry: Callable[[float], None] = lambda deadline: None
 

@@ -34,8 +34,8 @@ Item = TypeVar("Item")
 class ShareConsumer(MeteredClient, Generic[Key, Value]):
     """A member of a share group: :func:`trikafka.open_share_consumer` opens one.
 
-    ``async for delivery in queue`` goes over the records that the group gives to this member. Several
-    tasks may receive at the same time; each record goes to one of them.
+    ``async for delivery in queue`` iterates over the records that the group gives to this member.
+    Several tasks may receive at the same time; each record goes to one of them.
     """
 
     def __init__(self, parts: ShareParts) -> None:
@@ -184,7 +184,8 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
 
     async def _next(self, pop: Callable[[], Item | None]) -> Item:
         core = self._parts.core
-        # Not in the loop: each response of a fetch wakes it, and that is no sign of a quick program.
+        # Only once for each call of the program. The loop below also runs after each response of a
+        # fetch, which does not show that the program is quick.
         core.holdings.receives(trio.current_time())
         while True:
             # A record leaves the buffer in the step after the last checkpoint, so a cancelled

@@ -185,9 +185,9 @@ class RebalanceListenerInvoker:
     ) -> None:
         """Post a change and wait until a receive has run the listeners.
 
-        ``before_listeners`` is called just before they run. ``then`` completes the change in the step
-        after them, so the receive does not go on with partitions that were just reported as gone.
-        On cancellation the change is withdrawn.
+        ``before_listeners`` is called just before they run. ``then`` is called in the step in which
+        they have returned. It completes the change, so that the receive does not continue with
+        partitions that were just reported as gone. On cancellation the change is withdrawn.
         """
         posted = self._posted = _Posted(change, tuple(partitions), before_listeners, then)
         self._wake()

@@ -105,7 +105,7 @@ class FailureLog:
                 self._some.set()
 
     def hold(self) -> None:
-        """Log nothing until :meth:`log_now`: the producer ends, and all failures go into one line."""
+        """Collect failures until :meth:`log_now`: a producer that ends logs them in one line."""
         self._held = True
 
     def log_now(self) -> None:

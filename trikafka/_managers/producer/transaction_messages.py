@@ -154,7 +154,7 @@ def read_committed(
     }
     if silent := [str(tp) for tp in offsets if tp not in codes]:
         raise DamagedResponseError(
-            f"the coordinator of group {group.group_id!r} left {', '.join(silent)} out of its response"
+            f"the response of the coordinator of group {group.group_id!r} lacks {', '.join(silent)}"
         )
     return [
         from_code(code, f"offset of {tp} for group {group.group_id!r}", operation="Read")

@@ -2,8 +2,9 @@
 
 A task of the client ends a transaction and prepares the next one, even if every caller is
 cancelled. So no transaction stays open at the broker because a call was cancelled, and the outcome
-of a commit is found out whether a caller waits for it or not. Which call is legal when is decided
-in :mod:`trikafka._state.producer.transaction_state`; this manager and the produce manager report events to it.
+of a commit becomes known even if no caller waits for it. The rules which call is legal when are in
+:mod:`trikafka._state.producer.transaction_state`. This manager and the produce manager report
+events to that state.
 """
 
 from __future__ import annotations

@@ -356,9 +356,9 @@ class ShareFetcher:
         return None, min(again_at, broker.fetch_from) if broker.fetch_from > now else again_at
 
     def _may_fetch(self, broker: _Broker) -> bool:
-        """Return whether it is this broker's turn, and there is room. Otherwise it stands in line."""
-        # A broker that waits for room stands in line. Otherwise one whose fetches end early would
-        # take the room of all others each time.
+        """Return whether there is room and it is this broker's turn; if not, add it to the line."""
+        # Brokers that wait for room are served in the order of their arrival. Otherwise a broker
+        # whose fetches end early would take the room of all others each time.
         if broker.node_id not in self._line:
             self._line.append(broker.node_id)
         return self._line[0] == broker.node_id and self._room() > 0
@@ -767,7 +767,8 @@ class ShareFetcher:
     def _queue(self, broker: _Broker, acquired: AcquiredRecords, start: int, stop: int) -> None:
         first = broker.session.pending_since == math.inf
         broker.session.queue(acquired, start, stop, trio.current_time())
-        # Tasks that wait have to set a timer for the first one. Later ones matter if they make room.
+        # For the first acknowledgement, a waiting task must set its timer. A later one matters to
+        # it only if it makes room.
         if self._resting and (first or self._room()):
             self._wake.notify()
 

@@ -39,9 +39,8 @@ from ..group.membership_events import MembershipEvents
 from ..group.poll_timer import PollTimer
 
 _log = logging.getLogger("trikafka.membership")
-#: The shortest and the longest interval (seconds), whatever a response says: the longest one that a
-#: broker has by default is a third of the shortest session. And the least time that a broker gets to
-#: respond.
+#: The bounds (seconds) of the heartbeat interval that a response sets; by default, no broker has a
+#: longer one. And the least time (seconds) that a broker gets to respond.
 _LEAST_INTERVAL, _LONGEST_INTERVAL, _LEAST_LIMIT = 0.1, 15.0, 1.0
 #: How soon (seconds) a member asks again while it has no partitions; the pause doubles up to the
 #: second figure, for the third one in all. The coordinator assigns some time after the join.

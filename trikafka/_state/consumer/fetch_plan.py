@@ -4,10 +4,10 @@ A partition is fetched from its leader, or from the replica that the leader pref
 not fetched before its wait after an error is over, nor while enough of it is buffered.
 
 Three sources report changes: the assignment (which partitions changed), the cluster's snapshot (who
-leads them) and a heap of timers (whose wait is over). Only those partitions are looked at, so a
-fetch costs what it moves and not what is assigned. The result for each broker is in its
-:class:`~trikafka._state.consumer.fetch_session.FetchSession`. The fetch manager alone changes the plan, by
-reporting what happened.
+leads them) and a heap of timers (whose wait is over). Only these partitions are checked. So the
+cost of a fetch depends on the partitions with changes, and not on all that are assigned. The result
+for each broker is in its :class:`~trikafka._state.consumer.fetch_session.FetchSession`. Only the
+fetch manager changes the plan, by reporting events.
 
 When the source of a partition changes
 -------------------------------------

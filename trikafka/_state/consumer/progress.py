@@ -1,7 +1,7 @@
 """The user's progress in one partition: position, processed offset, and the batch in delivery.
 
-A part of :class:`~trikafka._state.consumer.assignment.AssignedPartition`, which alone writes it. A reader
-takes records through the cursor that it began. No I/O.
+A part of :class:`~trikafka._state.consumer.assignment.AssignedPartition`; nothing else changes it.
+A reader takes records through the cursor that it has begun. No I/O.
 """
 
 from __future__ import annotations

@@ -256,10 +256,10 @@ class Accumulator(Generic[Ack]):
         self._queues.forget(name)
 
     def identified(self, identity: ProducerIdentity, *, restart: bool = False) -> None:
-        """Take over the id and epoch that a broker gave the producer.
+        """Set the id and epoch that a broker has assigned to the producer.
 
-        ``restart``: every partition restarts its sequence numbers under this identity. Without it only
-        partitions that have no numbers yet use the identity.
+        ``restart``: every partition restarts its sequence numbers under this identity. Without it,
+        only partitions that have no numbers yet use the identity.
         """
         self.producer.initialized(identity)
         self._blocked_since.overcome(PRODUCER_ID)

@@ -85,7 +85,7 @@ class Partitioning:
     adaptive: bool = True
     #: Returns whether a broker has taken nothing for so long that keyless records go elsewhere.
     is_out_of_reach: Callable[[int], bool] = lambda node: False
-    #: Returns whether a broker is in the producer's rack (KIP-1123); None: the rack does not matter.
+    #: Returns whether a broker is in the producer's rack (KIP-1123); None: racks do not matter.
     is_in_rack: Callable[[int], bool] | None = None
     random: random.Random = field(default_factory=random.Random)
 

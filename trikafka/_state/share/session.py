@@ -6,9 +6,9 @@ brokers:
 * Epoch 0 opens a session with all partitions, and carries no acknowledgement. Then follow 1, 2 and
   so on; after the largest number comes 1. -1 closes the session, and may carry acknowledgements.
 * ShareFetch and ShareAcknowledge both move the epoch, so one request is in flight at a time.
-* A session that the broker does not know (any more), and one whose response is missing, is lost
-  with every lock and every acknowledgement of it: the broker has released the records, or will. None
-  of these acknowledgements is sent in another session.
+* A session is lost if the broker does not know it (any more), or if a response is missing. All its
+  locks and acknowledgements are lost with it: the broker has released the records, or will do so.
+  None of these acknowledgements is sent in another session.
 * Any other error of a whole response moves the epoch like a success.
 * A partition that a ShareFetch names joins the session. So acknowledgements of a partition that is
   not in the session (it was unassigned, or its leader moved) travel by ShareAcknowledge, which

@@ -324,8 +324,9 @@ class _Asking:
         if status in (401, 403):
             raise SchemaRegistryError(
                 (
-                    f"the schema registry {self._settings.url} refuses access to the schema {self._id} "
-                    f"(HTTP status {status}): check schema_registry_auth and schema_registry_token"
+                    f"the schema registry {self._settings.url} refuses access to the schema "
+                    f"{self._id} (HTTP status {status}): check schema_registry_auth and "
+                    "schema_registry_token"
                 ),
                 self._settings.url,
                 self._id,
