@@ -224,6 +224,9 @@ async def test_port_that_needs_tls_is_named() -> None:
     await theirs.send_all(b"\x15\x03\x03\x00\x02\x02P")
     with (
         trio.fail_after(60),
-        pytest.raises(ProtocolError, match="but needs TLS: set security_protocol to 'SSL'"),
+        pytest.raises(
+            ProtocolError,
+            match="needs TLS, and this connection has none: set security_protocol to 'SSL'",
+        ),
     ):
         await FrameReader(transport_of(ours), 1_000_000, "broker-0").read()

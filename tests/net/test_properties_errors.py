@@ -47,8 +47,7 @@ def test_unreadable_values_are_in_the_same_error() -> None:
     assert str(caught.value) == (
         "unknown setting 'lingre.ms' for any client; did you mean 'linger.ms'?"
         "; value.serializer='io.confluent.kafka.serializers.KafkaAvroSerializer' is a class of "
-        "Java's: leave it out, for"
-        " records are bytes, or encode before the call"
+        "Java's, and records are bytes: leave it out, or encode before the call"
         "; batch.size must be a number, not '16k'; enable.idempotence must be true or false, not "
         "'yes'"
         "; client_id is given twice, the second time as 'client_id'"

@@ -143,7 +143,7 @@ async def test_lost_response_for_the_new_id_is_fatal(version: int, autojump_cloc
                 await producer.send("t", b"lost", partition=0)
         for _ in range(2):
             with pytest.raises(
-                TransactionFatalError, match="for this producer or for another's is not known"
+                TransactionFatalError, match="of this producer or of another"
             ) as caught:
                 async with producer.transaction():
                     pass

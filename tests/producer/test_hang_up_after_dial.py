@@ -57,7 +57,7 @@ async def test_hang_up_after_the_dial_is_an_attempt(
         with trio.fail_after(20):  # retries end it, not the delivery timeout
             async with open_producer(**settings) as producer:
                 with pytest.raises(
-                    TrikafkaError, match="the broker closed it before it responded to anything"
+                    TrikafkaError, match="the broker closed it before its first response"
                 ):
                     await producer.send("t", b"x")
         nursery.cancel_scope.cancel()

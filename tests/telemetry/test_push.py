@@ -387,7 +387,7 @@ async def test_too_large_is_not_sent(
             await trio.sleep(100)
             told = producer.statistics().metrics_push
             assert told is not None
-            assert "the broker takes 100" in str(told.last_error)
+            assert "the broker accepts at most 100" in str(told.last_error)
         assert not cluster.requests(PUSH)
     lines = [record for record in caplog.records if record.name == "trikafka.telemetry"]
     assert len(lines) == 1
