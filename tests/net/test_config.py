@@ -287,7 +287,7 @@ def test_java_names_become_settings() -> None:
         ({"max.poll.records": "many"}, "max.poll.records must be a number, not 'many'"),
         (
             {"key.deserializer": "x.MyDeserializer"},
-            "key.deserializer='x.MyDeserializer' is a class of Java's: leave it out",
+            "key.deserializer='x.MyDeserializer' is a class of Java's, and records are bytes: leave it out",
         ),
         (
             {"value.serializer": "x.LongSerializer"},

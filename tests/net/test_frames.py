@@ -226,7 +226,7 @@ async def test_port_that_needs_tls_is_named() -> None:
         trio.fail_after(60),
         pytest.raises(
             ProtocolError,
-            match="needs TLS, and this connection has none: set security_protocol to 'SSL'",
+            match="without TLS: set security_protocol to 'SSL'",
         ),
     ):
         await FrameReader(transport_of(ours), 1_000_000, "broker-0").read()

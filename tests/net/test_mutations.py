@@ -393,6 +393,6 @@ async def test_omitted_group_is_requested_again(autojump_clock: Clock) -> None:
             assert (await client.describe_groups(["g"]))["g"].state == "Dead"
             cluster.on("DescribeGroups", another)
             with pytest.raises(
-                trikafka.KafkaTimeoutError, match="leaves out g, which was requested"
+                trikafka.KafkaTimeoutError, match="leaves out g, which was asked for"
             ):
                 await client.describe_groups(["g"], timeout=5)

@@ -110,7 +110,7 @@ class FrameReader:
         head = bytes(self._view[self._start : min(self._end, self._start + 8)])
         if head.startswith(_ALERT_OF_TLS):
             return ProtocolError(
-                f"{self._peer} needs TLS, and this connection has none: "
+                f"{self._peer} does not speak Kafka's protocol without TLS: "
                 "set security_protocol to 'SSL', or with SASL to 'SASL_SSL' (its first bytes are "
                 f"{head!r})"
             )
