@@ -182,7 +182,7 @@ def test_cluster_without_guardian_cleans_up(
         done.stdout.splitlines()[1]
         == "The guardian process was ended from outside (code -9); start a new cluster"
     )
-    assert nothing_left(temporary)
+    assert eventually(lambda: nothing_left(temporary))
 
 
 def test_given_directory_keeps_its_files(temporary: Path, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_given_directory_keeps_its_files(temporary: Path, tmp_path: Path) -> Non
 def test_unclosed_cluster_leaves_nothing(temporary: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(rest="")]
     subprocess.run(program, check=True, timeout=180, stdout=subprocess.DEVNULL)
-    assert nothing_left(temporary)
+    assert eventually(lambda: nothing_left(temporary))
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_command_ends_on_signals(number: signal.Signals, code: int, temporary: P
     assert process.returncode == code
     assert stdout == ""
     assert "Traceback" not in stderr
-    assert nothing_left(temporary)
+    assert eventually(lambda: nothing_left(temporary))
 
 
 def test_interrupted_command_leaves_nothing(temporary: Path) -> None:
@@ -224,7 +224,7 @@ def test_interrupted_command_leaves_nothing(temporary: Path) -> None:
         _, stderr = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in stderr
-    assert nothing_left(temporary)
+    assert eventually(lambda: nothing_left(temporary))
 
 
 def test_command_refuses_a_wrong_version() -> None:

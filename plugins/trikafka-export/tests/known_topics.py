@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.dataset as ds
@@ -23,9 +25,33 @@ def value_of(number: int) -> bytes | None:
 async def make_topic(bootstrap_servers: str, name: str, records: int, partitions: int) -> str:
     """Create a topic that keeps old records, and fill it."""
     async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
-        await admin.create_topics({name: NewTopic(partitions, 1, {"retention.ms": "-1"})})
+        await create_known(admin, name, partitions)
     await add_records(bootstrap_servers, name, 0, records, partitions)
     return name
+
+
+async def create_known(admin: trikafka.Admin, name: str, partitions: int = 1) -> None:
+    """Create a topic that keeps old records, and wait until the brokers know it.
+
+    The controller responds first: a look-up at that moment finds no topic, or its predecessor.
+    """
+    topic = NewTopic(partitions, 1, {"retention.ms": "-1"})
+    created = (await admin.create_topics({name: topic}))[name]
+    await known_with(admin, name, partitions, created.topic_id)
+
+
+async def known_with(
+    admin: trikafka.Admin, name: str, partitions: int, topic_id: uuid.UUID | None = None
+) -> None:
+    """Wait until the brokers know the topic with its number of partitions, and all leaders."""
+    with trio.fail_after(90):
+        while True:
+            with suppress(trikafka.UnknownTopicOrPartitionError):
+                found = (await admin.describe_topics([name]))[name]
+                leaders = [each for each in found.partitions if each.leader is not None]
+                if len(leaders) == partitions and topic_id in (None, found.topic_id):
+                    return
+            await trio.sleep(0.02)
 
 
 async def add_records(
@@ -78,7 +104,7 @@ async def make_anew(bootstrap_servers: str, topic: str, records: int) -> None:
         with trio.fail_after(90):
             while True:
                 try:
-                    await admin.create_topics({topic: NewTopic(1, 1, {"retention.ms": "-1"})})
+                    await create_known(admin, topic)
                     break
                 except trikafka.TopicAlreadyExistsError:
                     await trio.sleep(0.05)

@@ -429,7 +429,7 @@ def lock_of(place: Bucket) -> bytes:
 
 
 def test_check_finds_lost_and_foreign_objects(place: Bucket, tmp_path: Path) -> None:
-    store = place.store()
+    store = place.store(lease="600")  # requests are counted, and none renews the lock
     store.open()
     plan = planned(store, 18)
     assert plan is not None
@@ -534,7 +534,7 @@ def test_check_sends_requests_in_parallel(place: Bucket, s3: S3Server) -> None:
     It needs a manifest and some files of each export so far. Previously each request waited for the
     one before.
     """
-    store = place.store()
+    store = place.store(lease="600")  # requests are counted, and none renews the lock
     store.open()
     for number in range(1, 9):
         export(store, 3 * number)

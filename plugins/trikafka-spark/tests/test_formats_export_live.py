@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pytest
 import trio
 from google.protobuf import descriptor_pb2, message_factory
-from known_topics import TIME, data_files
+from known_topics import TIME, create_known, data_files
 from scripted_registry import ScriptedRegistry, framed
 from test_formats_avro import encoded, field, logical, record
 from test_formats_protobuf import a_file, add
@@ -20,7 +20,7 @@ from trikafka_export.formats import registry as registry_module
 from trikafka_export.formats.protobuf_types import ProtobufSchema
 
 import trikafka
-from trikafka import ConfigurationError, ExportIncompleteError, NewTopic
+from trikafka import ConfigurationError, ExportIncompleteError
 
 OLD = record(field("id", "long"), field("gone", "string"), name="shop.Order")
 NEW = record(
@@ -40,7 +40,7 @@ def registry() -> Iterator[ScriptedRegistry]:
 async def make(servers: str, topic: str, records: list[tuple[bytes | None, bytes | None]]) -> None:
     """Create a topic of one partition with these keys and values."""
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-        await admin.create_topics({topic: NewTopic(1, 1, {"retention.ms": "-1"})})
+        await create_known(admin, topic)
     await send(servers, topic, records)
 
 

@@ -201,7 +201,12 @@ async def test_catalog_outage_is_logged_once(
             for _ in range(6):  # more than a round asks
                 assert await trio.to_thread.run_sync(lambda: refused.acquire(timeout=60))
             front.mode = "open"
-            assert await trio.to_thread.run_sync(rows) == 40
+            found = 0
+            while found < 40:  # a round that had begun may have some of them in a plan of its own
+                count = await trio.to_thread.run_sync(rows)
+                assert count > 0
+                found += count
+            assert found == 40
             process.send_signal(signal.SIGINT)
             _, said = await trio.to_thread.run_sync(process.communicate)
     warnings = [line for line in said.splitlines() if "closed for a while" in line]

@@ -145,7 +145,9 @@ async def test_read_committed_hides_undecided_records(
     topic = await new_topic(10, partitions=1)
     servers = kafka_broker.bootstrap_servers
     async with trikafka.open_producer(
-        bootstrap_servers=servers, transactional_id=f"{topic}-1"
+        bootstrap_servers=servers,
+        transactional_id=f"{topic}-1",
+        transaction_timeout_ms=600_000,  # Spark reads twice during the last one
     ) as producer:
         async with producer.transaction():
             await producer.send(topic, b"committed")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import trio
-from known_topics import TIME, add_records
+from known_topics import TIME, add_records, settled
 from pyspark.sql import DataFrame, SparkSession
 
 import trikafka
@@ -116,6 +116,7 @@ async def fill(servers: str, names: dict[str, str]) -> None:
                 await producer.send(names["W"], b"aborted" if abort else b"committed")
                 if abort:
                     await txn.abort()
+    await settled(servers)  # or the second source would find more than the first
 
 
 def named(options: dict[str, str], names: dict[str, str]) -> dict[str, str]:

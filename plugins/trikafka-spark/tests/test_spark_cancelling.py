@@ -22,7 +22,8 @@ async def test_call_returns_and_raises() -> None:
 async def test_cancellation_is_repeated_until_it_works() -> None:
     """The cancellation of a call is repeated until the call returns.
 
-    The first attempts may come before there is anything to cancel.
+    The first attempts may come before there is anything to cancel. Another one may come before the
+    thread of the call runs again.
     """
     begun, told, times = trio.Event(), threading.Event(), 0
 
@@ -33,7 +34,7 @@ async def test_cancellation_is_repeated_until_it_works() -> None:
     def cancel_jobs() -> None:
         nonlocal times
         times += 1
-        if times == 3:
+        if times >= 3:
             told.set()
 
     call = CancellableCall(function, cancel_jobs, trio.CapacityLimiter(1))
@@ -43,7 +44,7 @@ async def test_cancellation_is_repeated_until_it_works() -> None:
             await begun.wait()
             scope.cancel()
     assert scope.cancelled_caught
-    assert times == 3
+    assert times >= 3
     assert call.cancelled
     assert not call.left_behind
     assert not call.silent

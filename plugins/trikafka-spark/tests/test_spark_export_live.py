@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import trio
-from known_topics import add_records, check_whole, data_files, times_of_files
+from known_topics import add_records, check_whole, data_files, make_anew, times_of_files
 from trikafka_export.columns import SCHEMA
 
 import trikafka
@@ -149,16 +149,7 @@ async def test_recreated_topic_is_refused(
         await trikafka.export(
             topic, tmp_path, bootstrap_servers=servers, on_progress=stop, sink_options=SPARK
         )
-    async with (
-        trikafka.open_admin(bootstrap_servers=servers) as admin,
-        trikafka.open_consumer(bootstrap_servers=servers) as consumer,
-    ):
-        old = (await consumer.topic_ids([topic]))[topic]
-        await admin.delete_topics([topic])
-        await admin.create_topics({topic: trikafka.NewTopic(1, 1, {})})
-        with trio.fail_after(900):
-            while (await consumer.topic_ids([topic])).get(topic, old) == old:  # noqa: ASYNC110  (Kafka does not report when it knows)
-                await trio.sleep(0.05)
+    await make_anew(servers, topic, 0)
     with pytest.raises(ExportError, match="was deleted and created again"):
         await trikafka.export(topic, tmp_path, bootstrap_servers=servers, sink_options=SPARK)
 

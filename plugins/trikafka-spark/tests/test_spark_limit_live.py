@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from typing import Any
 
@@ -10,12 +11,18 @@ from pyspark.sql import SparkSession
 from trikafka_export.reader import KEPT_FOR
 
 
-def connections(port: int) -> list[str]:
-    """Return the connections of clients to that port."""
+def connections(port: int) -> set[str]:
+    """Return the connections of Python's workers to that port, by their own addresses."""
     lines = subprocess.run(
-        ["ss", "-tnH"], capture_output=True, text=True, check=True
+        ["ss", "-tnpH"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
-    return [line for line in lines if line.split()[4].endswith(f":{port}")]
+    return {
+        line.split()[3]
+        for line in lines
+        if line.split()[4].endswith(f":{port}")
+        and '"python' in line
+        and f"pid={os.getpid()}," not in line
+    }
 
 
 async def test_limit_closes_its_connections(
@@ -23,7 +30,7 @@ async def test_limit_closes_its_connections(
 ) -> None:
     topic = await new_topic(20_000, partitions=2)
     port = int(kafka_broker.bootstrap_servers.rpartition(":")[2])
-    before = len(connections(port))  # a worker of an earlier test may keep one for its next task
+    before = connections(port)  # a worker of an earlier test may keep one for its next task
     reader = spark.read.format("trikafka").option(
         "kafka.bootstrap.servers", kafka_broker.bootstrap_servers
     )
@@ -31,5 +38,5 @@ async def test_limit_closes_its_connections(
     rows = await trio.to_thread.run_sync(lambda: frame.limit(3).collect())
     assert len(rows) == 3
     with trio.fail_after(KEPT_FOR - 2):
-        while len(connections(port)) > before:  # noqa: ASYNC110
+        while connections(port) - before:  # noqa: ASYNC110
             await trio.sleep(0.05)

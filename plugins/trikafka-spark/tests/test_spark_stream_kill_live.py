@@ -22,4 +22,4 @@ async def test_killed_stream_copies_each_record_once(kafka_broker: Any, tmp_path
         )
     assert figures.exact, (figures, (tmp_path / "runs.log").read_text()[-2_000:])
     assert (figures.fed, figures.kills) == (4_000, 1)
-    assert figures.batches >= 3
+    assert figures.batches >= 2, "one of each run; the kill may come before the second"

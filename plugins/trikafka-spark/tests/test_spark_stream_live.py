@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from known_topics import TIME, add_records, make_anew
+from known_topics import TIME, add_records, known_with, make_anew
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -136,6 +136,7 @@ async def test_group_has_the_offsets_of_the_last_batch(
             TopicPartition(topic, 1): 30,
         }
         await admin.create_partitions({topic: 3})
+        await known_with(admin, topic, 3)
     await add_records(kafka_broker.bootstrap_servers, topic, 2, 1, 3)
     await blocking(lambda: run(spark, kafka_broker, batches, tmp_path, **options))
     assert batches.rows[3] == [(2, 0)], "a partition that came is read from its beginning"

@@ -43,7 +43,7 @@ class Job:
 
     def __init__(self, servers: str, topic: str, **settings: Any) -> None:
         self.topic = topic
-        given = {"bootstrap_servers": servers, "transaction_timeout_ms": 60_000} | settings
+        given = {"bootstrap_servers": servers, "transaction_timeout_ms": 600_000} | settings
         self.options = WriteOptions(
             given, {"value": "value"}, topic, exactly_once=True, transactional_id=topic
         )
@@ -488,7 +488,7 @@ async def test_fenced_part_does_not_keep_others_open(
         pass  # a copy that was killed
     messages[1] = None  # this worker was killed, too, before its message; its note exists
     await job.abort(messages)
-    with trio.fail_after(45):  # its time-out would end it only after a minute
+    with trio.fail_after(300):  # its time-out would end it only after ten minutes
         await job.until("CompleteAbort", 1)
 
 

@@ -41,7 +41,7 @@ class Job:
         self.name = name
         self.run = run
         self.options = WriteOptions(
-            {"bootstrap_servers": servers, "transaction_timeout_ms": 60_000},
+            {"bootstrap_servers": servers, "transaction_timeout_ms": 600_000},
             {"value": "value"},
             topic,
             True,
