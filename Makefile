@@ -22,7 +22,7 @@ SPARK ?= 4.3.0
 #: brokers wait for half of their time, so there are more processes than processors. Each takes up to 2 GB of memory.
 PROCESSES ?= 5
 
-.PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once share-chaos smoke generated docs locks wheels clean python env-demo env-test
+.PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once share-chaos share-interop smoke generated docs locks wheels clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -38,6 +38,7 @@ help:
 	@echo 'make export-exactly-once  twenty exporters and four brokers killed while five million records come, and a reader all the while'
 	@echo 'make stream-exactly-once  a Spark stream from topic to topic, killed ten times, driver and JVM and workers'
 	@echo 'make share-chaos  a share group of eight members, while members and brokers are killed, frozen and lose their leaders'
+	@echo 'make share-interop  trikafka, Java and franz-go in one share group (needs Go 1.26 and javac)'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    build the documentation site, docs/_site/index.html'
 	@echo 'make generated  rewrite what is made from the code: docs/settings*.md, the types of settings and of the package'
@@ -107,6 +108,9 @@ stream-exactly-once: env-test
 
 share-chaos: env-test
 	@$(TEST) python -m benchmarks.share_chaos $(ARGS)
+
+share-interop: env-test
+	@$(TEST) python -m benchmarks.share_interop
 
 smoke: env-test
 	@$(TEST) python benchmarks/smoke.py $(ARGS)

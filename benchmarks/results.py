@@ -191,8 +191,16 @@ _AIMS = (
         *("share/accept/100/none/ours", ("share/accept/100/none/java",), 1.0),
     ),
     _Aim(
+        "share group, accept() / franz-go Ack()",
+        *("share/accept/100/none/ours", ("share/accept/100/none/franz",), 1.0),
+    ),
+    _Aim(
         "share group, batches / Java poll()",
         *("share/batch/100/none/ours", ("share/batch/100/none/java",), 1.0),
+    ),
+    _Aim(
+        "share group, batches / franz-go MarkAcks()",
+        *("share/batch/100/none/ours", ("share/batch/100/none/franz",), 1.0),
     ),
     _Aim("Arrow produce / confluent-kafka produce()", _ARROW_PRODUCE, (_PRODUCE,), 3.0),
     _Aim("send_nowait() / confluent-kafka produce()", _SEND_NOWAIT, (_PRODUCE,), 1.0),

@@ -209,6 +209,11 @@ def franz_consumer() -> dict[str, Any]:
     return {"FetchMaxPartitionBytes": _PARTITION_FETCH, "FetchMaxBytes": _FETCH}
 
 
+def franz_share_consumer(group: str) -> dict[str, Any]:
+    """Return franz-go's options for a member of a share group; as many records as Java's a fetch."""
+    return {**franz_consumer(), "ShareGroup": group, "ShareMaxRecords": 10_000}
+
+
 def franz_producer(way: str, compression: str) -> dict[str, Any]:
     """Return franz-go's options for a producer.
 

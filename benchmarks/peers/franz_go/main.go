@@ -30,6 +30,8 @@ type job struct {
 		FetchMaxPartitionBytes, FetchMaxBytes, ProducerBatchMaxBytes int32
 		ProducerLinger, MaxBufferedRecords                           int
 		ProducerBatchCompression                                     string
+		ShareGroup                                                   string
+		ShareMaxRecords                                              int32
 	}
 }
 
@@ -46,9 +48,13 @@ type outcome struct {
 func main() {
 	var todo job
 	check(json.Unmarshal([]byte(os.Args[1]), &todo))
+	if todo.Kind == "member" {
+		member(todo)
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	ways := map[string]func(context.Context, job) outcome{"consume": consume, "produce": produce, "latency": latency}
+	ways := map[string]func(context.Context, job) outcome{"consume": consume, "produce": produce, "latency": latency, "share": share}
 	way := ways[todo.Kind]
 	if todo.Way == "acks" {
 		way = acks
@@ -151,6 +157,81 @@ func produce(ctx context.Context, j job) outcome {
 	default:
 	}
 	return found
+}
+
+// sharing has a client be a member of a share group. A refused acknowledgement ends the program.
+func (j job) sharing() *kgo.Client {
+	return j.client(append(
+		j.reading(),
+		kgo.ShareGroup(j.Settings.ShareGroup),
+		kgo.ConsumeTopics(j.Topic),
+		kgo.ShareMaxRecords(j.Settings.ShareMaxRecords),
+		kgo.ShareAckCallback(func(_ *kgo.Client, results kgo.ShareAckResults) {
+			for _, each := range results {
+				check(each.Err)
+			}
+		}),
+	)...)
+}
+
+// share has one member acknowledge each record by a call, or the records of each poll together.
+func share(ctx context.Context, j job) outcome {
+	client := j.sharing()
+	defer client.Close()
+	var began *window
+	count, size := 0, 0
+	for count < j.Records {
+		fetches := client.PollFetches(ctx)
+		check(fetches.Err())
+		if began == nil { // the join is not what is timed
+			opened := open()
+			began = &opened
+		}
+		fetches.EachRecord(func(record *kgo.Record) {
+			size += len(record.Value)
+			count++
+			if j.Way == "accept" {
+				record.Ack(kgo.AckAccept)
+			}
+		})
+		if j.Way == "batch" {
+			client.MarkAcks(kgo.AckAccept)
+		}
+	}
+	check(client.FlushAcks(ctx))
+	return began.close(count, size)
+}
+
+// member accepts records until standard input ends, and prints each with its delivery count once the broker has taken
+// that. It releases what it gets for the first time at each of so many offsets.
+func member(j job) {
+	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		_, err := io.Copy(io.Discard, os.Stdin)
+		check(err)
+		cancel()
+	}()
+	client := j.sharing()
+	defer client.Close()
+	out := bufio.NewWriter(os.Stdout)
+	for ctx.Err() == nil {
+		fetches := client.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return // what it has polled is released by the close
+		}
+		check(fetches.Err())
+		fetches.EachRecord(func(record *kgo.Record) {
+			if record.DeliveryCount() == 1 && record.Offset%int64(j.Size) == 0 {
+				record.Ack(kgo.AckRelease)
+				return
+			}
+			record.Ack(kgo.AckAccept)
+			_, err := fmt.Fprintln(out, record.Partition, record.Offset, record.DeliveryCount())
+			check(err)
+		})
+		check(client.FlushAcks(context.Background()))
+		check(out.Flush())
+	}
 }
 
 // latency has every record carry the time at which it was sent, as the other clients do.

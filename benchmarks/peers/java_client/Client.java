@@ -1,5 +1,7 @@
 import com.fasterxml.jackson.databind.JsonNode;
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.io.UncheckedIOException;
 import java.lang.management.ManagementFactory;
 import java.nio.file.Files;
 import java.nio.file.Path;
@@ -10,12 +12,16 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Optional;
+import java.util.concurrent.CompletableFuture;
+import org.apache.kafka.clients.consumer.AcknowledgeType;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
 import org.apache.kafka.clients.consumer.KafkaShareConsumer;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
 import org.apache.kafka.common.serialization.ByteArraySerializer;
@@ -28,6 +34,10 @@ public final class Client {
 
     public static void main(String[] arguments) throws Exception {
         JsonNode job = JSON.readTree(arguments[0]);
+        if (job.get("kind").asText().equals("member")) {
+            shared(job);
+            return;
+        }
         Map<String, Object> found =
                 switch (job.get("kind").asText()) {
                     case "group" -> group(job);
@@ -116,6 +126,46 @@ public final class Client {
             }
             consumer.commitSync();
             return window.close(count, size);
+        }
+    }
+
+    /**
+     * Accept records until standard input ends, and print each with its delivery count once the broker has taken that.
+     * Release what comes for the first time at each of so many offsets.
+     */
+    private static void shared(JsonNode job) throws Exception {
+        long every = job.get("size").asLong();
+        CompletableFuture<Integer> ended = CompletableFuture.supplyAsync(Client::endOfInput);
+        try (KafkaShareConsumer<byte[], byte[]> consumer =
+                new KafkaShareConsumer<>(settings(job, Map.of()), new ByteArrayDeserializer(), new ByteArrayDeserializer())) {
+            consumer.subscribe(List.of(job.get("topic").asText()));
+            while (!ended.isDone()) {
+                StringBuilder lines = new StringBuilder();
+                for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofMillis(200))) {
+                    short count = each.deliveryCount().get();
+                    if (count == 1 && each.offset() % every == 0) {
+                        consumer.acknowledge(each, AcknowledgeType.RELEASE);
+                        continue;
+                    }
+                    consumer.acknowledge(each, AcknowledgeType.ACCEPT);
+                    lines.append(each.partition() + " " + each.offset() + " " + count + "\n");
+                }
+                for (Optional<KafkaException> error : consumer.commitSync().values()) {
+                    if (error.isPresent()) {
+                        throw error.get();
+                    }
+                }
+                System.out.print(lines);
+                System.out.flush();
+            }
+        }
+    }
+
+    private static int endOfInput() {
+        try {
+            return System.in.readAllBytes().length;
+        } catch (IOException error) {
+            throw new UncheckedIOException(error);
         }
     }
 

@@ -1,0 +1,28 @@
+"""franz-go's share consumer: an acknowledgement of each record, or of the records of each poll."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from .. import tuning
+from ..jobs import Job, Outcome
+from ..programs import franz, outcome
+from ..share_groups import new_share_group
+
+
+def way(call: str) -> Callable[[Job], Outcome]:
+    def share(job: Job) -> Outcome:
+        group = trio.run(new_share_group, job.bootstrap, {})
+        result = outcome(franz(), job, tuning.franz_share_consumer(group), call)[0]
+        result.settings = tuning.franz_share_consumer("a new one")
+        return result
+
+    return share
+
+
+WAYS = {
+    ("share", "accept"): way("PollFetches(), Ack()"),
+    ("share", "batch"): way("PollFetches(), MarkAcks()"),
+}
