@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from sharing import GROUP, cluster_of, queue_of, states, until
@@ -149,3 +151,44 @@ async def test_a_receive_ends_with_the_consumer(autojump_clock: Clock) -> None:
             nursery.start_soon(receive)
             await trio.sleep(1)
     assert ended
+
+
+async def test_an_accept_in_a_block_cut_by_a_close(autojump_clock: Clock) -> None:
+    """The close has released the record, and ``acknowledged`` says so."""
+    async with cluster_of(records=1) as cluster:
+        deliveries = []
+
+        async def handle(queue: Any) -> None:
+            async with await queue.receive() as delivery:
+                deliveries.append(delivery)
+                delivery.accept()
+                await trio.sleep_forever()
+
+        async with trio.open_nursery() as nursery:
+
+            async def handled(queue: Any) -> None:
+                with pytest.raises(LockLostError, match="is being closed"):
+                    await handle(queue)
+
+            async with queue_of(cluster) as queue:
+                nursery.start_soon(handled, queue)
+                await until(lambda: bool(deliveries))
+        assert states(cluster) == ["available"]
+        with pytest.raises(LockLostError, match="is being closed"):
+            await deliveries[0].acknowledged()
+
+
+async def test_a_new_leader_during_a_close(autojump_clock: Clock) -> None:
+    """The close waits for the brokers that there are, and for none that comes to lead now."""
+    async with cluster_of(records=2, nodes=2) as cluster, trio.open_nursery() as nursery:
+
+        async def move(queue: Any) -> None:
+            await trio.sleep(0.2)
+            cluster.move_leader("t", 0, 1)
+            queue._parts.metadata.request_update()
+
+        async with queue_of(cluster) as queue:
+            (await queue.receive()).accept()
+            cluster.delay("ShareAcknowledge", 2)
+            nursery.start_soon(move, queue)
+        assert queue._parts.metadata.snapshot.topics["t"].partitions[0].leader == 1

@@ -16,6 +16,7 @@ from trio.testing import MockClock as Clock
 from trikafka import Delivery
 from trikafka.errors import AcknowledgementError, AuthorizationError, LockLostError
 from trikafka.testing import ScriptedCluster
+from trikafka.testing.steps import StepCounter
 
 
 def renewals(cluster: ScriptedCluster) -> list[float]:
@@ -141,6 +142,24 @@ def test_an_interrupt_leaves_no_record_open(step: str) -> None:
     finally:
         signal.signal(signal.SIGINT, earlier)
     assert len(struck) >= 4
+
+
+async def test_the_watch_over_blocks_sleeps(autojump_clock: Clock) -> None:
+    """Also where rounding leaves a time until the limit by which no clock moves."""
+    async with cluster_of(records=1) as cluster:
+        cluster.shares.times.delivery_limit = 1_000
+        async with queue_of(cluster, max_processing_ms=700) as queue:
+            counter, scope = StepCounter(), trio.CancelScope()
+            counter.plan((20_000, scope.cancel))
+            trio.lowlevel.add_instrument(counter)
+            with scope:
+                for number in range(20):
+                    await trio.sleep(number / 7)
+                    with pytest.raises(LockLostError, match="max_processing_ms"):
+                        async with await queue.receive():
+                            await trio.sleep_forever()
+            trio.lowlevel.remove_instrument(counter)
+            assert not scope.cancelled_caught
 
 
 async def test_a_delivery_without_a_block_is_given_back(autojump_clock: Clock) -> None:

@@ -16,7 +16,13 @@ from trikafka._state.share.acknowledgements import Run, fold, runs_of, unfold
 from trikafka._state.share.acquired import AcquiredRecords, Holdings, RecordState
 from trikafka._state.share.session import ShareRequest, ShareSession
 from trikafka._wire.share import AckType
-from trikafka.errors import ErrorCode, KafkaConnectionError, TrikafkaError, from_code
+from trikafka.errors import (
+    ErrorCode,
+    KafkaConnectionError,
+    LockLostError,
+    TrikafkaError,
+    from_code,
+)
 
 TP = TopicPartition("t", 0)
 KEYS = [(UUID(int=1), number) for number in range(3)]
@@ -59,6 +65,8 @@ class Sessions(RuleBasedStateMachine):
         self.request: ShareRequest | None = None
         self.epoch = 0  # of the broker's next request
         self.told: dict[tuple[object, int], int] = {}  # final acknowledgements in this session
+        self.locks: dict[tuple[object, int], float] = {}  # the ends of the broker's locks
+        self.sent_at = 0.0
 
     def acquire(self, count: int, key: tuple[UUID, int]) -> None:
         offsets = range(self.next_offset, self.next_offset + count)
@@ -74,6 +82,7 @@ class Sessions(RuleBasedStateMachine):
             settled=lambda: None,
         )
         self.session.add(acquired, self.now, LOCK)
+        self.locks.update(((key, offset), self.now + LOCK) for offset in offsets)
         acquired.keep(self.now + 100)
         acquired.deliver(0, count)
         self.all.append(acquired)
@@ -98,6 +107,7 @@ class Sessions(RuleBasedStateMachine):
 
     def send(self, request: ShareRequest, *, fetches: bool) -> None:
         self.request = request
+        self.sent_at = self.now
         # One request at a time, its epoch the broker's next one, and no acknowledgement at epoch 0.
         assert self.session.in_flight is request
         assert request.epoch in (self.epoch, -1) or request.epoch == 0
@@ -114,6 +124,8 @@ class Sessions(RuleBasedStateMachine):
                 if kind is not AckType.RENEW:
                     # Never twice.
                     assert (key, offset) not in self.told
+                    # Nor for a record that the group may have given to another delivery.
+                    assert self.locks[key, offset] > self.now
                     self.told[key, offset] = kind
 
     @precondition(lambda self: self.request is not None)
@@ -144,7 +156,11 @@ class Sessions(RuleBasedStateMachine):
                 for offset, kind in unfold(request.named[key]):
                     if kind is not AckType.RENEW:
                         del self.told[key, offset]
-            self.session.acknowledged(request, key, error, self.now, LOCK)
+            elif not code:
+                for offset, kind in unfold(request.named[key]):
+                    if kind is AckType.RENEW:
+                        self.locks[key, offset] = self.sent_at + LOCK
+            self.session.acknowledged(request, key, error, self.sent_at, LOCK)
 
     @rule()
     def lose_the_session(self) -> None:
@@ -221,3 +237,66 @@ def test_final_states_stay(state: str) -> None:
     assert {acquired.state(index).name.lower() for index in range(3)} == {state}
     assert (acquired.error(1) is None) == (state == "settled")
     assert acquired.delivery_count(0) == 2
+
+
+class Held:
+    """A session with three records, fetched at time 0, of which the program has all."""
+
+    def __init__(self) -> None:
+        self.session = ShareSession()
+        self.session.want(KEYS[:1])
+        self.session.responded(self.session.fetch(0.0))
+        self.now = 0.0
+        self.acquired = AcquiredRecords(
+            TP,
+            KEYS[0],
+            range(3),
+            1,
+            None,
+            holdings=Holdings(),
+            queue=lambda *entry: self.session.queue(*entry, self.now),
+            settled=lambda: None,
+        )
+        self.session.add(self.acquired, 0.0, LOCK)
+        self.acquired.deliver(0, 3)
+
+    def acknowledge(self, now: float, code: int = 0) -> dict[int, AckType]:
+        """Send the next ShareAcknowledge and take in its response; return what it carried."""
+        self.now = now
+        request = self.session.acknowledge(now)
+        if request is None:
+            return {}
+        carried = dict(unfold(request.named[KEYS[0]]))
+        error: TrikafkaError | None = from_code(ErrorCode(code)) if code else None
+        self.session.responded(request)
+        self.session.acknowledged(request, KEYS[0], error, now, LOCK)
+        return carried
+
+
+def test_a_renewal_is_none_of_decided_records() -> None:
+    """Their lock ends as if nothing had been renewed, and then they may be of another delivery."""
+    held = Held()
+    held.acquired.decide(0, 1, b"\x01")
+    assert held.acknowledge(16.0) == {1: AckType.RENEW, 2: AckType.RENEW}
+    held.acquired.decide(1, 2, b"\x01")
+    assert held.acknowledge(30.5) == {1: AckType.ACCEPT}
+    assert [held.acquired.state(index).name for index in range(3)] == [
+        "FAILED",
+        "SETTLED",
+        "DELIVERED",
+    ]
+    assert isinstance(held.acquired.error(0), LockLostError)
+
+
+def test_a_repetition_ends_with_the_first_lock() -> None:
+    held = Held()
+    held.acquired.decide(0, 1, b"\x01")
+    assert held.acknowledge(1.0, ErrorCode.COORDINATOR_NOT_AVAILABLE) == {0: AckType.ACCEPT}
+    assert held.acknowledge(16.0) == {1: AckType.RENEW, 2: AckType.RENEW}
+    held.acquired.decide(1, 2, b"\x02")
+    assert held.acknowledge(17.0, ErrorCode.NOT_COORDINATOR) == {
+        0: AckType.ACCEPT,
+        1: AckType.RELEASE,
+    }
+    assert held.acknowledge(30.5) == {1: AckType.RELEASE}
+    assert held.acquired.state(0) is RecordState.FAILED

@@ -132,6 +132,26 @@ async def test_a_lost_lock_cuts_the_handler_off(
         assert "was cut off" in caplog.text
 
 
+@pytest.mark.parametrize("event", ["the lock is lost", "its time is over"])
+async def test_a_late_failure_does_not_end_the_run(autojump_clock: Clock, event: str) -> None:
+    """The handler accepts, cannot be cancelled, and fails once its record is another's."""
+
+    async def handle(delivery: Delivery) -> None:
+        if delivery.record.offset == 0 and delivery.delivery_count == 1:
+            delivery.accept()
+            if event == "the lock is lost":
+                cluster.disconnect(0)
+            with trio.CancelScope(shield=True):
+                await trio.sleep(10)
+            raise ValueError
+
+    async with jobs(3) as cluster:
+        await run_until(
+            lambda: "g" in cluster.shares.by_id and states(cluster) == ["acknowledged"] * 3,
+            lambda: worked(cluster, handle, max_processing_ms=2_000),
+        )
+
+
 async def test_a_signal_ends_it_in_order(autojump_clock: Clock) -> None:
     finished = []
 

@@ -10,7 +10,13 @@ from typing import Any
 import trio
 
 from .. import Delivery, ShareConsumer, open_share_consumer
-from ..errors import ConfigurationError, CorruptRecordError, DeserializationError, LockLostError
+from ..errors import (
+    ConfigurationError,
+    CorruptRecordError,
+    DeserializationError,
+    IllegalStateError,
+    LockLostError,
+)
 from ..errors.groups import members
 from ..toolkit import backoff
 from .callbacks import awaitable, check_async
@@ -190,10 +196,14 @@ class QueueRun:
                 await trio.sleep(backoff(failures, policy.backoff_ms, policy.backoff_max_ms))
 
     def _failed(self, delivery: Delivery[Any, Any], error: Exception) -> None:
-        if self._reject_after is not None and delivery.delivery_count >= self._reject_after:
-            delivery.reject()
-            what = "rejected"
-        else:
-            delivery.release()
-            what = "released"
+        rejects = self._reject_after is not None and delivery.delivery_count >= self._reject_after
+        what = "rejected" if rejects else "released"
+        try:
+            if rejects:
+                delivery.reject()
+            else:
+                delivery.release()
+        except IllegalStateError:
+            # The handler acknowledged, outlasted its time, and failed then.
+            what = "acknowledged already"
         _log.warning("the handler failed at %r, which is %s", delivery, what, exc_info=error)

@@ -89,17 +89,19 @@ class ShareCore:
         If a cancelled block does not end, such as one that waits in a thread, its records are
         released.
         """
+        # The ends are compared, and not the times that have passed: of those the rounding may leave
+        # so little that no clock moves by it, and this loop would not sleep again.
         while True:
             now = self.now()
-            left = self._longest
+            wakes = now + self._longest
             for block, opened in list(self.holdings.blocks.items()):
-                over = now - opened - self._longest
-                if over < 0:
-                    left = min(left, -over)
+                ends = opened + self._longest
+                if now < ends:
+                    wakes = min(wakes, ends)
                     break
-                if over >= _LEAVING:
+                if now >= ends + _LEAVING:
                     block.release_overdue()
                 else:
                     block.cut_off()
-                    left = min(left, _LEAVING - over)
-            await trio.sleep(left)
+                    wakes = min(wakes, ends + _LEAVING)
+            await trio.sleep(wakes - now)

@@ -241,6 +241,9 @@ class ShareFetcher:
 
     def _divide(self) -> None:
         """Give each broker the partitions that it leads."""
+        # A close waits for the tasks that there are.
+        if self._closing:
+            return
         snapshot = self._metadata.snapshot
         divided = (snapshot.version, self._assignment.partitions)
         if divided == self._divided:

@@ -142,14 +142,22 @@ class Holdings:
 
 
 class Waiting:
-    """An acknowledgement that waits for a request: of ``acquired[start:stop]``."""
+    """An acknowledgement that waits for a request: of ``acquired[start:stop]``.
 
-    __slots__ = ("acquired", "start", "stop")
+    ``lock_ends`` is when the broker's lock of these records ends. What is decided is not renewed.
+    """
+
+    __slots__ = ("acquired", "lock_ends", "start", "stop")
 
     def __init__(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
         self.acquired = acquired
         self.start = start
         self.stop = stop
+        self.lock_ends = acquired.lock_ends
+
+    def end_at(self, lock_ends: float) -> None:
+        """Record that the lock of these records ends earlier than that of the others."""
+        self.lock_ends = lock_ends
 
     def upto(self, stop: int) -> None:
         """Take in the records that follow."""
@@ -262,9 +270,10 @@ class AcquiredRecords:
     # --- the lock ---
 
     def locked(self, ends: float, renew_at: float) -> None:
-        """Record that the lock ends at ``ends``, and when to renew it."""
+        """Record that the lock of held records ends at ``ends``, and when to renew it."""
         self.lock_ends = ends
         self.renew_at = renew_at
+        self.queued = None  # what was decided before has the earlier end
 
     def wait(self, queued: Waiting | None) -> None:
         """Record where these records' acknowledgements wait; ``None``: in no entry any more."""
@@ -389,11 +398,15 @@ class AcquiredRecords:
         assert self._are(start, stop, _DECIDED)
         self._set(start, stop, _SENT)
 
-    def repeat(self, start: int, stop: int) -> None:
-        """Send these acknowledgements again with the next request."""
+    def repeat(self, start: int, stop: int, lock_ends: float) -> None:
+        """Send these acknowledgements again with the next request, if it goes out in time."""
         assert self._are(start, stop, _SENT)
         self._set(start, stop, _DECIDED)
+        self.queued = None  # what waits there may have another end
         self._queue(self, start, stop)
+        if self.queued is not None:
+            self.queued.end_at(lock_ends)
+            self.queued = None
 
     def settle(self, start: int, stop: int) -> None:
         """Record that the broker has taken these acknowledgements."""

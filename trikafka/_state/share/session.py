@@ -66,7 +66,7 @@ class ShareRequest:
     forgotten: list[SharePartition] = field(default_factory=list)
     renews: bool = False
     #: By partition: the acknowledgements without an outcome, and the renewals.
-    decided: dict[SharePartition, list[Slice]] = field(default_factory=dict)
+    decided: dict[SharePartition, list[Waiting]] = field(default_factory=dict)
     renewed: dict[SharePartition, list[AcquiredRecords]] = field(default_factory=dict)
 
     @property
@@ -136,11 +136,11 @@ class ShareSession:
 
     def waiting(self) -> Iterator[Slice]:
         """Yield the acknowledgements that have no outcome yet."""
-        for waiting in list(self._pending.values()):
-            yield from [(each.acquired, each.start, each.stop) for each in waiting]
+        entries = list(self._pending.values())
         if self.in_flight is not None:
-            for entries in list(self.in_flight.decided.values()):
-                yield from entries
+            entries += self.in_flight.decided.values()
+        for waiting in entries:
+            yield from [(each.acquired, each.start, each.stop) for each in waiting]
 
     # --- requests ---
 
@@ -201,13 +201,14 @@ class ShareSession:
             for each in self._pending.pop(key):
                 acquired, start, stop = each.acquired, each.start, each.stop
                 acquired.wait(None)
-                # One late acknowledgement would fail all others of its partition.
-                if acquired.lock_ends <= now:
+                # One late acknowledgement would fail all others of its partition. And the record
+                # may have been delivered again, even to this member.
+                if each.lock_ends <= now:
                     self._fail(acquired, start, stop, acquired_too_long(acquired, start))
                     continue
                 runs += acquired.runs(start, stop)
                 acquired.sent(start, stop)
-                request.decided.setdefault(key, []).append((acquired, start, stop))
+                request.decided.setdefault(key, []).append(each)
             if runs:
                 request.named[key] = fold(runs)
         if not self._pending:
@@ -270,12 +271,13 @@ class ShareSession:
         Returns whether some of them are to be repeated after a pause.
         """
         repeats = error is not None and error.code in _REPEATED
-        for acquired, start, stop in request.decided.pop(key, ()):
+        for each in request.decided.pop(key, ()):
+            acquired, start, stop = each.acquired, each.start, each.stop
             if error is None:
                 acquired.settle(start, stop)
                 self._drop_if_done(acquired)
             elif repeats:
-                acquired.repeat(start, stop)
+                acquired.repeat(start, stop, each.lock_ends)
             else:
                 self._fail(acquired, start, stop, error)
         for acquired in request.renewed.pop(key, ()):
@@ -300,8 +302,8 @@ class ShareSession:
         self.losses += self.is_open
         if request is not None:
             for entries in request.decided.values():
-                for acquired, start, stop in entries:
-                    self._fail(acquired, start, stop, error)
+                for each in entries:
+                    self._fail(each.acquired, each.start, each.stop, error)
         self._end(f"the session with its broker ended: {error}", error)
 
     def _end(self, why: str = "the session was closed", error: TrikafkaError | None = None) -> None:
