@@ -417,6 +417,38 @@ def test_failed_client_ends_its_transaction() -> None:
         run(main)
 
 
+@pytest.mark.parametrize("ends", ["the guest", "the producer"])
+def test_transaction_lets_the_cancellation_out(ends: str) -> None:
+    """A failed client cancels its body. The transaction, which ended with it, has no other error."""
+
+    async def main() -> None:
+        seen: list[BaseException] = []
+
+        async def use(cluster: Any) -> None:
+            inside = await cluster.__aenter__()
+            async with producer_of(inside, transactional_id="x") as producer:
+                try:
+                    async with producer.transaction():
+                        await producer.send("t", b"x")
+                        if ends == "the guest":
+                            await asyncio.create_task(cluster.__aexit__(None, None, None))
+                        fail(producer, RuntimeError("broken"))
+                        await asyncio.sleep(3600)
+                except BaseException as error:
+                    seen.append(error)
+                    raise
+
+        cluster = cluster_of(1)
+        with pytest.raises(trikafka.ClientFailedError):
+            await asyncio.create_task(use(cluster))
+        if ends == "the producer":
+            await cluster.__aexit__(None, None, None)
+        assert [type(error) for error in seen] == [asyncio.CancelledError]
+
+    with nothing_left():
+        run(main)
+
+
 @pytest.mark.parametrize("timeout", [-1, float("nan"), True, "1"])
 def test_wrong_timeouts_of_a_receive_are_refused(timeout: Any) -> None:
     async def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import signal
 import subprocess
 import sys
@@ -13,14 +14,17 @@ from typing import Any
 
 import pytest
 from hosting import (
+    LIMIT,
     LOOPS,
     cluster_of,
     consumer_of,
+    cut_off,
     member_of,
     new_loop,
     nothing_left,
     producer_of,
     run,
+    until,
 )
 
 import trikafka
@@ -133,6 +137,79 @@ def test_closed_loop_is_cleaned_up_by_the_next(
 
         run(main)
         assert "2 trikafka clients were open" in caplog.text
+
+
+@pytest.mark.parametrize("turns", range(12))
+def test_cancelled_first_opening_ends_its_guest(turns: int) -> None:
+    """The loop stops as soon as the opening has ended."""
+
+    async def use() -> None:
+        async with trikafka.aio.open_producer(bootstrap_servers="localhost:1"):
+            pass
+
+    with nothing_left():
+        loop = new_loop()
+        _, error = loop.run_until_complete(cut_off(use(), turns))
+        loop.close()
+        assert isinstance(error, asyncio.CancelledError)
+
+
+def test_idle_guest_of_a_closed_loop_is_ended() -> None:
+    """Trio waits for nothing but sockets when the next client cancels its tasks."""
+
+    async def leave_open() -> None:
+        kept.append(cluster := cluster_of(1))
+        await cluster.__aenter__()
+
+    async def idle(driver: guests.PollDriver) -> None:
+        async with asyncio.timeout(LIMIT):
+            await until(lambda: driver._due is None and driver.idle_until == math.inf)
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            await producer.send("t", b"x")
+
+    kept: list[Any] = []
+    with nothing_left():
+        loop = new_loop()
+        loop.run_until_complete(leave_open())
+        guest = guests._here.guest
+        assert guest is not None
+        assert isinstance(guest._driver, guests.PollDriver)
+        loop.run_until_complete(idle(guest._driver))
+        loop.close()
+        run(main)
+        assert guest.ended
+
+
+def test_leaving_in_another_loop_is_refused() -> None:
+    async def leave(opening: Any) -> None:
+        with pytest.raises(trikafka.IllegalStateError, match="another event loop"):
+            await opening.__aexit__(None, None, None)
+
+    async def main() -> None:
+        async with cluster_of(1) as cluster:
+            opening = producer_of(cluster)
+            async with opening as producer:
+                await asyncio.to_thread(asyncio.run, leave(opening))
+                await producer.send("t", b"x")
+
+    run(main)
+
+
+def test_one_opening_is_entered_by_one_task() -> None:
+    async def main() -> None:
+        opening = trikafka.aio.open_producer(bootstrap_servers="localhost:1")
+        tasks = [asyncio.create_task(opening.__aenter__()) for _ in range(2)]
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(trikafka.IllegalStateError, match="entered once"):
+            await tasks[1]
+        tasks[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await tasks[0]
+
+    with nothing_left():
+        run(main)
 
 
 def test_open_clients_of_a_paused_loop_are_kept() -> None:

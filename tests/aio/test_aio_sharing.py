@@ -123,6 +123,28 @@ def test_a_cancellation_of_the_user_releases() -> None:
         run(main)
 
 
+def test_a_cancellation_beside_a_lost_lock_arrives() -> None:
+    """Both reach the task in the end of a block that has failed: the user's one is not dropped."""
+
+    async def main() -> None:
+        async with a_queue(1) as (_, queue):
+            delivery = await queue.receive()
+
+            async def work() -> None:
+                task = asyncio.current_task()
+                assert task is not None
+                async with delivery:
+                    delivery._cancel("the lock is lost")  # as Trio's side does
+                    task.cancel()
+                    raise KeyError
+
+            with pytest.raises(asyncio.CancelledError):
+                await asyncio.create_task(work())
+
+    with nothing_left("asyncio"):
+        run(main)
+
+
 @pytest.mark.parametrize("ends", ["cancelled", "raising", "clean"])
 def test_a_block_outlives_the_consumer(ends: str) -> None:
     """A cancellation, and an error of the program, come out of the block as they are."""

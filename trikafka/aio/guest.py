@@ -156,6 +156,16 @@ class Guest:
         while self.ending and not self.ended:
             await self._change()
 
+    async def wait_ended_shielded(self) -> asyncio.CancelledError | None:
+        """Wait until the run has ended, if it is ending; return a cancellation that came meanwhile."""
+        cancelled = None
+        while self.ending and not self.ended:
+            try:
+                await self._change()
+            except asyncio.CancelledError as error:
+                cancelled = error
+        return cancelled
+
     def end_alone(self) -> None:
         """End all clients and the run without the loop, which was closed."""
         _log.warning(
@@ -234,8 +244,11 @@ async def acquire() -> Guest:
             if guest.ended:
                 raise IllegalStateError("Trio could not start") from guest._failure
             await guest._change()
-    except BaseException:
+    except BaseException as error:
         guest.not_opened()
+        if isinstance(error, asyncio.CancelledError):
+            # The caller may stop the loop at once. A run that was just started must have ended.
+            await guest.wait_ended_shielded()
         raise
     return guest
 
@@ -298,6 +311,7 @@ class _Driver:
     def run_alone(self, ended: Callable[[], bool], deadline: float) -> None:
         """Run Trio without the loop until ``ended()``, at most until ``deadline``."""
         self._alone = True
+        self.wake()  # the caller has cancelled tasks, of which a waiting Trio knows nothing
         while not ended() and time.perf_counter() < deadline:
             if self._due is None:
                 self._rest(deadline)

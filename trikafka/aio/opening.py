@@ -104,6 +104,7 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         self._call = call
         self._face = face
         self._open_client = open_client
+        self._entered = False
         self._guest: Guest | None = None
         self._host: _Host
         self._client: Face
@@ -112,9 +113,10 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         self._interrupted = False  # this block has cancelled its owner
 
     async def __aenter__(self) -> Face:
-        if self._guest is not None:
+        if self._entered:
             raise IllegalStateError(f"a block of {self._call}() can be entered once: call it again")
         _check_asyncio(self._call)
+        self._entered = True
         guest = self._guest = await acquire()
         host = self._host = _Host(guest, partial(self._open_client, guest))
         guest.opened(host)
@@ -152,6 +154,7 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         # Once the host has ended, no failure can interrupt the body any more. A cancellation that
         # this block has caused ends here, as in asyncio.timeout and asyncio.TaskGroup; another one
         # that came with it goes on.
+        self._guest_of().check_loop()
         host = self._host
         host.on_end = lambda: None
         host.leave(error)
@@ -185,12 +188,7 @@ class Opening(AbstractAsyncContextManager[Face], Generic[Face]):
         """Wait for the end of the client, and of the guest if this was its last one."""
         guest, host = self._guest_of(), self._host
         cancelled = await host.ended.until_done(host.abandon)
-        while guest.ending and not guest.ended:
-            try:
-                await guest.wait_ended()
-            except asyncio.CancelledError as error:
-                cancelled = error
-        return cancelled
+        return await guest.wait_ended_shielded() or cancelled
 
     def _guest_of(self) -> Guest:
         assert self._guest is not None

@@ -128,6 +128,8 @@ class Transaction:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None and (self._guest.ending or self._producer._failure is not None):
+            return  # the producer has ended, and nothing can abort: the error of the block goes on
         leave: Callable[[], Awaitable[object]]
         if self._taken_back:
             leave = self._client.commit if error is None else self._client.abort

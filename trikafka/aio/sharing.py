@@ -94,21 +94,22 @@ class _Held:
         trace: TracebackType | None,
     ) -> None:
         # A cancellation that came with this block's own goes on, as an exception of the program
-        # does. If the block ended before its own arrived, it is waited for here.
+        # does. If the block ended before its own arrived, it is waited for here. Another one that
+        # arrives in this wait is raised: it arrives once only.
         task = self._task
         assert task is not None
         self._task = None
-        cut = cancelled = False
+        cut = cancelled = arrived = False
         if self._cut:
             if not isinstance(error, asyncio.CancelledError):
                 try:
                     await asyncio.sleep(0)
                 except asyncio.CancelledError:
-                    cut = error is None
+                    arrived = True
             if task.uncancel() <= self._cancelling:
-                cut = cut or isinstance(error, asyncio.CancelledError)
+                cut = isinstance(error, asyncio.CancelledError) or (arrived and error is None)
             else:
-                cut, cancelled = False, error is None
+                cancelled = arrived or error is None
         clean = error is None and not cancelled
         try:
             self._consumer._call(lambda: self._held.close_elsewhere(clean=clean, cut=cut))
