@@ -113,7 +113,7 @@ async def test_collector_resumes_without_new_objects() -> None:
         young = gc.get_count()[0]
         more = [[number] for number in range(gc.get_threshold()[0] * 2)]
     assert young < MANY
-    assert 0 in seen
+    assert {0, 1} & {*seen}  # the youngest one is 1 in Python 3.14
     assert len(more) < len(made) == MANY
 
 
@@ -179,7 +179,7 @@ async def test_threshold_of_the_program_stays(threshold: tuple[int, int, int]) -
         gc.set_threshold(*threshold)
 
     await worked_out(MANY, work)
-    assert gc.get_threshold() == threshold
+    assert gc.get_threshold()[:2] == threshold[:2]  # Python 3.14 has no third one
 
 
 async def test_explicit_collection_still_runs() -> None:
