@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import socket
 import struct
 import time
@@ -14,7 +15,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.protocol.admin import CreateTopicsRequest
-from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+from kafka.protocol.api_header import RequestHeader, ResponseClassRegistry
+from kafka.protocol.consumer import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetForLeaderEpochRequest,
+)
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 from kafka.protocol.producer import ProduceRequest
 
@@ -552,3 +558,20 @@ def test_real_broker_reports_a_diverging_epoch(wire: Wire) -> None:
     (part,) = found.partitions
     assert (part.error_code, part.diverging) == (0, (0, 3))
     assert not part.records
+
+
+def test_dropped_class_of_a_version_does_no_harm() -> None:
+    """Two threads made the class of one version at once, and the one registered last was dropped."""
+    header = RequestHeader(request_api_key=OffsetCommitRequest.API_KEY, request_api_version=9)
+    made = type("OffsetCommitResponse_v9", tuple(OffsetCommitResponse.mro()), {}, init=False)
+    del made
+    gc.collect()
+    with pytest.raises(ReferenceError):
+        header.get_response_class()
+    try:
+        request = OffsetCommitRequest(group_id="g", topics=[])
+        sent = messages.encode_request(request, 9, 1, "me")
+    finally:
+        ResponseClassRegistry.register_response_class(OffsetCommitResponse)
+    assert issubclass(sent.response_class, OffsetCommitResponse)
+    assert sent.response_class._class_version == 9

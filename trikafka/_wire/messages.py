@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 import struct
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
+from kafka.protocol.api_header import RequestHeader
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 
@@ -187,16 +189,39 @@ def encode_request(
         raise ConfigurationError(
             f"{request.name} v{version} cannot carry what it was given: {error}"
         ) from error
-    # kafka-python's registry has the class that was made last. Another package's, or kafka-python's
-    # own, would read the errors of ApiVersions in another way.
-    response_class = (
-        ApiVersionsResponse
-        if ApiKey.ApiVersions == request.API_KEY
-        else request.header.get_response_class()
-    )
+    response_class = _response_class(request.__class__)[version]
     expects, asked = request.expect_response(), count_asked(request)
     kept = request if names_something(request) else None
     return EncodedRequest([frame], request.name, version, response_class, expects, 0, asked, kept)
+
+
+# kafka-python has a registry of response classes, which has failed here in two ways. It keeps the
+# class that was made last, so another package's class for the same API would read our responses. And
+# it keeps it weakly, while each version of a message is a class of its own, made at its first use.
+# When two threads use an API for the first time at once, both make that class. One of the two is
+# dropped at once; if it was registered last, every later request of this API in this process would
+# fail with ReferenceError. So the class is taken from where its request is defined, and is held.
+@lru_cache(maxsize=512)
+def _response_class(request_class: Any) -> Any:
+    """Return the class of the responses to a class of requests: ``XResponse`` beside ``XRequest``.
+
+    A plugin may define a request alone. It gets the class that the registry has.
+
+    Raises :exc:`ConfigurationError` if there is none.
+    """
+    for made in request_class.__mro__:
+        name = made.__name__.removesuffix("Request") + "Response"
+        found = getattr(sys.modules.get(made.__module__), name, None)
+        if found is not None:
+            return found
+    header = RequestHeader(request_api_key=request_class.API_KEY, request_api_version=None)
+    found = header.get_response_class()
+    if found is None:
+        raise ConfigurationError(
+            f"{request_class.__name__} has no class for its responses: define"
+            f" {request_class.__name__.removesuffix('Request')}Response in the same module"
+        )
+    return found
 
 
 def read_correlation_id(frame: memoryview) -> int:
