@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from trikafka.cli.consuming import ConsumePlan, Consuming
@@ -71,11 +73,12 @@ async def copied(
     to: str | None = None,
     keep_partitions: bool = False,
     create: bool = True,
+    reads: Mapping[str, Any] = MappingProxyType({}),
     **more: Any,
 ) -> Copying:
-    """Copy topics from a cluster to another."""
+    """Copy topics from a cluster to another; ``reads`` has more settings of the consumer."""
     plan = plan_of(*topics, **more)
-    given = settings(source, auto_offset_reset="earliest")
+    given = settings(source, auto_offset_reset="earliest", **reads)
     if plan.group is not None:
         given["group_id"] = plan.group
     work = Copying(given, plan, settings(target), to, keep_partitions, create)

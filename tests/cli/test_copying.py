@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -53,6 +54,26 @@ async def test_copy_keeps_all_of_a_record(autojump_clock: Clock) -> None:
         assert work.delivered.count == 40
         await copied(here, there, count=7)
         assert sum(len(there.records("t", number)) for number in range(2)) == 7
+
+
+async def test_copy_leaves_aborted_records_out(autojump_clock: Clock) -> None:
+    async with (
+        ScriptedCluster(topics={"t": 1}) as here,
+        ScriptedCluster(topics={"t": 1}, cluster_id="other") as there,
+    ):
+        transactional = {**settings(here), "transactional_id": "x"}
+        async with trikafka.open_producer(**transactional) as producer:
+            for value in (b"kept", b"aborted", b"last"):
+                with suppress(LookupError):
+                    async with producer.transaction():
+                        await producer.send("t", value)
+                        if value == b"aborted":
+                            raise LookupError
+        await copied(here, there)
+        assert [record.value for record in there.records("t", 0)] == [b"kept", b"last"]
+        await copied(here, there, reads={"isolation_level": "read_uncommitted"})
+        values = [record.value for record in there.records("t", 0)]
+        assert values[2:] == [b"kept", b"aborted", b"last"]
 
 
 async def test_copy_needs_its_target(autojump_clock: Clock) -> None:

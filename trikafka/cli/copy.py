@@ -79,7 +79,9 @@ def command(
     -b, -X and -F are about the cluster to read from. Where no option names other brokers, they hold
     for the producer, too. A topic that is missing there is made with the partitions and settings
     that it has here. With --group, a copy that ended or was killed goes on where it was: no record
-    is lost, and after a kill those of the last seconds may be written twice.
+    is lost, and after a kill those of the last seconds may be written twice. Records of aborted
+    transactions are left out, and those of open ones are waited for
+    (-X isolation.level=read_uncommitted copies both).
     """
     from ..config import ProducerConfig
     from .admin import chosen

@@ -81,6 +81,9 @@ class Copying(Consuming):
         keep_partitions: bool,
         create: bool = True,
     ) -> None:
+        # Records of an aborted transaction would be in the copy like any others, since a copy has no
+        # transactions: readers there could no longer leave them out.
+        settings = {"isolation_level": "read_committed", **settings}
         # What is delivered to this command is not copied yet, so it commits by itself.
         own = {} if plan.group is None else {"enable_auto_commit": False}
         super().__init__({**settings, **own}, plan)

@@ -129,7 +129,8 @@ class _ExportCommand(click.Command):
 @click.option(
     "--abandon",
     is_flag=True,
-    help="Only discard the plan of a killed export; the next export reads its records again.",
+    help="Read nothing: publish the finished files of a killed export, and leave the rest of its plan"
+    " to the next export.",
 )
 @click.option(
     "--check",
