@@ -76,6 +76,32 @@ async def test_copy_leaves_aborted_records_out(autojump_clock: Clock) -> None:
         assert values[2:] == [b"kept", b"aborted", b"last"]
 
 
+@pytest.mark.parametrize("more", [{}, {"group": "g"}, {"until_time": 10**12}])
+async def test_copy_waits_for_open_transactions(
+    autojump_clock: Clock, capsys: pytest.CaptureFixture[str], more: dict[str, Any]
+) -> None:
+    """A copy until the end has what stands behind a transaction that was open at its start."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as here,
+        ScriptedCluster(topics={"t": 1}, cluster_id="other") as there,
+        trikafka.open_producer(**settings(here), transactional_id="x") as producer,
+        trikafka.open_producer(**settings(here)) as other,
+        trio.open_nursery() as nursery,
+    ):
+        await other.send("t", b"before", timestamp=1)
+        async with producer.transaction():
+            await producer.send("t", b"open", timestamp=2)
+            await other.send("t", b"behind", timestamp=3)
+            await other.send("t", b"late", timestamp=10**12)
+            nursery.start_soon(partial(copied, here, there, **more))
+            await trio.sleep(30)
+            assert [record.value for record in there.records("t", 0)] == [b"before"]
+    late = [] if "until_time" in more else [b"late"]
+    values = [record.value for record in there.records("t", 0)]
+    assert values == [b"before", b"open", b"behind", *late]
+    assert "has an open transaction, which began at offset 1" in capsys.readouterr().err
+
+
 async def test_copy_needs_its_target(autojump_clock: Clock) -> None:
     async with (
         ScriptedCluster(topics={"t": 3}) as here,

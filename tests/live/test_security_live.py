@@ -182,7 +182,11 @@ async def test_missing_certificate_is_explained(secured: KafkaCluster) -> None:
             "user 'alice'",
         ),
         ({"ssl_cafile": None}, HandshakeError, r"authority that is not trusted .*set ssl_cafile"),
-        ({"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": None}, BootstrapError, r"needs TLS"),
+        (
+            {"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": None},
+            BootstrapError,
+            r"protocol without TLS: set security_protocol",
+        ),
         (
             {
                 "security_protocol": "SSL",

@@ -5,7 +5,7 @@ A record that was not printed is never committed, however the command ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -109,6 +109,33 @@ class Consuming:
             ]
         return places
 
+    async def _ends(
+        self, consumer: Consumer, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the offsets that ``--until-end`` reads up to."""
+        return await consumer.end_offsets(places)
+
+    async def _firsts(
+        self, consumer: Consumer, places: Collection[TopicPartition], time: int
+    ) -> dict[TopicPartition, int | None]:
+        """Return the offset of each partition's first record from ``time`` on."""
+        found = await consumer.offsets_for_times(dict.fromkeys(places, time))
+        return {tp: None if first is None else first.offset for tp, first in found.items()}
+
+    async def _limits(
+        self, consumer: Consumer, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int] | None:
+        """Return the offsets to read up to; ``None``: the reading goes on."""
+        time = self._plan.until_time
+        if time is None and not self._plan.until_end:
+            return None
+        ends = await self._ends(consumer, places)
+        firsts = {} if time is None else await self._firsts(consumer, places, time)
+        return {
+            tp: end if (first := firsts.get(tp)) is None else min(end, first)
+            for tp, end in ends.items()
+        }
+
     # Without a group.
 
     async def _read(self, consumer: Consumer, places: list[TopicPartition]) -> None:
@@ -119,14 +146,7 @@ class Consuming:
             if start.at is At.TIME
             else {}
         )
-        until_end = self._plan.until_end
-        if self._plan.until_time is not None:
-            until_end = True
-            later = await consumer.offsets_for_times(dict.fromkeys(places, self._plan.until_time))
-            ends = {
-                tp: end if (found := later.get(tp)) is None else min(end, found.offset)
-                for tp, end in ends.items()
-            }
+        limits = await self._limits(consumer, places)
         consumer.assign(places)
         total = 0
         for tp in places:
@@ -134,9 +154,9 @@ class Consuming:
             at_time = found.offset if found is not None else None
             offset = place(start, begins[tp], ends[tp], at_time, partial(_warn_of, tp))
             consumer.seek(tp, offset)
-            total += max(0, ends[tp] - offset)
-        with self._showing(total if until_end else None):
-            async for batch in consumer.batches(until=ends if until_end else None):
+            total += max(0, limits[tp] - offset) if limits else 0
+        with self._showing(total if limits else None):
+            async for batch in consumer.batches(until=limits):
                 if await self._take(consumer, batch):
                     return
 
@@ -168,7 +188,7 @@ class Consuming:
             return False
         new = consumer.assignment() - ends.keys()
         if new:
-            ends.update(await consumer.end_offsets(new))
+            ends.update(await self._ends(consumer, new))
         positions = ((position, ends.get(tp)) for tp, position in seen.positions.items())
         return not new and all(
             position is not None and end is not None and position >= end

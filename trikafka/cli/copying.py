@@ -8,7 +8,7 @@ group and loses nothing; records that were not committed yet may be there twice.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from .._wire.columns import RecordBatch
 from ..config import AdminConfig, settings_of
 from ..errors import ArrowDeliveryError, TopicAlreadyExistsError, TrikafkaError
 from ..interfaces import RebalanceListener
-from ..types import TopicPartition
+from ..types import OffsetSpec, TopicPartition
 from .admin import no_topic
 from .consuming import ConsumePlan, Consuming
 from .delivered import Delivered
@@ -232,6 +232,35 @@ class Copying(Consuming):
             while not await self._producer.partitions_for(to):  # noqa: ASYNC110
                 await trio.sleep(0.1)
         return partitions
+
+    # Without these two, a copy that reads committed records would end before the first transaction
+    # that is open, perhaps for ever, and leave out all records behind it without a word.
+    async def _ends(
+        self, consumer: Consumer, places: Collection[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """Return the ends of the log: open transactions before them are waited for."""
+        found = await self._listed(dict.fromkeys(places, OffsetSpec.LATEST))
+        ends = {tp: end for tp, end in found.items() if end is not None}
+        for tp, stable in (await consumer.end_offsets(places)).items():
+            if stable < ends.get(tp, 0):
+                warn(
+                    f"{tp} has an open transaction, which began at offset {stable}: the copy waits"
+                    " for its end. Is it hanging ('trikafka transactions find-hanging')?"
+                    " -X isolation.level=read_uncommitted copies open and aborted records, too"
+                )
+        return ends
+
+    async def _firsts(
+        self, consumer: Consumer, places: Collection[TopicPartition], time: int
+    ) -> dict[TopicPartition, int | None]:
+        return await self._listed(dict.fromkeys(places, time))
+
+    async def _listed(
+        self, wanted: Mapping[TopicPartition, OffsetSpec | int]
+    ) -> dict[TopicPartition, int | None]:
+        async with open_admin(**_of_admin(self._settings)) as admin:
+            found = await admin.list_offsets(wanted)
+        return {tp: None if place is None else place.offset for tp, place in found.items()}
 
     # Records.
 

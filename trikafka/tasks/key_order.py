@@ -86,7 +86,7 @@ class KeyOrder(Generic[T]):
                 behind.pop()
 
     def passed(self, offset: int) -> None:
-        """Record that there is no record between the last one taken and ``offset``.
+        """Record that no record between the last one taken and ``offset`` will be handled.
 
         There is a gap in the log, or the user has called ``seek``.
         """

@@ -8,7 +8,6 @@ test_export_format_live.py and test_lake_kill_live.py.
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
@@ -75,7 +74,7 @@ async def test_killed_export_is_finished_by_the_next(
 ) -> None:
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     stage = "none" if moment == "spark starts" else moment
-    for number in itertools.count():
+    for number in range(10):
         root = tmp_path / f"out-{number}"
         with child(tmp_path / "tmp with spaces", servers, topic, str(root), stage) as process:
             if moment == "spark starts":
@@ -89,6 +88,8 @@ async def test_killed_export_is_finished_by_the_next(
         if not (root / "_trikafka" / "manifest-000001.json").exists():
             break
         assert moment == "spark starts"
+    else:
+        pytest.fail("each export was faster than its kill")
     assert moment == "spark starts" or data_files(root)
 
     await add_records(servers, topic, RECORDS, 400, 4)
