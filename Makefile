@@ -20,7 +20,7 @@ SPARK ?= 4.3.0
 
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files. The tests with
 #: brokers wait for half of their time, so there are more processes than processors. Each takes up to 2 GB of memory.
-PROCESSES ?= 5
+PROCESSES ?= 4
 
 .PHONY: help demo test test-brokers test-spark lint style format types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once share-chaos share-interop smoke generated docs locks wheels clean python env-demo env-test
 

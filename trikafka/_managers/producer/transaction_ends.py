@@ -250,9 +250,7 @@ class TransactionEnds:
         # The transaction has ended, but there is no identity for the next one.
         if transaction.state is TransactionState.INITIALIZING:
             transaction.ruined(error)
-            _log.error(
-                "no next transaction is possible: %s; close this producer and open another", error
-            )
+            _log.error("no next transaction is possible, close this producer: %s", error)
         elif pending.commit and (
             proof_of(error, "EndTxn") is Proof.NOT_COMMITTED or not (error.fatal or in_doubt)
         ):
