@@ -26,7 +26,7 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
     """Open an admin client and run ``work`` with it; return the result."""
     from .._api.admin.opening import open_admin
     from ..config import AdminConfig
-    from ..errors import AdminErrors, UnknownTopicOrPartitionError
+    from ..errors import AdminErrors, TrikafkaError, UnknownTopicOrPartitionError
     from .partly import noted_errors
 
     answers: list[T] = []
@@ -35,12 +35,14 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
         async with open_admin(**common.settings(AdminConfig)) as admin:
             try:
                 answers.append(await work(admin))
+            except TrikafkaError as error:
                 await name_topics(admin, noted_errors())
-            except UnknownTopicOrPartitionError as error:
-                raise await _with_near_names(admin, error) from error
-            except AdminErrors as errors:
-                await name_topics(admin, errors.exceptions)
+                if isinstance(error, UnknownTopicOrPartitionError):
+                    raise await _with_near_names(admin, error) from error
+                if isinstance(error, AdminErrors):
+                    await name_topics(admin, error.exceptions)
                 raise
+            await name_topics(admin, noted_errors())
 
     run(main)
     return answers[0]

@@ -10,7 +10,7 @@ import click
 from .admin import ask, chosen
 from .lag import lag
 from .options import Common, common_options, output_option
-from .partly import changed, each, every_group, named_groups, others
+from .partly import beside, changed, each, every_group, named_groups, others
 from .removing import remove_members
 from .resetting import reset_offsets
 from .suggesting import WithVerbs, complete_verbs
@@ -169,14 +169,15 @@ async def _partitions(
     """Return offset, end and lag of every partition that is committed or assigned."""
     from ..types import OffsetSpec, TopicPartition
 
-    committed = await others(admin.list_group_offsets(group))
+    committed = await others(admin.list_group_offsets(group), of=group)
     places = sorted({*committed, *owners})
     topics = await admin.list_topics(include_internal=True) if places else {}
     leaders = {
         TopicPartition(i.topic, i.partition): i.leader for infos in topics.values() for i in infos
     }
     alive = [tp for tp in places if leaders.get(tp) is not None]
-    ends = await others(admin.list_offsets(dict.fromkeys(alive, OffsetSpec.LATEST)), needed=False)
+    latest = dict.fromkeys(alive, OffsetSpec.LATEST)
+    (ends,) = await beside({"end offsets": admin.list_offsets(latest)})
 
     def row(tp: TopicPartition) -> dict[str, Any]:
         at, end = committed.get(tp), ends.get(tp)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Common, common_options, is_terminal, output_option
-from .partly import each, every_group, named_groups, noted_failures, others
+from .partly import beside, each, every_group, named_groups, noted_failures, others
 from .progress import warn
 from .running import Stop, run, sentence
 from .tables import say, say_json, table
@@ -53,6 +53,7 @@ def lag(
 
         before: dict[str, Places] = {}
         then = 0.0
+        warned = ""
         async with open_admin(**common.settings(AdminConfig)) as admin:
             with stop.here():
                 while True:
@@ -61,8 +62,11 @@ def lag(
                     _show(_summed(rows) if by_group else rows, output, watch, by_group)
                     if not watch:
                         return
-                    if (failed := noted_failures()) is not None:  # the next look may succeed
-                        warn(sentence(failed)[0])
+                    failed = noted_failures()  # the next look may succeed
+                    warning = sentence(failed)[0] if failed is not None else ""
+                    if warning and warning != warned:
+                        warn(warning)
+                    warned = warning
                     before, then = found, now
                     await trio.sleep(every)
 
@@ -74,7 +78,7 @@ async def _look(admin: Admin, names: list[str]) -> dict[str, Places]:
     from ..types import OffsetSpec, TopicPartition
 
     listed = await (named_groups(admin, names) if names else every_group(admin))
-    stored = await each(listed, lambda name: others(admin.list_group_offsets(name)))
+    stored = await each(listed, lambda name: others(admin.list_group_offsets(name), of=name))
     places = {tp for offsets in stored.values() for tp in offsets}
     topics = await admin.list_topics(include_internal=True) if places else {}
     alive = {
@@ -84,7 +88,7 @@ async def _look(admin: Admin, names: list[str]) -> dict[str, Places]:
         if info.leader is not None
     }
     latest = dict.fromkeys(places & alive, OffsetSpec.LATEST)
-    ends = await others(admin.list_offsets(latest), needed=False)
+    (ends,) = await beside({"end offsets": admin.list_offsets(latest)})
     return {
         name: {
             tp: (at.offset, end.offset if (end := ends.get(tp)) is not None else None)

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from .partly import noted_failures
+from .partly import noted_failures, with_noted
 
 ENVIRONMENT = "TRIKAFKA_BOOTSTRAP_SERVERS"
 DEFAULT_SERVERS = "localhost:9092"
@@ -140,7 +140,14 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ctx.obj = common
         if debug:
             _log_everything()
-        result = ctx.invoke(command, common, **others)
+        from ..errors import TrikafkaError
+
+        try:
+            result = ctx.invoke(command, common, **others)
+        except (TrikafkaError, click.ClickException) as error:
+            if (both := with_noted(error)) is not error:
+                raise both from error
+            raise
         if (failed := noted_failures()) is not None:
             raise failed
         return result

@@ -1,12 +1,12 @@
 """Admin calls that fail in part: the command prints what the other parts gave, and then fails.
 
 Every command does it in the same way. It gets its answers by the functions here, which note the
-failures, and prints the answers. The wrapper of every command raises the noted failures at its end.
+failures, and prints the answers. The wrapper of every command raises the noted failures at its end, or with its error.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -21,8 +21,6 @@ V = TypeVar("V")
 
 #: The key of the noted failures in the context of the running command.
 _NOTED = "trikafka.cli.partly"
-#: The part of a failure that says nothing about single parts.
-_WHOLE = ""
 #: Calls about single groups that are under way at once.
 _AT_ONCE = 16
 
@@ -30,14 +28,18 @@ _AT_ONCE = 16
 class PartlyFailedError(Exception):
     """Parts of a command's work failed; what the others gave is printed.
 
-    ``failures``: the error of each part. ``total``: the number of parts, or ``None`` if several
-    calls failed in part.
+    ``failures``: the name of each part with its error; one part may fail for several reasons.
+    ``total``: the number of parts, or ``None`` if several calls failed in part. ``done``: what the
+    call that ended the command has done.
     """
 
-    def __init__(self, failures: Mapping[object, TrikafkaError], total: int | None) -> None:
+    def __init__(
+        self, failures: Sequence[tuple[str, Exception]], total: int | None, done: Iterable[Any] = ()
+    ) -> None:
         super().__init__(failures, total)
         self.failures = failures
         self.total = total
+        self.done = done
 
 
 def fail_later(errors: AdminErrors) -> None:
@@ -51,12 +53,23 @@ def noted_failures() -> PartlyFailedError | None:
     _noted().clear()
     if not errors:
         return None
-    failures: dict[object, TrikafkaError] = {}
-    for one in errors:
-        # Two calls about the same part, such as its first and its last offset, fail alike.
-        failures = {**one.failures, **failures}
+    # Two calls about the same part, such as its first and its last offset, often fail alike.
+    failures = {(str(key), str(each)): each for one in errors for key, each in one.failures.items()}
     total = len(errors[0].failures) + len(errors[0].results) if len(errors) == 1 else None
-    return PartlyFailedError(failures, total)
+    return PartlyFailedError([(key, each) for (key, _), each in failures.items()], total)
+
+
+def with_noted(error: Exception) -> Exception:
+    """Return the error that ends a command, together with the failures noted before it."""
+    from ..errors import AdminErrors
+
+    noted = noted_failures()
+    if noted is None:
+        return error
+    if isinstance(error, AdminErrors):
+        own: list[tuple[str, Exception]] = [(str(key), e) for key, e in error.failures.items()]
+        return PartlyFailedError([*noted.failures, *own], None, error.results)
+    return PartlyFailedError([*noted.failures, ("", error)], None)
 
 
 def noted_errors() -> list[TrikafkaError]:
@@ -70,31 +83,61 @@ def _noted() -> list[AdminErrors]:
     return found
 
 
-async def others(call: Awaitable[Mapping[K, V]], *, needed: bool = True) -> Mapping[K, V]:
+async def others(call: Awaitable[Mapping[K, V]], *, of: str = "") -> Mapping[K, V]:
     """Return the results of a call, without those of its parts that failed.
 
     Args:
         call: The admin call.
-        needed: The command has nothing to print without results of the call. Without this, a
-            failure of all parts is noted, too.
+        of: The thing to whose parts the call is limited, for the names of the failures.
 
     Raises:
-        TrikafkaError: The call gave nothing that is needed.
+        TrikafkaError: The call gave nothing.
     """
-    from ..errors import AdminErrors, TrikafkaError
+    from ..errors import AdminErrors
 
     try:
         return await call
     except AdminErrors as errors:
-        if needed and not errors.results:
+        if not errors.results:
             raise
-        fail_later(errors)
+        named = {f"{of}, {key}" if of else key: each for key, each in errors.failures.items()}
+        fail_later(AdminErrors.of(named, errors.results))
         return errors.results
-    except TrikafkaError as error:
-        if needed:
-            raise
-        fail_later(AdminErrors.of(error.failures or {_WHOLE: error}, {}))
-        return {}
+
+
+async def beside(calls: Mapping[str, Awaitable[Mapping[Any, Any]]]) -> list[Mapping[Any, Any]]:
+    """Wait at once for calls without which a command still has something to print.
+
+    Args:
+        calls: The admin calls, by their names, which stand before failures of whole calls.
+
+    Returns:
+        The results of each call, without those of its parts that failed.
+    """
+    import trio
+
+    from ..errors import AdminErrors, TrikafkaError
+
+    results: dict[str, Mapping[Any, Any]] = {}
+    failed: dict[str, AdminErrors] = {}
+
+    async def one(name: str, call: Awaitable[Mapping[Any, Any]]) -> None:
+        try:
+            results[name] = await call
+        except AdminErrors as errors:
+            results[name] = errors.results
+            failed[name] = errors
+        except TrikafkaError as error:
+            results[name] = {}
+            failed[name] = AdminErrors.of(error.failures or {name: error}, {})
+
+    async with trio.open_nursery() as nursery:
+        for name, call in calls.items():
+            nursery.start_soon(one, name, call)
+    for name in calls:
+        if name in failed:
+            fail_later(failed[name])
+    return [results[name] for name in calls]
 
 
 async def changed(
@@ -158,7 +201,7 @@ async def each(names: Iterable[K], work: Callable[[K], Awaitable[V]]) -> dict[K,
         for name in wanted:
             nursery.start_soon(one, name)
     if failures:
-        if len(wanted) == 1:
+        if len(wanted) == 1 and not _noted():  # beside others the error needs its name
             raise failures[wanted[0]]
         errors = AdminErrors.of(failures, results)
         if not results:

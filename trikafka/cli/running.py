@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from .suggesting import option_hint
-
-if TYPE_CHECKING:
-    from ..errors import AdminErrors
 
 #: Seconds for an orderly exit after a signal: last commit, leave the group, deliver records in
 #: flight.
@@ -161,30 +158,31 @@ def sentence(error: BaseException) -> tuple[str, int]:
     from .partly import PartlyFailedError
 
     if isinstance(error, AdminErrors):
-        lines, code = _parts(error.failures, len(error.failures) + len(error.results))
-        return "\n".join(lines + _done(error)), code
+        failures = [(str(key), each) for key, each in error.failures.items()]
+        lines, code = _parts(failures, len(failures) + len(error.results))
+        return "\n".join(lines + _done(error.results)), code
     if isinstance(error, PartlyFailedError):
         lines, code = _parts(error.failures, error.total)
-        return "\n".join(lines), code
+        return "\n".join(lines + _done(error.done)), code
     sentences = [_sentence(member) for member in members(error)]
     return "; ".join(dict.fromkeys(text for text, _ in sentences)), max(
         code for _, code in sentences
     )
 
 
-def _parts(failures: Mapping[Any, BaseException], total: int | None) -> tuple[list[str], int]:
-    failed = {str(key): _sentence(each) for key, each in failures.items()}
+def _parts(
+    failures: Sequence[tuple[str, BaseException]], total: int | None
+) -> tuple[list[str], int]:
+    failed = [(key, *_sentence(each)) for key, each in failures]
     lines = [f"{len(failed)} failed" if total is None else f"{len(failed)} of {total} failed"]
-    lines += [
-        f"  {_one_line(key)}: {text}" if key else f"  {text}" for key, (text, _) in failed.items()
-    ]
-    return lines, max(code for _, code in failed.values())
+    lines += [f"  {_one_line(key)}: {text}" if key else f"  {text}" for key, text, _ in failed]
+    return lines, max(code for *_, code in failed)
 
 
-def _done(error: AdminErrors) -> list[str]:
-    if not error.results:
+def _done(names: Iterable[Any]) -> list[str]:
+    done = [_one_line(str(name)) for name in names]
+    if not done:
         return []
-    done = [_one_line(str(key)) for key in error.results]
     more = len(done) - _NAMED
     return [f"  done: {', '.join(done[:_NAMED])}" + (f" and {more} more" if more > 0 else "")]
 

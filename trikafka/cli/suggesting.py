@@ -106,10 +106,21 @@ class Suggesting(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Add the default command to arguments that name no command."""
-        asks = not set(args) & {"-h", "--help", *self.commands} and not ctx.resilient_parsing
-        if self.default and asks and (not args or args[0].startswith("-")):
-            args = [self.default, *args]
+        if self.default and not ctx.resilient_parsing and not {"-h", "--help"} & set(args):
+            rest = self._without_options(ctx, args)
+            # Another option is of the default command, unless a command follows.
+            if not rest or (rest[0].startswith("-") and not set(rest) & set(self.commands)):
+                args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def _without_options(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments without the group's own options and their values."""
+        parser = self.make_parser(ctx)
+        parser.ignore_unknown_options = True
+        try:
+            return parser.parse_args(list(args))[1]
+        except click.UsageError:  # the command that gets them says so
+            return args
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with their first sentences, which click would cut to one line."""

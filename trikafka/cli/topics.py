@@ -14,7 +14,7 @@ from .admin import ask, chosen
 from .elections import elect
 from .offsets import offsets
 from .options import Common, common_options, output_option, pairs
-from .partly import changed, others
+from .partly import beside, changed
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -241,7 +241,7 @@ def describe(common: Common, names: tuple[str, ...], more: tuple[str, ...], outp
         say_json(everything)
         return
     for at, topic in enumerate(everything):
-        settings = " ".join(f"{name}={value}" for name, value in topic["config"].items())
+        settings = " ".join(f"{name}={value}" for name, value in (topic["config"] or {}).items())
         say(("\n" if at else "") + f"{topic['topic']}" + (f"  ({settings})" if settings else ""))
         rows = [
             (
@@ -272,12 +272,14 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
         for info in topics[name]
         if info.leader is not None
     ]
-    # Each of the three is worth printing without the others.
-    begins, ends = [
-        await others(admin.list_offsets(dict.fromkeys(places, end)), needed=False)
-        for end in (OffsetSpec.EARLIEST, OffsetSpec.LATEST)
-    ]
-    configs = await others(admin.topic_configs(wanted), needed=False)
+    # Each of the three is worth printing without the others, and may last for the whole timeout.
+    begins, ends, configs = await beside(
+        {
+            "first offsets": admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST)),
+            "end offsets": admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST)),
+            "settings": admin.topic_configs(wanted),
+        }
+    )
 
     def partition(info: PartitionInfo) -> dict[str, Any]:
         begin, end = (
@@ -295,7 +297,7 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
     return [
         {
             "topic": name,
-            "config": configs.get(name, {}),
+            "config": configs.get(name),
             "partitions": [partition(info) for info in topics[name]],
         }
         for name in wanted
