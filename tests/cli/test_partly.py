@@ -7,18 +7,23 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import click
 import pytest
+import trio
 from commanding import Command
 from piping import settings
+from trio.testing import MockClock as Clock
 
 from trikafka import Admin, TopicPartition
 from trikafka._api.admin import opening
+from trikafka.cli import topics
+from trikafka.cli.partly import noted_failures
 from trikafka.testing import ScriptedCluster
 
 TOPIC_EXISTS, GROUP_REFUSED, NON_EMPTY, INVALID = 36, 30, 68, 42
 Prepare = Callable[[ScriptedCluster], object]
-Serve = Callable[[Prepare], None]
-T0 = TopicPartition("t", 0)
+Serve = Callable[..., None]
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 @pytest.fixture
@@ -26,7 +31,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
     """Return a function that lets commands ask three scripted brokers, each with a group."""
     opened = opening.open_admin
 
-    def serving(prepare: Prepare) -> None:
+    def serving(prepare: Prepare, *parts: TopicPartition) -> None:
+        parts = parts or (T0,)
+
         @asynccontextmanager
         async def scripted(**ignored: Any) -> AsyncIterator[Admin]:
             async with (
@@ -35,7 +42,7 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
             ):
                 for node in range(3):
                     cluster.move_coordinator(node, f"g{node}")
-                    await admin.alter_group_offsets(f"g{node}", {T0: 0})
+                    await admin.alter_group_offsets(f"g{node}", dict.fromkeys(parts, 0))
                 prepare(cluster)
                 yield admin
 
@@ -91,6 +98,7 @@ def test_topic_is_described_without_its_settings(command: Command, serve: Serve)
     ended = command("topics", "describe", "t", "-o", "jsonl")
     (topic,) = ended.lines
     assert [part["end"] for part in topic["partitions"]] == [0, 0]
+    assert topic["config"] is None
     assert (ended.code, "INVALID_REQUEST" in ended.err) == (1, True)
 
 
@@ -138,3 +146,79 @@ def test_changes_that_were_made_are_reported(
     head, line = ended.err.splitlines()
     assert (ended.code, head) == (1, "Error: 1 of 2 failed")
     assert line.startswith(f"  {failed}: ")
+
+
+@pytest.mark.parametrize("args", [("groups", "g0", "g1"), ("groups", "lag", "g0", "g1")])
+def test_failures_of_two_groups_are_shown(
+    command: Command, serve: Serve, args: tuple[str, ...]
+) -> None:
+    """Two groups that fail for the same partition have a line each, with the group's name."""
+
+    def prepare(cluster: ScriptedCluster) -> None:
+        for node, code in ((0, INVALID), (1, GROUP_REFUSED)):
+            cluster.fail("OffsetFetch", code, None, node=node, topic="t", partition=0)
+
+    serve(prepare, T0, T1)
+    ended = command(*args, "-o", "jsonl")
+    assert {row["group"] for row in ended.lines} == {"g0", "g1"}
+    head, *lines = ended.err.splitlines()
+    assert (ended.code, head) == (1, "Error: 2 failed")
+    first, second = sorted(lines)
+    assert first.startswith("  g0, t-0: ")
+    assert "INVALID_REQUEST" in first
+    assert second.startswith("  g1, t-0: ")
+    assert "GROUP_AUTHORIZATION_FAILED" in second
+
+
+def test_failures_before_the_last_are_shown(command: Command, serve: Serve) -> None:
+    """The error that ends a command does not hide what failed before it."""
+
+    def prepare(cluster: ScriptedCluster) -> None:
+        cluster.fail("DescribeGroups", GROUP_REFUSED, None, node=1)
+        for node in (0, 2):
+            cluster.fail("OffsetFetch", GROUP_REFUSED, None, node=node)
+
+    serve(prepare)
+    for names in (["g0", "g1", "g2"], ["g0", "g1"]):
+        ended = command("groups", *names)
+        head, *lines = ended.err.splitlines()
+        assert (ended.code, head) == (1, f"Error: {len(names)} failed")
+        assert sorted(line.partition(":")[0] for line in lines) == [f"  {name}" for name in names]
+
+
+async def test_topic_description_waits_once(autojump_clock: Clock) -> None:
+    """The calls of a description run at once, so a silent leader delays it by one timeout."""
+    async with (
+        ScriptedCluster(nodes=1, topics={"t": 2}) as cluster,
+        opening.open_admin(**settings(cluster, default_api_timeout_ms=30_000)) as admin,
+    ):
+        cluster.silence("ListOffsets")
+        cluster.silence("DescribeConfigs")
+        began = trio.current_time()
+        with click.Context(topics.command):
+            (topic,) = await topics._describe(admin, ["t"])
+            failed = noted_failures()
+        assert trio.current_time() - began == pytest.approx(30, abs=1)
+    assert [part["begin"] for part in topic["partitions"]] == [None, None]
+    assert topic["config"] is None
+    assert failed is not None
+    assert [name for name, _ in failed.failures] == ["first offsets", "end offsets", "settings"]
+
+
+def test_repeated_look_warns_once(command: Command, serve: Serve) -> None:
+    """A look of --watch that fails as the one before it prints no second warning."""
+    asked = 0
+
+    def later(request: object) -> bool:
+        nonlocal asked
+        asked += 1
+        return asked > 9  # each look asks three brokers
+
+    def prepare(cluster: ScriptedCluster) -> None:
+        cluster.fail("OffsetFetch", GROUP_REFUSED, None, node=1)
+        cluster.fail("ListGroups", INVALID, None, where=later)
+
+    serve(prepare)
+    ended = command("groups", "lag", "--watch", "--every", "0.1")
+    assert ended.out.count(b"GROUP  TOPIC") == 3
+    assert (ended.code, ended.err.count("Warning: ")) == (1, 1)
