@@ -1,7 +1,8 @@
 """Admin calls that fail in part: the command prints what the other parts gave, and then fails.
 
 Every command does it in the same way. It gets its answers by the functions here, which note the
-failures, and prints the answers. The wrapper of every command raises the noted failures at its end, or with its error.
+failures, and prints the answers. The wrapper of every command raises the noted failures at its end,
+or together with the error that ends it.
 """
 
 from __future__ import annotations

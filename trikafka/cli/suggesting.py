@@ -115,10 +115,9 @@ class Suggesting(click.Group):
 
     def _without_options(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Return the arguments without the group's own options and their values."""
-        parser = self.make_parser(ctx)
-        parser.ignore_unknown_options = True
+        lenient = click.Context(self, ctx.parent, ctx.info_name, ignore_unknown_options=True)
         try:
-            return parser.parse_args(list(args))[1]
+            return self.make_parser(lenient).parse_args(list(args))[1]
         except click.UsageError:  # the command that gets them says so
             return args
 
