@@ -1,11 +1,11 @@
-"""Three clients in one share group: ``python -m benchmarks.share_interop`` (``make share-interop``).
+"""Three clients in one share group: ``make share-interop``.
 
 trikafka, Kafka's Java client and franz-go share a topic until each has accepted some hundred
-records. A member notes an accept at the broker's word. It releases some records at their first
-delivery, so that records wander between the members. The exit code is 1 if a record was not
-accepted, or more than once, or if a member got too few.
+records. A member counts an accept once the broker has confirmed it. It releases some records at
+their first delivery, so that records move between the members. The exit code is 1 if a record was
+not accepted, if one was accepted twice before the last record was, or if a member got too few.
 
-There must be Go 1.26 and a Java compiler.
+It needs Go 1.26 and a Java compiler.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from . import tuning
 from .programs import franz, java
 from .share_groups import new_share_group
 
-#: With one partition all members read the same; of three, the group's assignor gives each its own.
+#: All members read one partition. Of three, the group's assignor would give each member its own.
 TOPIC, PARTITIONS = "jobs", 1
-#: Each member has to accept so many records.
+#: The least number of records that each member has to accept.
 LEAST = 300
-#: Records at each of so many offsets are released once, by whichever member gets them.
+#: A record whose offset is divisible by this is released at its first delivery.
 RELEASED = 10
-#: The records are written so many at a time, at this pace (seconds), and no more than so many.
+#: The records written at a time, the seconds between two such writes, and the most records in all.
 _STEP, _PACE, _MOST = 90, 0.05, 60_000
-#: Seconds for the whole, and for the end of a member.
+#: The limits of the run, and of a member's end (seconds).
 _LIMIT, _END = 180.0, 30.0
 
 
@@ -62,7 +62,7 @@ class Run:
 
 
 def violations(run: Run, least: int = LEAST) -> list[str]:
-    """Return what is wrong with the members' accepts; nothing if the group was shared well."""
+    """Return what is wrong with the members' accepts: nothing, if all is well."""
     found = [
         f"{member} accepted {len(some)} records of at least {least}"
         for member, some in run.accepted.items()
@@ -93,7 +93,8 @@ async def share(bootstrap: str, members: Mapping[str, Sequence[str]]) -> Run:
         members: The command of each by its name, with its order.
 
     Raises:
-        RuntimeError: A member has ended, or the time is up.
+        RuntimeError: The limit has passed.
+        ExceptionGroup: A member has ended, with a RuntimeError that names it.
     """
     run = Run()
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:

@@ -8,10 +8,7 @@ import os
 import select
 import signal
 import socket
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -200,29 +197,6 @@ def test_missing_partition_and_group_are_errors(command: Command, topic: str) ->
     ended = command("groups", "--delete", "cli-none")
     assert ended.code == 1
     assert "'cli-none'" in ended.err
-
-
-@pytest.fixture
-def web_server() -> Iterator[str]:
-    """Return the address of a port that answers every input as a web server does."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def serve() -> None:
-            while True:
-                try:
-                    peer, _ = server.accept()
-                except OSError:
-                    return
-                # A client that went away must not end the server for the next one.
-                with peer, suppress(OSError):
-                    peer.recv(100)
-                    peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield f"127.0.0.1:{server.getsockname()[1]}"
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 _CALLS = [

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -106,32 +103,10 @@ class Names(trio.abc.HostnameResolver):
         raise NotImplementedError
 
 
-@pytest.fixture
-def listening() -> Iterator[socket.socket]:
-    """Listen at 127.0.0.1 alone, and answer as a web server does."""
-
-    def serve() -> None:
-        while True:
-            try:
-                peer, _ = server.accept()
-            except OSError:
-                return
-            with peer, suppress(OSError):
-                peer.recv(100)
-                peer.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield server
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
-
-
-async def opens(server: socket.socket, names: Names) -> str:
-    """Open a client at that port of the name; return its error."""
+async def opens(server: str, names: Names) -> str:
+    """Open a client at the port of ``server``, by a name with these addresses; return its error."""
     trio.socket.set_custom_hostname_resolver(names)
-    address = f"kafka.test:{server.getsockname()[1]}"
+    address = "kafka.test:" + server.rpartition(":")[2]
     with trio.fail_after(60), pytest.raises(trikafka.BootstrapError) as caught:
         async with trikafka.open_admin(
             bootstrap_servers=address, socket_connection_setup_timeout_ms=30_000
@@ -142,11 +117,9 @@ async def opens(server: socket.socket, names: Names) -> str:
 
 
 @pytest.mark.parametrize("dead", [("::1",), ("127.0.0.2",), ("::1", "127.0.0.2", "127.0.0.3")])
-async def test_each_address_of_a_name_is_tried(
-    listening: socket.socket, dead: tuple[str, ...]
-) -> None:
-    assert "does not speak Kafka's protocol" in await opens(listening, Names(*dead, "127.0.0.1"))
+async def test_each_address_of_a_name_is_tried(web_server: str, dead: tuple[str, ...]) -> None:
+    assert "does not speak Kafka's protocol" in await opens(web_server, Names(*dead, "127.0.0.1"))
 
 
-async def test_dead_addresses_are_named(listening: socket.socket) -> None:
-    assert "refused" in await opens(listening, Names("127.0.0.2", "127.0.0.3"))
+async def test_dead_addresses_are_named(web_server: str) -> None:
+    assert "refused" in await opens(web_server, Names("127.0.0.2", "127.0.0.3"))

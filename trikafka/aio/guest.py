@@ -157,7 +157,11 @@ class Guest:
             await self._change()
 
     async def wait_ended_shielded(self) -> asyncio.CancelledError | None:
-        """Wait until the run has ended, if it is ending; return a cancellation that came meanwhile."""
+        """Wait until the run has ended, if it is ending.
+
+        Returns:
+            A cancellation that came meanwhile, for the caller to raise.
+        """
         cancelled = None
         while self.ending and not self.ended:
             try:

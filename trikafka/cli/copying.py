@@ -233,8 +233,9 @@ class Copying(Consuming):
                 await trio.sleep(0.1)
         return partitions
 
-    # Without these two, a copy that reads committed records would end before the first transaction
-    # that is open, perhaps for ever, and leave out all records behind it without a word.
+    # For a reader of committed records, the end of a partition is the offset of its first open
+    # transaction. A copy up to there would leave out all records behind it, without an error, and
+    # for good if the transaction hangs. So these two look the offsets up as a reader of all records.
     async def _ends(
         self, consumer: Consumer, places: Collection[TopicPartition]
     ) -> dict[TopicPartition, int]:

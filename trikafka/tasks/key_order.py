@@ -66,7 +66,7 @@ class KeyOrder(Generic[T]):
         return self._ended(offset)
 
     def given_up(self, offset: int) -> None:
-        """Give up a record, and drop all records that wait.
+        """Record that a record will not be done, and drop all records that wait.
 
         No record from this offset on counts as processed any more.
         """

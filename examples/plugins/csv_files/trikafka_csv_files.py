@@ -13,7 +13,7 @@ from trikafka import hookimpl
 
 @dataclasses.dataclass(frozen=True)
 class CsvFiles:
-    """How a file is written and counted; it is pickled, as other machines may write the files."""
+    """The writer and the counter of files. It is pickled, as other machines may write the files."""
 
     title = "CSV"
     suffix = ".csv"

@@ -89,8 +89,8 @@ class ShareCore:
         If a cancelled block does not end, such as one that waits in a thread, its records are
         released.
         """
-        # The ends are compared, and not the times that have passed: of those the rounding may leave
-        # so little that no clock moves by it, and this loop would not sleep again.
+        # Points of time are compared, and no durations. Rounding may leave a remaining duration so
+        # small that adding it does not move the clock, and this loop would spin.
         while True:
             now = self.now()
             wakes = now + self._longest

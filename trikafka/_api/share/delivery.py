@@ -146,7 +146,7 @@ class _Held:
     def lock_lost(self) -> None:
         """Cancel the block: its lock is lost."""
         acquired = self.acquired
-        self._verdict = None  # it would have counted at the block's end
+        self._verdict = None  # otherwise it would count at the end of the block
         self._cancel(
             f"lock of {acquired.partition} at offset {acquired.offsets[self._start]} lost: "
             f"{acquired.why_lost}"

@@ -241,7 +241,8 @@ class ShareFetcher:
 
     def _divide(self) -> None:
         """Give each broker the partitions that it leads."""
-        # A close waits for the tasks that there are.
+        # A close waits for the task of each broker that it has found. A broker that became a leader
+        # only now would have no session to end, and would change that collection meanwhile.
         if self._closing:
             return
         snapshot = self._metadata.snapshot

@@ -144,7 +144,8 @@ class Holdings:
 class Waiting:
     """An acknowledgement that waits for a request: of ``acquired[start:stop]``.
 
-    ``lock_ends`` is when the broker's lock of these records ends. What is decided is not renewed.
+    ``lock_ends`` is when the broker's lock of these records ends. Locks of decided records are not
+    renewed, so a renewal for the others does not change it.
     """
 
     __slots__ = ("acquired", "lock_ends", "start", "stop")
@@ -273,7 +274,9 @@ class AcquiredRecords:
         """Record that the lock of held records ends at ``ends``, and when to renew it."""
         self.lock_ends = ends
         self.renew_at = renew_at
-        self.queued = None  # what was decided before has the earlier end
+        self.queued = (
+            None  # the entry that waits has the end of before: it takes no further records
+        )
 
     def wait(self, queued: Waiting | None) -> None:
         """Record where these records' acknowledgements wait; ``None``: in no entry any more."""
@@ -402,7 +405,7 @@ class AcquiredRecords:
         """Send these acknowledgements again with the next request, if it goes out in time."""
         assert self._are(start, stop, _SENT)
         self._set(start, stop, _DECIDED)
-        self.queued = None  # what waits there may have another end
+        self.queued = None  # begin an entry: the lock of the one that waits may end at another time
         self._queue(self, start, stop)
         if self.queued is not None:
             self.queued.end_at(lock_ends)
