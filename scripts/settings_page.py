@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from trikafka.config import (
     AdminConfig,
@@ -24,6 +24,16 @@ CLIENTS = {
     "Admin": AdminConfig,
 }
 _HEAD = ("setting", "default", "meaning")
+#: Limits that the page does not repeat.
+_USUAL = (
+    "milliseconds",
+    "bytes",
+    "at least 0",
+    "at least 1",
+    "at most 2**31 - 1",
+    "at most 2**63 - 1",
+    "at most 32767 bytes",
+)
 
 
 def page(made: str) -> str:
@@ -34,14 +44,25 @@ def page(made: str) -> str:
         "Keywords of `open_consumer`, `open_producer`, `open_share_consumer` and `open_admin`. A wrong one raises "
         "`ConfigurationError` before any I/O. [settings-security.md](settings-security.md) has those of TLS "
         "and SASL. For annotations: `**settings: Unpack[ConsumerSettings]`.",
-        "`from_properties` ([properties.md](properties.md)) takes Java's names: with dots instead of "
-        "underscores, unless the table gives another. Times (`_ms`) are in milliseconds. Kafka's own limit of "
-        "2**31 - 1 is not repeated.",
+        "Times (`_ms`) are in milliseconds, sizes in bytes. A type is given where the default does not show "
+        "it, a limit where it is not 0, 1 or Kafka's own. [Properties files](properties.md) have Java's names: "
+        "with dots instead of underscores, unless the table gives another.",
     ]
     for title, config in CLIENTS.items():
         common = settings_of(SecurityConfig if config is ClientConfig else ClientConfig)
         own = [one for name, one in settings_of(config).items() if name not in common]
-        parts += [f"## {title}", "\n".join(_table(own)) if own else "Those of every client."]
+        if config is ShareConsumerConfig:  # it repeats no row of the consumer's table
+            others = settings_of(ConsumerConfig)
+            same = [
+                one.name
+                for one in own
+                if one.name in others and _row(one) == _row(others[one.name])
+            ]
+            own = [one for one in own if one.name not in same]
+            parts += [f"## {title}", f"As of a consumer: {_list(same)}."]
+            parts += [_text(own)]
+        else:
+            parts += [f"## {title}", _text(own)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -51,10 +72,14 @@ def security_page(made: str) -> str:
         "# Settings: TLS and SASL",
         f"<!-- {made} -->",
         "Settings of every client, beside those of [settings.md](settings.md). [security.md](security.md) shows which "
-        "belong together.",
-        "\n".join(_table(settings_of(SecurityConfig).values())),
+        "belong together. In Java's names `sasl_oauth_` is `sasl.oauthbearer.`.",
+        _text(settings_of(SecurityConfig).values()),
     ]
     return "\n\n".join(parts) + "\n"
+
+
+def _text(settings: Iterable[Setting]) -> str:
+    return "\n".join(_table(settings))
 
 
 def _table(settings: Iterable[Setting]) -> Iterator[str]:
@@ -64,9 +89,25 @@ def _table(settings: Iterable[Setting]) -> Iterator[str]:
 
 
 def _row(one: Setting) -> str:
-    usual = ("milliseconds", "at most 2**31 - 1")
-    limits = [part for part in unit_and_limits(one).split(", ") if part and part not in usual]
-    java = one.java and one.java != one.name.replace("_", ".")
-    rest = [f"`{one.annotation}`", *limits, *([f"Java: `{one.java}`"] if java else [])]
-    cells = [f"`{one.name}`", f"`{default(one)}`", f"{sentence(one)}<br>{', '.join(rest)}"]
+    limits = [part for part in unit_and_limits(one).split(", ") if part and part not in _USUAL]
+    shown = isinstance(one.default, bool | int | float) and one.choices is None  # by the default
+    text = one.annotation in ("str", "str | Sequence[str]")
+    usual = (one.name.replace("_", "."), one.name.replace("sasl_oauth_", "sasl.oauthbearer."))
+    java = one.java and one.java not in (usual[0], usual[1].replace("_", "."))
+    rest = [
+        *([] if shown or text else [f"`{_type(one)}`"]),
+        *limits,
+        *([f"Java: `{one.java}`"] if java else []),
+    ]
+    meaning = sentence(one) + (f"<br>{', '.join(rest)}" if rest else "")
+    cells = [f"`{one.name}`", f"`{default(one)}`", meaning]
     return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _type(one: Setting) -> str:
+    """Return the annotation; ``None`` is left out where the default shows it."""
+    return one.annotation.removesuffix(" | None") if one.default is None else one.annotation
+
+
+def _list(names: Sequence[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names[:-1]) + f" and `{names[-1]}`"

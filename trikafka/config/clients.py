@@ -46,13 +46,12 @@ class ClientConfig(SecurityConfig):
 
     bootstrap_servers: str | Sequence[str] = setting(
         "",
-        "the addresses of some brokers, for the first contact: 'host:port,host:port' or a "
-        "sequence of these",
+        "some brokers, for the first contact: 'host:port,host:port', or a sequence of these",
     )
     bootstrap_resolve_timeout_ms: float = setting(
         0,
-        "how long an opening client looks up bootstrap names again if none can be resolved; 0: "
-        "once (KIP-909)",
+        "how long an opening client retries while no bootstrap name resolves; 0: no retry "
+        "(KIP-909)",
         least=0,
     )
     client_id: str = setting(
@@ -66,23 +65,23 @@ class ClientConfig(SecurityConfig):
     )
     close_timeout_ms: float = setting(
         30_000,
-        "the limit of closing: last commit, leaving the group, flush, closing of sockets",
+        "the limit of closing: the last commit, leaving the group, flush, sockets",
         least=0,
         java=None,
     )
     retry_backoff_ms: float = setting(
-        100, "the wait before the second attempt; it doubles with each further attempt", least=0
+        100, "the wait before the second attempt; it doubles with each attempt", least=0
     )
     retry_backoff_max_ms: float = setting(1_000, "the longest wait between two attempts", least=0)
     reconnect_backoff_ms: float = setting(
-        50, "the wait before a broker is connected again; it doubles with each failure", least=0
+        50, "the wait before a new connection; it doubles with each failure", least=0
     )
     reconnect_backoff_max_ms: float = setting(
-        1_000, "the longest wait before a broker is connected again", least=0
+        1_000, "the longest wait before a new connection", least=0
     )
     socket_connection_setup_timeout_ms: float = setting(
         10_000,
-        "the limit of connecting and negotiating; it doubles each time it was too short (KIP-601)",
+        "the limit of connecting and negotiating; it doubles with each timeout (KIP-601)",
         least=1,
     )
     socket_connection_setup_timeout_max_ms: float = setting(
@@ -94,19 +93,18 @@ class ClientConfig(SecurityConfig):
     metadata_max_age_ms: float = setting(300_000, "metadata older than this is refreshed", least=1)
     metadata_recovery_strategy: Literal["rebootstrap", "none"] = setting(
         "rebootstrap",
-        "when no known broker can be reached: 'rebootstrap' resolves and uses the bootstrap "
-        "addresses again, 'none' stays with the known brokers (KIP-899)",
+        "when no known broker can be reached: 'rebootstrap' uses the bootstrap addresses "
+        "again, 'none' keeps trying the known brokers (KIP-899)",
     )
     metadata_recovery_rebootstrap_trigger_ms: float = setting(
         300_000,
-        "with 'rebootstrap', all connections are replaced after this time without a response "
-        "(KIP-1102)",
+        "'rebootstrap' replaces all connections after this time without a response (KIP-1102)",
         least=0,
     )
     metadata_cluster_check_enable: bool = setting(
         True,
-        "with 'rebootstrap': whether connections name the expected broker and cluster; any other "
-        "refuses, and the bootstrap addresses are used again (KIP-1242, Kafka 4.4)",
+        "with 'rebootstrap', a connection names the broker and cluster that it expects; any "
+        "other refuses it (KIP-1242, Kafka 4.4)",
     )
     receive_message_max_bytes: int = setting(
         100_000_000,
@@ -117,17 +115,16 @@ class ClientConfig(SecurityConfig):
     )
     enable_metrics_push: bool = setting(
         True,
-        "push metrics of this client to the brokers, where an operator has set up a receiver and "
-        "subscribed to them (KIP-714); other brokers are asked nothing. An admin client's default "
-        "is False",
+        "push metrics to brokers whose operator subscribed to them (KIP-714); False for an "
+        "admin client",
     )
     plugins: Sequence[object] = setting(
-        (), "plugin objects to use in addition to those found by entry point", java=None
+        (), "plugin objects, in addition to those found by entry point", java=None
     )
     dial: Callable[[str, int], Awaitable[trio.abc.Stream]] | None = setting(  # noqa: RUF009
         None,
-        "an async function that opens a byte stream to (host, port); None: TCP. For proxies "
-        "and tests",
+        "an async function that opens a byte stream to (host, port), for proxies and tests; "
+        "None: TCP",
         java=None,
     )
 
@@ -226,19 +223,18 @@ class AdminConfig(ClientConfig):
 
     bootstrap_controllers: str | Sequence[str] = setting(
         "",
-        "the addresses of some KRaft controllers, instead of bootstrap_servers: calls then go to "
-        "the controllers alone (KIP-919, Kafka 3.7)",
+        "some KRaft controllers, instead of bootstrap_servers: all calls then go to "
+        "controllers (KIP-919, Kafka 3.7)",
     )
     retries: int | None = setting(
         None,
-        "the number of retries before a call fails with its last error; None: only the limit "
-        "of the call counts",
+        "the retries of a call before it fails with its last error; None: until the limit of "
+        "the call",
         least=0,
     )
     enable_metrics_push: bool = setting(
         False,
-        "push metrics of this client to the brokers, where an operator has set up a receiver and "
-        "subscribed to them (KIP-714); other brokers are asked nothing",
+        "push metrics to brokers whose operator subscribed to them (KIP-714)",
     )
 
     def check(self) -> None:
@@ -275,47 +271,45 @@ class ConsumerConfig(ClientConfig):
     )
     group_protocol: Literal["auto", "classic", "consumer"] = setting(
         "auto",
-        "'classic': the members assign the partitions (Java's default); 'consumer': the broker "
-        "does (KIP-848); 'auto': the broker where it can",
+        "'consumer': the broker assigns the partitions (KIP-848); 'classic': the members do "
+        "(Java's default); 'auto': the broker, where it can",
     )
     group_remote_assignor: str | None = setting(
         None,
-        "the broker's assignor with group_protocol='consumer'; None: the broker chooses",
+        "the broker's assignor with KIP-848; None: the broker chooses",
         empty=False,
     )
     group_membership_operation: Literal["default", "leave_group", "remain_in_group"] = setting(
         "default",
-        "what closing does with the membership (KIP-1092); 'default': a dynamic member "
-        "leaves, a static one stays",
+        "what closing does with the membership (KIP-1092); by default a dynamic member leaves "
+        "and a static one stays",
         java=None,
     )
     auto_offset_reset: Literal["earliest", "latest", "none"] | str = setting(
         "latest",
         "the start without a committed offset: 'earliest', 'latest', 'none' (an error), or a "
-        "time ago such as 'by_duration:PT1H' (KIP-1106)",
+        "time ago, 'by_duration:PT1H' (KIP-1106)",
     )
     enable_auto_commit: bool = setting(
-        True, "commit processed records in the background and on leaving (needs group_id)"
+        True, "commit processed records in the background and on leaving; needs group_id"
     )
     enable_auto_offset_store: bool = setting(
         True,
-        "whether the next receive marks the delivered records as processed; False: only "
-        "mark_processed() does (librdkafka's enable.auto.offset.store)",
+        "the next receive marks delivered records as processed; False: only mark_processed() "
+        "does (librdkafka's enable.auto.offset.store)",
         java=None,
     )
     auto_commit_interval_ms: float = setting(5_000, "the interval of auto commits", least=1)
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
-        "read_uncommitted", "whether records of open and aborted transactions are delivered"
+        "read_uncommitted", "'read_committed' leaves out records of open and aborted transactions"
     )
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a function from a key's bytes to the record's key, plain or async, or a Deserializer; "
-        "None: bytes",
+        "a function of the key's bytes, plain or async, or a Deserializer; None: bytes",
     )
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a function from a value's bytes to the record's value, plain or async, or a "
-        "Deserializer; None: bytes",
+        "a function of the value's bytes, plain or async, or a Deserializer; None: bytes",
     )
     check_crcs: bool = setting(True, "check the checksum of every record batch")
     fetch_min_bytes: int = setting(1, "the bytes that a fetch waits for", least=0, most=INT32)
@@ -330,27 +324,25 @@ class ConsumerConfig(ClientConfig):
     )
     fetch_buffer_bytes: int = setting(
         67_108_864,
-        "the most bytes being fetched, buffered and just delivered; fetches wait above this "
+        "the most bytes in fetches, buffers and the last delivery; fetches wait above this "
         "(KIP-81)",
         least=1,
         java=None,
     )
     memory_budget: MemoryBudget | None = setting(  # noqa: RUF009
         None,
-        "a budget shared by consumers of a program; each gets an equal share, or "
-        "fetch_buffer_bytes if that is less",
+        "a budget that consumers share; each gets an equal part, and at most fetch_buffer_bytes",
         java=None,
     )
     max_poll_records: int | None = setting(
         None,
-        "the most records of a batch, which must be processed within max_poll_interval_ms; None: "
-        "as many as were fetched (Java: 500)",
+        "the most records of a batch; None: as many as were fetched (Java: 500)",
         least=1,
     )
     session_timeout_ms: float = setting(
         45_000,
-        "the group removes a member after this time without a heartbeat; with KIP-848 the broker "
-        "decides, and a shorter value stops the member earlier",
+        "the group removes a member after this time without a heartbeat; with KIP-848 the "
+        "broker decides, but a shorter value stops the member earlier",
         least=1,
         most=INT32,
     )
@@ -361,8 +353,8 @@ class ConsumerConfig(ClientConfig):
     # and member. With the consumer protocol (KIP-848) the broker dictates the interval.
     heartbeat_interval_ms: float = setting(
         500,
-        "the interval of heartbeats, and so the time in which members learn of a rebalance "
-        "(Java: 3000); with KIP-848 the broker decides",
+        "the interval of heartbeats, by which members notice a rebalance (Java: 3000); with "
+        "KIP-848 the broker decides",
         least=1,
     )
     max_poll_interval_ms: float = setting(
@@ -373,8 +365,8 @@ class ConsumerConfig(ClientConfig):
     )
     leave_when_stuck: bool = setting(
         True,
-        "whether a member leaves its group while the handlers of all its streams hold a record "
-        "for longer than max_poll_interval_ms (KIP-62)",
+        "leave the group when the handlers of all streams hold a record for longer than "
+        "max_poll_interval_ms (KIP-62)",
         java=None,
     )
     partition_assignment_strategy: Sequence[str] = setting(
@@ -383,23 +375,21 @@ class ConsumerConfig(ClientConfig):
     )
     stall_warning_ms: float = setting(
         10_000,
-        "a warning is logged after this time without progress of a partition, the group, a "
-        "commit or a call",
+        "log a warning after this time without progress of a partition, the group, a commit "
+        "or a call",
         least=1,
         java=None,
     )
     exclude_internal_topics: bool = setting(
-        True, "whether a subscribed pattern excludes Kafka's internal topics"
+        True, "a subscribed pattern excludes Kafka's internal topics"
     )
     allow_auto_create_topics: bool = setting(
         False,
-        "whether a request for a topic may create the topic, if the broker does that (True in"
-        " Java)",
+        "let the broker create a topic that does not exist (True in Java)",
     )
     client_rack: str = setting(
         "",
-        "the rack of this consumer; it fetches from a replica in this rack if the broker says"
-        " so (KIP-392)",
+        "this consumer's rack; it fetches from a replica there if the broker says so (KIP-392)",
     )
 
     @property
@@ -521,8 +511,8 @@ class ProducerConfig(ClientConfig):
     )
     delivery_timeout_ms: float = setting(
         120_000,
-        "the time from send to the outcome, retries included (KIP-91): at least linger_ms + "
-        "request_timeout_ms, to which the default is raised",
+        "the time from send to the outcome, with retries (KIP-91); at least linger_ms + "
+        "request_timeout_ms, to which the default rises",
         least=1,
     )
     retries: int | None = setting(
@@ -532,41 +522,40 @@ class ProducerConfig(ClientConfig):
     )
     max_in_flight_requests_per_connection: int = setting(
         5,
-        "the most produce requests in flight to one broker: at most 5 with idempotence, at "
-        "most 100 without",
+        "the most produce requests in flight to one broker: up to 5 with idempotence, 100 without",
         least=1,
     )
     transactional_id: str | None = setting(
         None,
-        "makes this a transactional producer, and fences any other with the same id; each "
-        "instance of a program keeps an id of its own",
+        "makes the producer transactional, and fences any other with this id; each instance "
+        "of a program has its own",
         empty=False,
         most=LONGEST_TEXT,
     )
     transaction_timeout_ms: float = setting(
         60_000,
-        "the coordinator aborts a transaction that is open for longer (at most the broker's "
-        "transaction.max.timeout.ms)",
+        "the coordinator aborts a transaction that is open for longer; at most the broker's "
+        "transaction.max.timeout.ms",
         least=1,
         most=INT32,
     )
     two_phase_commit: bool = setting(
         False,
         "transactions can be prepared, outlive the producer and never time out (KIP-939); "
-        "needs a transactional_id, and brokers that allow it",
+        "needs a transactional_id and brokers that allow it",
         java="transaction.two.phase.commit.enable",
     )
     commit_prepared: str | None = setting(
         None,
-        "the text of a prepared transaction to commit while the producer opens; any other of "
-        "this transactional_id is aborted",
+        "the prepared transaction (its text) that the opening producer commits; it aborts any "
+        "other of this transactional_id",
         empty=False,
         java=None,
     )
     stall_warning_ms: float = setting(
         10_000,
-        "a warning is logged after this time without progress of a partition's records or of "
-        "a transaction's end",
+        "log a warning after this time without progress of a partition's records or a "
+        "transaction's end",
         least=1,
         java=None,
     )
@@ -585,34 +574,31 @@ class ProducerConfig(ClientConfig):
         | Callable[[str, bytes | None, Sequence[int]], int]
     ) = setting(  # noqa: RUF009
         "default",
-        "'default' (murmur2 of the key as in Java's client, sticky without a key), one of "
-        "librdkafka's (whose default is 'consistent_random'), a plugin's, or a function of "
-        "topic, key and partition numbers that returns one of these",
+        "'default' (murmur2 of the key as in Java, sticky without one), one of librdkafka's "
+        "(whose default is 'consistent_random'), a plugin's, or a function of topic, key and "
+        "partition numbers",
         java="partitioner.class",
     )
-    partitioner_ignore_keys: bool = setting(
-        False, "whether a built-in partitioner ignores keys (KIP-794)"
-    )
+    partitioner_ignore_keys: bool = setting(False, "built-in partitioners ignore keys (KIP-794)")
     partitioner_adaptive_partitioning_enable: bool = setting(
         True,
-        "whether partitions of a slow broker get fewer of the records without a key (KIP-794)",
+        "partitions of a slow broker get fewer records without a key (KIP-794)",
     )
     partitioner_rack_aware: bool = setting(
         False,
-        "whether records without a key go to partitions whose leader is in ``client_rack``, while "
-        "there are any (KIP-1123)",
+        "records without a key go to partitions whose leader is in client_rack, if there are "
+        "any (KIP-1123)",
     )
-    client_rack: str = setting("", "the rack of this producer, for ``partitioner_rack_aware``")
+    client_rack: str = setting("", "this producer's rack, for partitioner_rack_aware")
     partitioner_availability_timeout_ms: float = setting(
         0,
         "records without a key avoid a broker that has been unreachable for this time; 0: "
-        "they do not (KIP-794)",
+        "never (KIP-794)",
         least=0,
     )
     allow_auto_create_topics: bool = setting(
         False,
-        "whether a request for a topic may create the topic, if the broker does that (always "
-        "so in Java's producer)",
+        "let the broker create a topic that does not exist (always so in Java)",
     )
 
     @property
@@ -738,23 +724,22 @@ class ShareConsumerConfig(ClientConfig):
     group_id: str = setting("", "the share group", most=LONGEST_TEXT)
     acquire: Literal["batches", "records"] = setting(
         "batches",
-        "how much a fetch acquires: 'batches' (whole batches of the log, which may exceed "
-        "max_in_flight) or 'records' (never more than max_in_flight, from one broker at a time; "
-        "KIP-1206, Kafka 4.2)",
+        "what a fetch acquires: 'batches' (whole ones of the log, perhaps more than "
+        "max_in_flight) or 'records' (never more, from one broker at a time; KIP-1206)",
         java=None,
     )
     max_in_flight: int = setting(
         10_000,
-        "the most records that this member may hold, delivered or waiting; it begins with 500, and "
-        "holds more only while it is done with them within 200 ms",
+        "the most records that this member holds, delivered or waiting; it begins with 500 "
+        "and holds more only while it needs under 200 ms for them",
         least=1,
         most=INT32,
         java=None,
     )
     max_processing_ms: float = setting(
         300_000,
-        "the longest time that a record's lock is renewed after its delivery; then its block is "
-        "cancelled, and the record is released",
+        "how long a delivered record's lock is renewed; then its block is cancelled and the "
+        "record released",
         least=1,
         java=None,
     )
@@ -766,7 +751,7 @@ class ShareConsumerConfig(ClientConfig):
     )
     max_poll_interval_ms: float = setting(
         300_000,
-        "a member leaves the group after this time without a receive and without an open block",
+        "a member leaves the group after this time without a receive or an open block",
         least=1,
         most=INT32,
     )
@@ -783,23 +768,21 @@ class ShareConsumerConfig(ClientConfig):
     )
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a function from a key's bytes to the record's key, plain or async, or a Deserializer; "
-        "None: bytes",
+        "a function of the key's bytes, plain or async, or a Deserializer; None: bytes",
     )
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None = setting(  # noqa: RUF009
         None,
-        "a function from a value's bytes to the record's value, plain or async, or a "
-        "Deserializer; None: bytes",
+        "a function of the value's bytes, plain or async, or a Deserializer; None: bytes",
     )
     check_crcs: bool = setting(True, "check the checksum of every record batch")
     allow_auto_create_topics: bool = setting(
         False,
-        "whether a request for a topic may create the topic, if the broker does that",
+        "let the broker create a topic that does not exist",
     )
-    client_rack: str = setting("", "the rack of this consumer, which the group's assignor may use")
+    client_rack: str = setting("", "this consumer's rack, for the group's assignor")
     stall_warning_ms: float = setting(
         10_000,
-        "a warning is logged after this time without progress of a partition, the group or an "
+        "log a warning after this time without progress of a partition, the group or an "
         "acknowledgement",
         least=1,
         java=None,

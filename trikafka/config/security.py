@@ -40,11 +40,10 @@ class SecurityConfig:
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
         "PLAINTEXT",
-        "the protocol of connections to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' authenticates "
-        "without TLS, 'SASL_SSL' does both",
+        "'SSL' is TLS, 'SASL_PLAINTEXT' authenticates without TLS, 'SASL_SSL' does both",
     )
     ssl_context: ssl.SSLContext | None = setting(  # noqa: RUF009
-        None, "a context to use for TLS unchanged, instead of the other TLS settings", java=None
+        None, "a context for TLS, used unchanged, instead of the other TLS settings", java=None
     )
     ssl_cafile: str | None = setting(
         None,
@@ -55,21 +54,20 @@ class SecurityConfig:
     )
     ssl_ca_password: str | None = setting(
         None,
-        "the password of ssl_cafile, if that is a store in PKCS12 or JKS",
+        "the password of a trust store in ssl_cafile",
         java=None,
         secret=True,
     )
     ssl_certfile: str | None = setting(
         None,
-        "this client's certificate and its chain (mutual TLS): a PEM file, a PKCS12 store (with "
-        "its key), or PEM text",
+        "this client's certificate and chain (mutual TLS): a PEM file, a PKCS12 store with "
+        "its key, or PEM text",
         empty=False,
         java="ssl.keystore.certificate.chain",
     )
     ssl_keyfile: str | None = setting(
         None,
-        "the private key of ssl_certfile: a PEM file, or PEM text; None: ssl_certfile contains "
-        "the key",
+        "the private key: a PEM file, or PEM text; None: ssl_certfile has it",
         empty=False,
         java="ssl.keystore.key",
         secret=True,
@@ -81,12 +79,11 @@ class SecurityConfig:
         secret=True,
     )
     ssl_check_hostname: bool = setting(
-        True, "whether the broker's certificate must match the host name of its address", java=None
+        True, "the broker's certificate must match the host name of its address", java=None
     )
     ssl_crlfile: str | None = setting(
         None,
-        "revoked certificates: a PEM file, or PEM text, with the list (CRL) of each authority "
-        "from the broker's certificate up to the root",
+        "revoked certificates (CRL) of each authority up to the root: a PEM file, or PEM text",
         empty=False,
         java=None,
     )
@@ -95,7 +92,7 @@ class SecurityConfig:
     )
     ssl_ciphers: str | None = setting(
         None,
-        "the ciphers to offer up to TLS 1.2, in OpenSSL's notation; None: OpenSSL's choice",
+        "the ciphers up to TLS 1.2, in OpenSSL's notation; None: OpenSSL's choice",
         empty=False,
         java=None,
     )
@@ -103,7 +100,7 @@ class SecurityConfig:
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | str | None
     ) = setting(
         None,
-        "the SASL mechanism, with a security_protocol that names SASL; a plugin may offer others",
+        "the mechanism, if security_protocol names SASL; plugins may offer others",
         empty=False,
     )
     sasl_plain_username: str | None = setting(
@@ -114,26 +111,24 @@ class SecurityConfig:
     )
     sasl_credentials: Credentials | None = setting(  # noqa: RUF009
         None,
-        "a function, async or not, that returns (name, password) for PLAIN and SCRAM at each "
-        "authentication",
+        "a function, async or not, that returns (name, password) at each authentication",
         java=None,
         secret=True,
     )
     sasl_scram_token_auth: bool = setting(
         False,
-        "whether the name and the password for SCRAM are the token_id and the password of a "
-        "delegation token",
+        "SCRAM's name and password are the token_id and password of a delegation token",
         java=None,
     )
     sasl_oauth_token_provider: TokenProvider | None = setting(  # noqa: RUF009
         None,
-        "an async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken",
+        "an async function that returns a token: text, or a trikafka.OAuthToken",
         java=None,
         secret=True,
     )
     sasl_oauth_token_endpoint_url: str | None = setting(
         None,
-        "the endpoint of tokens for OAUTHBEARER, by OAuth 2's client credentials (KIP-768)",
+        "the endpoint of tokens, by OAuth 2's client credentials (KIP-768)",
         empty=False,
         java="sasl.oauthbearer.token.endpoint.url",
         secret=True,
@@ -152,13 +147,12 @@ class SecurityConfig:
     )
     sasl_oauth_grant_type: Literal["client_credentials", "jwt-bearer"] = setting(
         "client_credentials",
-        "the grant for a token: the client's id and secret, or an assertion that the client signs "
-        "(KIP-1139)",
+        "the grant: the client's id and secret, or an assertion that the client signs (KIP-1139)",
         java=None,
     )
     sasl_oauth_assertion_private_key_file: str | None = setting(
         None,
-        "the private key that signs assertions for 'jwt-bearer': a PEM file, or PEM text",
+        "the key that signs assertions: a PEM file, or PEM text",
         empty=False,
         java="sasl.oauthbearer.assertion.private.key.file",
         secret=True,
@@ -202,7 +196,7 @@ class SecurityConfig:
     )
     sasl_oauth_assertion_claim_nbf_seconds: int = setting(
         60,
-        "an assertion is valid from this time before now, for clocks that differ",
+        "an assertion is valid from this time before now",
         least=0,
         most=INT32,
         unit="s",
@@ -210,7 +204,7 @@ class SecurityConfig:
     )
     sasl_oauth_assertion_claim_jti_include: bool = setting(
         False,
-        "whether each assertion has its own id",
+        "each assertion has its own id",
         java="sasl.oauthbearer.assertion.claim.jti.include",
     )
     sasl_oauth_assertion_template_file: str | None = setting(
@@ -221,14 +215,13 @@ class SecurityConfig:
     )
     sasl_oauth_assertion_file: str | None = setting(
         None,
-        "a file with an assertion that another program signs and renews, instead of a private key",
+        "an assertion that another program signs and renews, instead of a private key",
         empty=False,
         java="sasl.oauthbearer.assertion.file",
     )
     sasl_oauth_cafile: str | None = setting(
         None,
-        "the trusted authorities of the token endpoint: a PEM file, or PEM text; None: the "
-        "system's",
+        "the trusted authorities of the endpoint: a PEM file, or PEM text; None: the system's",
         empty=False,
         java=None,
     )
@@ -242,18 +235,16 @@ class SecurityConfig:
         None, "extensions to send with a token (KIP-342)", java=None, secret=True
     )
     sasl_kerberos_service_name: str = setting(
-        "kafka", "the brokers' service name in Kerberos, for GSSAPI", empty=False
+        "kafka", "the brokers' service name in Kerberos", empty=False
     )
     sasl_kerberos_principal: str | None = setting(
         None,
-        "this client's principal in Kerberos; None: that of the available ticket, or the first in "
-        "the key table",
+        "this client's principal; None: that of the ticket, or the first in the key table",
         empty=False,
     )
     sasl_kerberos_keytab: str | None = setting(
         None,
-        "a key table to get tickets with; None: an available ticket, or the key table of "
-        "KRB5_CLIENT_KTNAME",
+        "a key table to get tickets with; None: an available ticket, or KRB5_CLIENT_KTNAME",
         empty=False,
     )
 

@@ -20,50 +20,48 @@ class ClientSettings(TypedDict, total=False):
     """The keywords of :class:`ClientConfig`, for annotations: ``**settings: Unpack[ClientSettings]``."""
 
     security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-    """The protocol of connections to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' authenticates without
-    TLS, 'SASL_SSL' does both. Default: "PLAINTEXT"."""
+    """'SSL' is TLS, 'SASL_PLAINTEXT' authenticates without TLS, 'SASL_SSL' does both. Default:
+    "PLAINTEXT"."""
 
     ssl_context: ssl.SSLContext | None
-    """A context to use for TLS unchanged, instead of the other TLS settings. Default: None."""
+    """A context for TLS, used unchanged, instead of the other TLS settings. Default: None."""
 
     ssl_cafile: str | None
     """The trusted authorities: a PEM file, a store in PKCS12 or JKS, or PEM text; None: the
     system's. Java's name: ssl.truststore.certificates. Default: None."""
 
     ssl_ca_password: str | None
-    """The password of ssl_cafile, if that is a store in PKCS12 or JKS. Default: None."""
+    """The password of a trust store in ssl_cafile. Default: None."""
 
     ssl_certfile: str | None
-    """This client's certificate and its chain (mutual TLS): a PEM file, a PKCS12 store (with its
-    key), or PEM text. Java's name: ssl.keystore.certificate.chain. Default: None."""
+    """This client's certificate and chain (mutual TLS): a PEM file, a PKCS12 store with its key, or
+    PEM text. Java's name: ssl.keystore.certificate.chain. Default: None."""
 
     ssl_keyfile: str | None
-    """The private key of ssl_certfile: a PEM file, or PEM text; None: ssl_certfile contains the
-    key. Java's name: ssl.keystore.key. Default: None."""
+    """The private key: a PEM file, or PEM text; None: ssl_certfile has it. Java's name:
+    ssl.keystore.key. Default: None."""
 
     ssl_password: str | None
     """The password of ssl_keyfile, or of the PKCS12 store. Java's name: ssl.key.password. Default:
     None."""
 
     ssl_check_hostname: bool
-    """Whether the broker's certificate must match the host name of its address. Default: True."""
+    """The broker's certificate must match the host name of its address. Default: True."""
 
     ssl_crlfile: str | None
-    """Revoked certificates: a PEM file, or PEM text, with the list (CRL) of each authority from the
-    broker's certificate up to the root. Default: None."""
+    """Revoked certificates (CRL) of each authority up to the root: a PEM file, or PEM text.
+    Default: None."""
 
     ssl_minimum_version: Literal["TLSv1.2", "TLSv1.3"]
     """The oldest accepted version of TLS. Default: "TLSv1.2"."""
 
     ssl_ciphers: str | None
-    """The ciphers to offer up to TLS 1.2, in OpenSSL's notation; None: OpenSSL's choice. Default:
-    None."""
+    """The ciphers up to TLS 1.2, in OpenSSL's notation; None: OpenSSL's choice. Default: None."""
 
     sasl_mechanism: (
         Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | str | None
     )
-    """The SASL mechanism, with a security_protocol that names SASL; a plugin may offer others.
-    Default: None."""
+    """The mechanism, if security_protocol names SASL; plugins may offer others. Default: None."""
 
     sasl_plain_username: str | None
     """The user name for PLAIN and SCRAM. Default: None."""
@@ -72,20 +70,19 @@ class ClientSettings(TypedDict, total=False):
     """The password for PLAIN and SCRAM. Default: None."""
 
     sasl_credentials: Credentials | None
-    """A function, async or not, that returns (name, password) for PLAIN and SCRAM at each
-    authentication. Default: None."""
+    """A function, async or not, that returns (name, password) at each authentication. Default:
+    None."""
 
     sasl_scram_token_auth: bool
-    """Whether the name and the password for SCRAM are the token_id and the password of a delegation
-    token. Default: False."""
+    """SCRAM's name and password are the token_id and password of a delegation token. Default:
+    False."""
 
     sasl_oauth_token_provider: TokenProvider | None
-    """An async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken.
-    Default: None."""
+    """An async function that returns a token: text, or a trikafka.OAuthToken. Default: None."""
 
     sasl_oauth_token_endpoint_url: str | None
-    """The endpoint of tokens for OAUTHBEARER, by OAuth 2's client credentials (KIP-768). Java's
-    name: sasl.oauthbearer.token.endpoint.url. Default: None."""
+    """The endpoint of tokens, by OAuth 2's client credentials (KIP-768). Java's name:
+    sasl.oauthbearer.token.endpoint.url. Default: None."""
 
     sasl_oauth_client_id: str | None
     """The client's id at the token endpoint. Java's name:
@@ -96,11 +93,11 @@ class ClientSettings(TypedDict, total=False):
     sasl.oauthbearer.client.credentials.client.secret. Default: None."""
 
     sasl_oauth_grant_type: Literal["client_credentials", "jwt-bearer"]
-    """The grant for a token: the client's id and secret, or an assertion that the client signs
-    (KIP-1139). Default: "client_credentials"."""
+    """The grant: the client's id and secret, or an assertion that the client signs (KIP-1139).
+    Default: "client_credentials"."""
 
     sasl_oauth_assertion_private_key_file: str | None
-    """The private key that signs assertions for 'jwt-bearer': a PEM file, or PEM text. Java's name:
+    """The key that signs assertions: a PEM file, or PEM text. Java's name:
     sasl.oauthbearer.assertion.private.key.file. Default: None."""
 
     sasl_oauth_assertion_private_key_passphrase: str | None
@@ -128,23 +125,23 @@ class ClientSettings(TypedDict, total=False):
     sasl.oauthbearer.assertion.claim.exp.seconds. Default: 300."""
 
     sasl_oauth_assertion_claim_nbf_seconds: int
-    """An assertion is valid from this time before now, for clocks that differ. In s, at least 0, at
-    most 2**31 - 1. Java's name: sasl.oauthbearer.assertion.claim.nbf.seconds. Default: 60."""
+    """An assertion is valid from this time before now. In s, at least 0, at most 2**31 - 1. Java's
+    name: sasl.oauthbearer.assertion.claim.nbf.seconds. Default: 60."""
 
     sasl_oauth_assertion_claim_jti_include: bool
-    """Whether each assertion has its own id. Java's name:
-    sasl.oauthbearer.assertion.claim.jti.include. Default: False."""
+    """Each assertion has its own id. Java's name: sasl.oauthbearer.assertion.claim.jti.include.
+    Default: False."""
 
     sasl_oauth_assertion_template_file: str | None
     """A JSON file with further parts of assertions: {"header": {...}, "payload": {...}}. Java's
     name: sasl.oauthbearer.assertion.template.file. Default: None."""
 
     sasl_oauth_assertion_file: str | None
-    """A file with an assertion that another program signs and renews, instead of a private key.
-    Java's name: sasl.oauthbearer.assertion.file. Default: None."""
+    """An assertion that another program signs and renews, instead of a private key. Java's name:
+    sasl.oauthbearer.assertion.file. Default: None."""
 
     sasl_oauth_cafile: str | None
-    """The trusted authorities of the token endpoint: a PEM file, or PEM text; None: the system's.
+    """The trusted authorities of the endpoint: a PEM file, or PEM text; None: the system's.
     Default: None."""
 
     sasl_oauth_scope: str | None
@@ -155,23 +152,23 @@ class ClientSettings(TypedDict, total=False):
     """Extensions to send with a token (KIP-342). Default: None."""
 
     sasl_kerberos_service_name: str
-    """The brokers' service name in Kerberos, for GSSAPI. Default: "kafka"."""
+    """The brokers' service name in Kerberos. Default: "kafka"."""
 
     sasl_kerberos_principal: str | None
-    """This client's principal in Kerberos; None: that of the available ticket, or the first in the
-    key table. Default: None."""
+    """This client's principal; None: that of the ticket, or the first in the key table. Default:
+    None."""
 
     sasl_kerberos_keytab: str | None
-    """A key table to get tickets with; None: an available ticket, or the key table of
-    KRB5_CLIENT_KTNAME. Default: None."""
+    """A key table to get tickets with; None: an available ticket, or KRB5_CLIENT_KTNAME. Default:
+    None."""
 
     bootstrap_servers: str | Sequence[str]
-    """The addresses of some brokers, for the first contact: 'host:port,host:port' or a sequence of
-    these. Default: ""."""
+    """Some brokers, for the first contact: 'host:port,host:port', or a sequence of these. Default:
+    ""."""
 
     bootstrap_resolve_timeout_ms: float
-    """How long an opening client looks up bootstrap names again if none can be resolved; 0: once
-    (KIP-909). In milliseconds, at least 0. Default: 0."""
+    """How long an opening client retries while no bootstrap name resolves; 0: no retry (KIP-909).
+    In milliseconds, at least 0. Default: 0."""
 
     client_id: str
     """The client's name in the brokers' logs and quotas. At most 32767 bytes. Default:
@@ -186,26 +183,25 @@ class ClientSettings(TypedDict, total=False):
     Default: 60_000."""
 
     close_timeout_ms: float
-    """The limit of closing: last commit, leaving the group, flush, closing of sockets. In
-    milliseconds, at least 0. Default: 30_000."""
+    """The limit of closing: the last commit, leaving the group, flush, sockets. In milliseconds, at
+    least 0. Default: 30_000."""
 
     retry_backoff_ms: float
-    """The wait before the second attempt; it doubles with each further attempt. In milliseconds, at
-    least 0. Default: 100."""
+    """The wait before the second attempt; it doubles with each attempt. In milliseconds, at least
+    0. Default: 100."""
 
     retry_backoff_max_ms: float
     """The longest wait between two attempts. In milliseconds, at least 0. Default: 1000."""
 
     reconnect_backoff_ms: float
-    """The wait before a broker is connected again; it doubles with each failure. In milliseconds,
-    at least 0. Default: 50."""
+    """The wait before a new connection; it doubles with each failure. In milliseconds, at least 0.
+    Default: 50."""
 
     reconnect_backoff_max_ms: float
-    """The longest wait before a broker is connected again. In milliseconds, at least 0. Default:
-    1000."""
+    """The longest wait before a new connection. In milliseconds, at least 0. Default: 1000."""
 
     socket_connection_setup_timeout_ms: float
-    """The limit of connecting and negotiating; it doubles each time it was too short (KIP-601). In
+    """The limit of connecting and negotiating; it doubles with each timeout (KIP-601). In
     milliseconds, at least 1. Default: 10_000."""
 
     socket_connection_setup_timeout_max_ms: float
@@ -220,31 +216,30 @@ class ClientSettings(TypedDict, total=False):
     """Metadata older than this is refreshed. In milliseconds, at least 1. Default: 300_000."""
 
     metadata_recovery_strategy: Literal["rebootstrap", "none"]
-    """When no known broker can be reached: 'rebootstrap' resolves and uses the bootstrap addresses
-    again, 'none' stays with the known brokers (KIP-899). Default: "rebootstrap"."""
+    """When no known broker can be reached: 'rebootstrap' uses the bootstrap addresses again, 'none'
+    keeps trying the known brokers (KIP-899). Default: "rebootstrap"."""
 
     metadata_recovery_rebootstrap_trigger_ms: float
-    """With 'rebootstrap', all connections are replaced after this time without a response
-    (KIP-1102). In milliseconds, at least 0. Default: 300_000."""
+    """'rebootstrap' replaces all connections after this time without a response (KIP-1102). In
+    milliseconds, at least 0. Default: 300_000."""
 
     metadata_cluster_check_enable: bool
-    """With 'rebootstrap': whether connections name the expected broker and cluster; any other
-    refuses, and the bootstrap addresses are used again (KIP-1242, Kafka 4.4). Default: True."""
+    """With 'rebootstrap', a connection names the broker and cluster that it expects; any other
+    refuses it (KIP-1242, Kafka 4.4). Default: True."""
 
     receive_message_max_bytes: int
     """The largest response; a longer one is treated as damaged. In bytes, at least 1024, at most
     2**31 - 1. Default: 100_000_000."""
 
     enable_metrics_push: bool
-    """Push metrics of this client to the brokers, where an operator has set up a receiver and
-    subscribed to them (KIP-714); other brokers are asked nothing. An admin client's default is
-    False. Default: True."""
+    """Push metrics to brokers whose operator subscribed to them (KIP-714); False for an admin
+    client. Default: True."""
 
     plugins: Sequence[object]
-    """Plugin objects to use in addition to those found by entry point. Default: ()."""
+    """Plugin objects, in addition to those found by entry point. Default: ()."""
 
     dial: Callable[[str, int], Awaitable[trio.abc.Stream]] | None
-    """An async function that opens a byte stream to (host, port); None: TCP. For proxies and tests.
+    """An async function that opens a byte stream to (host, port), for proxies and tests; None: TCP.
     Default: None."""
 
 
@@ -252,12 +247,12 @@ class AdminSettings(ClientSettings, total=False):
     """The keywords of :class:`AdminConfig`, for annotations: ``**settings: Unpack[AdminSettings]``."""
 
     bootstrap_controllers: str | Sequence[str]
-    """The addresses of some KRaft controllers, instead of bootstrap_servers: calls then go to the
-    controllers alone (KIP-919, Kafka 3.7). Default: ""."""
+    """Some KRaft controllers, instead of bootstrap_servers: all calls then go to controllers
+    (KIP-919, Kafka 3.7). Default: ""."""
 
     retries: int | None
-    """The number of retries before a call fails with its last error; None: only the limit of the
-    call counts. At least 0. Default: None."""
+    """The retries of a call before it fails with its last error; None: until the limit of the call.
+    At least 0. Default: None."""
 
 
 class ProducerSettings(ClientSettings, total=False):
@@ -302,8 +297,8 @@ class ProducerSettings(ClientSettings, total=False):
     2**31 - 1. Default: 1_048_576."""
 
     delivery_timeout_ms: float
-    """The time from send to the outcome, retries included (KIP-91): at least linger_ms +
-    request_timeout_ms, to which the default is raised. In milliseconds, at least 1. Default:
+    """The time from send to the outcome, with retries (KIP-91); at least linger_ms +
+    request_timeout_ms, to which the default rises. In milliseconds, at least 1. Default:
     120_000."""
 
     retries: int | None
@@ -311,29 +306,29 @@ class ProducerSettings(ClientSettings, total=False):
     least 0. Default: None."""
 
     max_in_flight_requests_per_connection: int
-    """The most produce requests in flight to one broker: at most 5 with idempotence, at most 100
-    without. At least 1. Default: 5."""
+    """The most produce requests in flight to one broker: up to 5 with idempotence, 100 without. At
+    least 1. Default: 5."""
 
     transactional_id: str | None
-    """Makes this a transactional producer, and fences any other with the same id; each instance of
-    a program keeps an id of its own. At most 32767 bytes. Default: None."""
+    """Makes the producer transactional, and fences any other with this id; each instance of a
+    program has its own. At most 32767 bytes. Default: None."""
 
     transaction_timeout_ms: float
-    """The coordinator aborts a transaction that is open for longer (at most the broker's
-    transaction.max.timeout.ms). In milliseconds, at least 1, at most 2**31 - 1. Default: 60_000."""
+    """The coordinator aborts a transaction that is open for longer; at most the broker's
+    transaction.max.timeout.ms. In milliseconds, at least 1, at most 2**31 - 1. Default: 60_000."""
 
     two_phase_commit: bool
     """Transactions can be prepared, outlive the producer and never time out (KIP-939); needs a
-    transactional_id, and brokers that allow it. Java's name: transaction.two.phase.commit.enable.
+    transactional_id and brokers that allow it. Java's name: transaction.two.phase.commit.enable.
     Default: False."""
 
     commit_prepared: str | None
-    """The text of a prepared transaction to commit while the producer opens; any other of this
-    transactional_id is aborted. Default: None."""
+    """The prepared transaction (its text) that the opening producer commits; it aborts any other of
+    this transactional_id. Default: None."""
 
     stall_warning_ms: float
-    """A warning is logged after this time without progress of a partition's records or of a
-    transaction's end. In milliseconds, at least 1. Default: 10_000."""
+    """Log a warning after this time without progress of a partition's records or a transaction's
+    end. In milliseconds, at least 1. Default: 10_000."""
 
     partitioner: (
         Literal[
@@ -349,31 +344,29 @@ class ProducerSettings(ClientSettings, total=False):
         | str
         | Callable[[str, bytes | None, Sequence[int]], int]
     )
-    """'default' (murmur2 of the key as in Java's client, sticky without a key), one of librdkafka's
-    (whose default is 'consistent_random'), a plugin's, or a function of topic, key and partition
-    numbers that returns one of these. Java's name: partitioner.class. Default: "default"."""
+    """'default' (murmur2 of the key as in Java, sticky without one), one of librdkafka's (whose
+    default is 'consistent_random'), a plugin's, or a function of topic, key and partition numbers.
+    Java's name: partitioner.class. Default: "default"."""
 
     partitioner_ignore_keys: bool
-    """Whether a built-in partitioner ignores keys (KIP-794). Default: False."""
+    """Built-in partitioners ignore keys (KIP-794). Default: False."""
 
     partitioner_adaptive_partitioning_enable: bool
-    """Whether partitions of a slow broker get fewer of the records without a key (KIP-794).
-    Default: True."""
+    """Partitions of a slow broker get fewer records without a key (KIP-794). Default: True."""
 
     partitioner_rack_aware: bool
-    """Whether records without a key go to partitions whose leader is in ``client_rack``, while
-    there are any (KIP-1123). Default: False."""
+    """Records without a key go to partitions whose leader is in client_rack, if there are any
+    (KIP-1123). Default: False."""
 
     client_rack: str
-    """The rack of this producer, for ``partitioner_rack_aware``. Default: ""."""
+    """This producer's rack, for partitioner_rack_aware. Default: ""."""
 
     partitioner_availability_timeout_ms: float
-    """Records without a key avoid a broker that has been unreachable for this time; 0: they do not
+    """Records without a key avoid a broker that has been unreachable for this time; 0: never
     (KIP-794). In milliseconds, at least 0. Default: 0."""
 
     allow_auto_create_topics: bool
-    """Whether a request for a topic may create the topic, if the broker does that (always so in
-    Java's producer). Default: False."""
+    """Let the broker create a topic that does not exist (always so in Java). Default: False."""
 
 
 class BytesConsumerSettings(ClientSettings, total=False):
@@ -390,33 +383,32 @@ class BytesConsumerSettings(ClientSettings, total=False):
     None."""
 
     group_protocol: Literal["auto", "classic", "consumer"]
-    """'classic': the members assign the partitions (Java's default); 'consumer': the broker does
-    (KIP-848); 'auto': the broker where it can. Default: "auto"."""
+    """'consumer': the broker assigns the partitions (KIP-848); 'classic': the members do (Java's
+    default); 'auto': the broker, where it can. Default: "auto"."""
 
     group_remote_assignor: str | None
-    """The broker's assignor with group_protocol='consumer'; None: the broker chooses. Default:
-    None."""
+    """The broker's assignor with KIP-848; None: the broker chooses. Default: None."""
 
     group_membership_operation: Literal["default", "leave_group", "remain_in_group"]
-    """What closing does with the membership (KIP-1092); 'default': a dynamic member leaves, a
+    """What closing does with the membership (KIP-1092); by default a dynamic member leaves and a
     static one stays. Default: "default"."""
 
     auto_offset_reset: Literal["earliest", "latest", "none"] | str
-    """The start without a committed offset: 'earliest', 'latest', 'none' (an error), or a time ago
-    such as 'by_duration:PT1H' (KIP-1106). Default: "latest"."""
+    """The start without a committed offset: 'earliest', 'latest', 'none' (an error), or a time ago,
+    'by_duration:PT1H' (KIP-1106). Default: "latest"."""
 
     enable_auto_commit: bool
-    """Commit processed records in the background and on leaving (needs group_id). Default: True."""
+    """Commit processed records in the background and on leaving; needs group_id. Default: True."""
 
     enable_auto_offset_store: bool
-    """Whether the next receive marks the delivered records as processed; False: only
-    mark_processed() does (librdkafka's enable.auto.offset.store). Default: True."""
+    """The next receive marks delivered records as processed; False: only mark_processed() does
+    (librdkafka's enable.auto.offset.store). Default: True."""
 
     auto_commit_interval_ms: float
     """The interval of auto commits. In milliseconds, at least 1. Default: 5000."""
 
     isolation_level: Literal["read_uncommitted", "read_committed"]
-    """Whether records of open and aborted transactions are delivered. Default:
+    """'read_committed' leaves out records of open and aborted transactions. Default:
     "read_uncommitted"."""
 
     check_crcs: bool
@@ -438,64 +430,63 @@ class BytesConsumerSettings(ClientSettings, total=False):
     - 1. Default: 1_048_576."""
 
     fetch_buffer_bytes: int
-    """The most bytes being fetched, buffered and just delivered; fetches wait above this (KIP-81).
+    """The most bytes in fetches, buffers and the last delivery; fetches wait above this (KIP-81).
     In bytes, at least 1. Default: 67_108_864."""
 
     memory_budget: MemoryBudget | None
-    """A budget shared by consumers of a program; each gets an equal share, or fetch_buffer_bytes if
-    that is less. Default: None."""
+    """A budget that consumers share; each gets an equal part, and at most fetch_buffer_bytes.
+    Default: None."""
 
     max_poll_records: int | None
-    """The most records of a batch, which must be processed within max_poll_interval_ms; None: as
-    many as were fetched (Java: 500). At least 1. Default: None."""
+    """The most records of a batch; None: as many as were fetched (Java: 500). At least 1. Default:
+    None."""
 
     session_timeout_ms: float
     """The group removes a member after this time without a heartbeat; with KIP-848 the broker
-    decides, and a shorter value stops the member earlier. In milliseconds, at least 1, at most
+    decides, but a shorter value stops the member earlier. In milliseconds, at least 1, at most
     2**31 - 1. Default: 45_000."""
 
     heartbeat_interval_ms: float
-    """The interval of heartbeats, and so the time in which members learn of a rebalance (Java:
-    3000); with KIP-848 the broker decides. In milliseconds, at least 1. Default: 500."""
+    """The interval of heartbeats, by which members notice a rebalance (Java: 3000); with KIP-848
+    the broker decides. In milliseconds, at least 1. Default: 500."""
 
     max_poll_interval_ms: float
     """A member leaves the group after this time without a receive (KIP-62). In milliseconds, at
     least 1, at most 2**31 - 1. Default: 300_000."""
 
     leave_when_stuck: bool
-    """Whether a member leaves its group while the handlers of all its streams hold a record for
-    longer than max_poll_interval_ms (KIP-62). Default: True."""
+    """Leave the group when the handlers of all streams hold a record for longer than
+    max_poll_interval_ms (KIP-62). Default: True."""
 
     partition_assignment_strategy: Sequence[str]
     """The assignors of the classic protocol, the preferred one first. Default: ("range",
     "cooperative-sticky")."""
 
     stall_warning_ms: float
-    """A warning is logged after this time without progress of a partition, the group, a commit or a
-    call. In milliseconds, at least 1. Default: 10_000."""
+    """Log a warning after this time without progress of a partition, the group, a commit or a call.
+    In milliseconds, at least 1. Default: 10_000."""
 
     exclude_internal_topics: bool
-    """Whether a subscribed pattern excludes Kafka's internal topics. Default: True."""
+    """A subscribed pattern excludes Kafka's internal topics. Default: True."""
 
     allow_auto_create_topics: bool
-    """Whether a request for a topic may create the topic, if the broker does that (True in Java).
-    Default: False."""
+    """Let the broker create a topic that does not exist (True in Java). Default: False."""
 
     client_rack: str
-    """The rack of this consumer; it fetches from a replica in this rack if the broker says so
-    (KIP-392). Default: ""."""
+    """This consumer's rack; it fetches from a replica there if the broker says so (KIP-392).
+    Default: ""."""
 
 
 class ConsumerSettings(BytesConsumerSettings, total=False):
     """The keywords of :class:`ConsumerConfig`, for annotations: ``**settings: Unpack[ConsumerSettings]``."""
 
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
-    """A function from a key's bytes to the record's key, plain or async, or a Deserializer; None:
-    bytes. Default: None."""
+    """A function of the key's bytes, plain or async, or a Deserializer; None: bytes. Default:
+    None."""
 
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
-    """A function from a value's bytes to the record's value, plain or async, or a Deserializer;
-    None: bytes. Default: None."""
+    """A function of the value's bytes, plain or async, or a Deserializer; None: bytes. Default:
+    None."""
 
 
 class BytesShareConsumerSettings(ClientSettings, total=False):
@@ -508,25 +499,24 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
     """The share group. At most 32767 bytes. Default: ""."""
 
     acquire: Literal["batches", "records"]
-    """How much a fetch acquires: 'batches' (whole batches of the log, which may exceed
-    max_in_flight) or 'records' (never more than max_in_flight, from one broker at a time; KIP-1206,
-    Kafka 4.2). Default: "batches"."""
+    """What a fetch acquires: 'batches' (whole ones of the log, perhaps more than max_in_flight) or
+    'records' (never more, from one broker at a time; KIP-1206). Default: "batches"."""
 
     max_in_flight: int
-    """The most records that this member may hold, delivered or waiting; it begins with 500, and
-    holds more only while it is done with them within 200 ms. At least 1, at most 2**31 - 1.
-    Default: 10_000."""
+    """The most records that this member holds, delivered or waiting; it begins with 500 and holds
+    more only while it needs under 200 ms for them. At least 1, at most 2**31 - 1. Default:
+    10_000."""
 
     max_processing_ms: float
-    """The longest time that a record's lock is renewed after its delivery; then its block is
-    cancelled, and the record is released. In milliseconds, at least 1. Default: 300_000."""
+    """How long a delivered record's lock is renewed; then its block is cancelled and the record
+    released. In milliseconds, at least 1. Default: 300_000."""
 
     ack_linger_ms: float
     """How long an acknowledgement waits for the next fetch before it is sent alone. In
     milliseconds, at least 0. Default: 5."""
 
     max_poll_interval_ms: float
-    """A member leaves the group after this time without a receive and without an open block. In
+    """A member leaves the group after this time without a receive or an open block. In
     milliseconds, at least 1, at most 2**31 - 1. Default: 300_000."""
 
     fetch_min_bytes: int
@@ -544,14 +534,13 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
     """Check the checksum of every record batch. Default: True."""
 
     allow_auto_create_topics: bool
-    """Whether a request for a topic may create the topic, if the broker does that. Default:
-    False."""
+    """Let the broker create a topic that does not exist. Default: False."""
 
     client_rack: str
-    """The rack of this consumer, which the group's assignor may use. Default: ""."""
+    """This consumer's rack, for the group's assignor. Default: ""."""
 
     stall_warning_ms: float
-    """A warning is logged after this time without progress of a partition, the group or an
+    """Log a warning after this time without progress of a partition, the group or an
     acknowledgement. In milliseconds, at least 1. Default: 10_000."""
 
 
@@ -559,9 +548,9 @@ class ShareConsumerSettings(BytesShareConsumerSettings, total=False):
     """The keywords of :class:`ShareConsumerConfig`, for annotations: ``**settings: Unpack[ShareConsumerSettings]``."""
 
     key_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
-    """A function from a key's bytes to the record's key, plain or async, or a Deserializer; None:
-    bytes. Default: None."""
+    """A function of the key's bytes, plain or async, or a Deserializer; None: bytes. Default:
+    None."""
 
     value_deserializer: Callable[[bytes], Any] | Deserializer[Any] | None
-    """A function from a value's bytes to the record's value, plain or async, or a Deserializer;
-    None: bytes. Default: None."""
+    """A function of the value's bytes, plain or async, or a Deserializer; None: bytes. Default:
+    None."""
