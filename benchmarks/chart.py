@@ -27,8 +27,18 @@ _COLOURS = {
 }
 #: Beginnings of the titles of tables that only the terminal shows.
 _TERMINAL_ONLY = ("End to end at 500 ", "Reading 16 ", "From nothing ", "The acknowledgement at ")
-#: Parts of the names of ratios that only the terminal shows: other setups than the main one.
-_OTHER_SETUPS = ("TLS", "1,000 bytes", "lz4", "1 partition", "p99 latency: ")
+#: Parts of the names of ratios that only the terminal shows: other setups than the main one, and
+#: peers of which the page has a faster call.
+_TERMINAL_RATIOS = ("TLS", "1,000 bytes", "lz4", "1 partition", "p99 latency: ") + (
+    "aiokafka getmany()",
+    "confluent-kafka poll()",
+    "batches of records / confluent-kafka",
+)
+#: Columns, setups and ways that only the terminal and the JSON have: a reader who chooses a client
+#: does not decide by them.
+_TERMINAL_COLUMNS = ("max", "MB", "part", "without")
+_TERMINAL_SETUPS = ((100, "zstd"), (1000, "lz4"), (1000, "zstd"))
+_TERMINAL_WAYS = ("tables",)
 #: The broker's ports, in the order of the tables.
 _PORTS = ("plain", "TLS", "SCRAM", "TLS+SCRAM", "sessions")
 _MARKERS = {
@@ -298,7 +308,7 @@ def markdown(found: Document) -> str:
         for aim in found["aims"]
         if aim["value"] is not None
         and aim["unit"] == "x"
-        and not any(each in aim["aim"] for each in _OTHER_SETUPS)
+        and not any(each in aim["aim"] for each in _TERMINAL_RATIOS)
     ]
     if rows:
         parts.append(
@@ -307,7 +317,7 @@ def markdown(found: Document) -> str:
         )
         parts.append(_table(["ratio", "found", "spread"], rows))
     for kind, title in (("consume", "Reading"), ("produce", "Writing")):
-        if cases := _of(found, kind):
+        if cases := [case for case in _of(found, kind) if case["way"] not in _TERMINAL_WAYS]:
             parts.append(
                 f"**{title}**, thousand records a second by size and compression; processor time "
                 "and memory for the first"
@@ -315,8 +325,10 @@ def markdown(found: Document) -> str:
             parts.append(_speeds(cases))
     for title, head, rows in grids(found):
         if not title.startswith(_TERMINAL_ONLY):
-            if head[2] in ("partitions", "consumers"):  # the smallest and the largest number
-                rows = [row for row in rows if row[2] in (rows[0][2], rows[-1][2])]
+            if head[2] in ("partitions", "consumers"):  # the largest number
+                rows = [row for row in rows if row[2] == rows[-1][2]]
+            shown = [place for place, name in enumerate(head) if name not in _TERMINAL_COLUMNS]
+            head, *rows = ([row[place] for place in shown] for row in (head, *rows))
             parts += [f"**{title}**", _table(head, rows)]
     parts += [f"Not measured: {name}: {why}" for name, why in found["missing"].items()]
     return "\n\n".join(parts) + "\n"
@@ -349,7 +361,7 @@ def _about(found: Document) -> str:
 
 def _speeds(cases: Sequence[Case]) -> str:
     """Return one row for each call of a client, the fastest in the first setup on top."""
-    setups = configurations(cases)
+    setups = [each for each in configurations(cases) if each not in _TERMINAL_SETUPS]
     rows: dict[tuple[str, str], dict[tuple[int, str], Case]] = {}
     for case in _fastest_first(cases):
         row = rows.setdefault((case["peer"], case["way"]), {})
