@@ -126,32 +126,28 @@ def is_permissive(licence: str) -> bool:
 
 def page() -> str:
     """Return the text of ``docs/licences.md``."""
-    rows: dict[str, tuple[str, set[str], list[str]]] = {}
+    rows: dict[str, tuple[str, list[str]]] = {}
     for package in PACKAGES:
         for one in needed(package):
             if one.name not in PACKAGES:
-                _, by, parts = rows.setdefault(one.name, (one.licence, set(), []))
-                by.update(one.by)
-                parts.append(package)
+                rows.setdefault(one.name, (one.licence, []))[1].append(package)
     lines = [
         "# Licences",
         "",
         "trikafka and its three packages have the licence Apache-2.0. The table lists what they "
-        "need at run time, without extras.",
-        "Each licence is permissive; none is copyleft. `scripts/licences.py` writes this page "
-        "from the metadata of installed",
-        "packages, and a test compares it. [CONTRIBUTING.md](../CONTRIBUTING.md#release) says how "
-        "a bill of materials is made.",
+        "need at run",
+        "time, without extras. Each licence is permissive. `scripts/licences.py` makes this page, "
+        "and a",
+        "[bill of materials](../CONTRIBUTING.md#release).",
         "",
-        "| package | licence | needed by | part of an installation of |",
-        "|---|---|---|---|",
+        "| package | licence | part of an installation of |",
+        "|---|---|---|",
         *(
-            f"| {name} | {licence} | {', '.join(sorted(by))} | {', '.join(parts)} |"
-            for name, (licence, by, parts) in sorted(rows.items())
+            f"| {name} | {licence} | {', '.join(parts)} |"
+            for name, (licence, parts) in sorted(rows.items())
         ),
         "",
-        "On Windows, Trio also needs cffi and pycparser, and click needs colorama. Their metadata "
-        "is not part of the test.",
+        "On Windows, Trio also needs cffi and pycparser, and click needs colorama.",
     ]
     return "\n".join(lines) + "\n"
 
