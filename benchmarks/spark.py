@@ -201,8 +201,8 @@ def _medians(lines: list[Line]) -> dict[str, float]:
 def table(document: Document, *, whole: bool = True) -> str:
     """Return the results as Markdown: medians, each beside the way that it is compared with.
 
-    The ``whole`` table also has the ways that show what limits the others: records from memory, and
-    Spark's format that writes nothing.
+    The ``whole`` table also has the memory, and the ways that show what limits the others: records
+    from memory, Spark's format that writes nothing, and Parquet with zstd.
     """
     about = document["about"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
@@ -218,9 +218,9 @@ def table(document: Document, *, whole: bool = True) -> str:
             f"**Kafka to Parquet**: {found[0]['records']:,} records of {size} bytes, compression: "
             f"{compression}, {PARTITIONS} partitions, `local[2]`",
             "",
-            "| by | call | records/s | spread | times the connector | peak MB: worker | JVM | "
-            "driver |",
-            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+            "| by | call | records/s | spread | times the connector |"
+            + (" peak MB: worker | JVM | driver |" if whole else ""),
+            "| --- | --- | ---: | ---: | ---: |" + (" ---: | ---: | ---: |" if whole else ""),
         ]
         for line in sorted(found, key=lambda line: list(_BESIDE).index(line["way"])):
             other = line.get("beside", rates.get(_BESIDE[line["way"]]))
@@ -230,7 +230,11 @@ def table(document: Document, *, whole: bool = True) -> str:
                 f"{line['peaks'][who] / 2**20:.0f}" if who in line["peaks"] else ""
                 for who in ("worker", "jvm", "driver")
             ]
-            if not whole and ("from memory" in line["who"] or "to nowhere" in line["call"]):
+            if not whole and (
+                "from memory" in line["who"]
+                or "to nowhere" in line["call"]
+                or "zstd" in line["call"]
+            ):
                 continue
             cells = [
                 line["who"],
@@ -238,7 +242,7 @@ def table(document: Document, *, whole: bool = True) -> str:
                 f"{rates[line['way']]:,.0f}",
                 spread,
                 times,
-                *peaks,
+                *(peaks if whole else []),
             ]
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

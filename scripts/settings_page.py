@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 from trikafka.config import (
     AdminConfig,
@@ -23,7 +23,6 @@ CLIENTS = {
     "Share consumer": ShareConsumerConfig,
     "Admin": AdminConfig,
 }
-_HEAD = ("setting", "default", "meaning")
 #: Limits that the page does not repeat.
 _USUAL = (
     "milliseconds",
@@ -44,14 +43,14 @@ def page(made: str) -> str:
         "Keywords of `open_consumer`, `open_producer`, `open_share_consumer` and `open_admin`. A wrong one raises "
         "`ConfigurationError` before any I/O. [settings-security.md](settings-security.md) has those of TLS "
         "and SASL. For annotations: `**settings: Unpack[ConsumerSettings]`.",
-        "Times (`_ms`) are in milliseconds, sizes in bytes. A type is given where the default does not show "
-        "it, a limit where it is not 0, 1 or Kafka's own. [Properties files](properties.md) have Java's names: "
-        "with dots instead of underscores, unless the table gives another.",
+        "In parentheses are the default, and the type and limits where they are not obvious. Times (`_ms`) are in "
+        "milliseconds, sizes in bytes. [Properties files](properties.md) have Java's names: with dots instead "
+        "of underscores, unless another is given.",
     ]
     for title, config in CLIENTS.items():
         common = settings_of(SecurityConfig if config is ClientConfig else ClientConfig)
         own = [one for name, one in settings_of(config).items() if name not in common]
-        if config is ShareConsumerConfig:  # it repeats no row of the consumer's table
+        if config is ShareConsumerConfig:  # it repeats no item of the consumer's list
             others = settings_of(ConsumerConfig)
             same = [
                 one.name
@@ -79,29 +78,24 @@ def security_page(made: str) -> str:
 
 
 def _text(settings: Iterable[Setting]) -> str:
-    return "\n".join(_table(settings))
-
-
-def _table(settings: Iterable[Setting]) -> Iterator[str]:
-    yield f"| {' | '.join(_HEAD)} |"
-    yield "|---" * len(_HEAD) + "|"
-    yield from map(_row, settings)
+    return "\n".join(map(_row, settings))
 
 
 def _row(one: Setting) -> str:
+    """Return an item of a list: a table's last column would be too narrow for the meanings."""
     limits = [part for part in unit_and_limits(one).split(", ") if part and part not in _USUAL]
     shown = isinstance(one.default, bool | int | float) and one.choices is None  # by the default
-    text = one.annotation in ("str", "str | Sequence[str]")
+    named = one.choices is not None and all(repr(each) in one.doc for each in one.choices)
+    plain = _type(one) in ("str", "str | Sequence[str]", "int") or named
     usual = (one.name.replace("_", "."), one.name.replace("sasl_oauth_", "sasl.oauthbearer."))
     java = one.java and one.java not in (usual[0], usual[1].replace("_", "."))
-    rest = [
-        *([] if shown or text else [f"`{_type(one)}`"]),
+    first = [
+        f"`{default(one)}`",
+        *([] if shown or plain else [f"`{_type(one)}`"]),
         *limits,
         *([f"Java: `{one.java}`"] if java else []),
     ]
-    meaning = sentence(one) + (f"<br>{', '.join(rest)}" if rest else "")
-    cells = [f"`{one.name}`", f"`{default(one)}`", meaning]
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return f"* `{one.name}` ({', '.join(first)}): {sentence(one)}"
 
 
 def _type(one: Setting) -> str:
