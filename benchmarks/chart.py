@@ -29,7 +29,12 @@ _COLOURS = {
 _TERMINAL_ONLY = ("End to end at 500 ", "Reading 16 ", "From nothing ", "The acknowledgement at ")
 #: Parts of the names of ratios that only the terminal shows: other setups than the main one, and
 #: peers of which the page has a faster call.
-_TERMINAL_RATIOS = ("TLS", "1,000 bytes", "lz4", "1 partition", "p99 latency: ") + (
+_TERMINAL_RATIOS = (
+    "TLS",
+    "1,000 bytes",
+    "lz4",
+    "1 partition",
+    "p99 latency: ",
     "aiokafka getmany()",
     "confluent-kafka poll()",
     "batches of records / confluent-kafka",
