@@ -28,7 +28,7 @@ _COLOURS = {
 #: Beginnings of the titles of tables that only the terminal shows.
 _TERMINAL_ONLY = ("End to end at 500 ", "Reading 16 ", "From nothing ", "The acknowledgement at ")
 #: Parts of the names of ratios that only the terminal shows: other setups than the main one, and
-#: peers of which the page has a faster call.
+#: peers beside which the page has a harder ratio.
 _TERMINAL_RATIOS = (
     "TLS",
     "1,000 bytes",
@@ -38,6 +38,7 @@ _TERMINAL_RATIOS = (
     "aiokafka getmany()",
     "confluent-kafka poll()",
     "batches of records / confluent-kafka",
+    "process() / confluent-kafka",
 )
 #: Columns, setups and ways that only the terminal and the JSON have: a reader who chooses a client
 #: does not decide by them.
