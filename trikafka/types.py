@@ -587,7 +587,17 @@ class Deserializer(Protocol[Value]):
 class AsyncDeserializer(Protocol[Value]):
     """A :class:`Deserializer` that waits for something, such as a schema that is looked up.
 
-    The receive awaits it before the record is delivered.
+    The receive awaits it before the record is delivered. What else it changes:
+
+    * A receive returns the records that are done after 10 ms, so slow calls make small batches. Its
+      ``timeout`` cuts off no deserializer.
+    * A call that takes longer than ``max_poll_interval_ms`` makes the member leave its group, with
+      a warning that names the deserializer. Give it a limit of its own.
+    * After a failure the next receive calls it again.
+    * ``receive_nowait`` and ``receive_batch_nowait`` raise :exc:`trio.WouldBlock` until
+      ``wait_receivable`` has awaited the next records. So a transaction of :func:`process` or
+      :func:`run_tasks` holds one batch.
+    * In a share consumer it has ``max_processing_ms``; then its record is released.
     """
 
     async def deserialize(self, topic: str, headers: Headers, data: bytes) -> Value:

@@ -34,7 +34,7 @@ def test_every_program_of_the_page_is_tested() -> None:
     text = (ROOT / "docs/consumer.md").read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {"streams", "graceful", "sqlite", "testing"}
+    assert set(names) == {"streams", "sqlite", "testing"}
 
 
 @pytest.fixture
@@ -88,9 +88,13 @@ class Running:
 
 
 @asynccontextmanager
-async def running(name: str, servers: str, tmp_path: Path) -> AsyncIterator[Running]:
+async def running(
+    name: str, servers: str, tmp_path: Path, group: str = ""
+) -> AsyncIterator[Running]:
     file = tmp_path / f"{name}.py"
-    file.write_text(program(name).replace("localhost:9092", servers), encoding="utf-8")
+    text = program(name).replace("localhost:9092", servers)
+    text = text.replace('"group_id": "streams"', f'"group_id": "{group}"')
+    file.write_text(text, encoding="utf-8")
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     async with trio.open_nursery() as nursery:
         command = [sys.executable, str(file)]
@@ -120,11 +124,15 @@ async def committed(servers: str, group: str) -> int:
     return sum(position.offset for position in found.values() if position is not None)
 
 
+def done(line: str) -> bool:
+    return line.startswith("done ")
+
+
 async def test_program_with_a_task_a_partition_runs(servers: str, tmp_path: Path) -> None:
-    async with running("streams", servers, tmp_path) as this:
-        await this.until(lambda lines: len(lines) == RECORDS)
+    async with running("streams", servers, tmp_path, "pair") as this:
+        await this.until(lambda lines: sum(map(done, lines)) == RECORDS)
         offsets = [
-            [int(line.split()[1]) for line in this.lines if line.startswith(f"greetings-{n} ")]
+            [int(line.split()[2]) for line in this.lines if line.startswith(f"done {n} ")]
             for n in range(3)
         ]
         assert offsets == [list(range(RECORDS // 3))] * 3
@@ -132,28 +140,28 @@ async def test_program_with_a_task_a_partition_runs(servers: str, tmp_path: Path
             trikafka.open_consumer(
                 "greetings",
                 bootstrap_servers=servers,
-                group_id="streams",
+                group_id="pair",
                 partition_assignment_strategy=["range"],
             ) as other,
             trio.open_nursery() as nursery,
         ):
             nursery.start_soon(other.receive_batch)
-            await this.until(lambda lines: any("is revoked" in line for line in lines))
+            await this.until(lambda lines: any("has ended" in line for line in lines))
             nursery.cancel_scope.cancel()
         assert await this.end(signal.SIGINT) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 async def test_program_stops_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
-    async with running("graceful", servers, tmp_path) as this:
+    async with running("streams", servers, tmp_path, "graceful") as this:
         await this.until(lambda lines: sum(line.startswith("began") for line in lines) >= 8)
         assert await this.end(number) == 0
-    done = [line for line in this.lines if line.startswith("done")]
+    finished = [line for line in this.lines if done(line)]
     began = [line for line in this.lines if line.startswith("began")]
     assert this.lines[-1] == "left in order"
     assert f"stopping on {number.name}" in this.lines
-    assert len(done) == len(began)
-    assert await committed(servers, "graceful") == len(done)
+    assert len(finished) == len(began)
+    assert await committed(servers, "graceful") == len(finished)
 
 
 async def test_program_copies_each_record_once(servers: str, tmp_path: Path) -> None:

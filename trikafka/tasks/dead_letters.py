@@ -128,7 +128,16 @@ def dead_letter_headers(
 ) -> list[tuple[str, bytes]]:
     """Return the headers that are added to a record in a dead-letter topic.
 
-    :func:`run_tasks` and exports add these; docs/tasks.md lists them.
+    :func:`run_tasks` and exports add these:
+
+    * ``trikafka.topic``, ``trikafka.partition``, ``trikafka.offset`` and ``trikafka.timestamp``
+      (milliseconds since the epoch): the record's origin;
+    * ``trikafka.group``: the consumer's group;
+    * ``trikafka.error`` and ``trikafka.message``: the exception's class and text (at most 1,000
+      characters);
+    * ``trikafka.attempts``: the number of attempts;
+    * ``trikafka.truncated``: the value's original size in bytes, only where the value was cut
+      (:class:`DeadLetter`).
 
     Args:
         record: The record that could not be handled.

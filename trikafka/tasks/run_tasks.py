@@ -84,7 +84,9 @@ async def run_tasks(
     for a while, with a warning; then the handler gets the record again (KIP-572, seed 004). If
     nothing of the partition succeeds for ``task_timeout_ms`` after the first timeout, one more
     attempt is made. Its timeout ends the run, with the first timeout as the cause. The same holds
-    for timeouts of commits, which count for all tasks that they concern. This is Kafka Streams'
+    for timeouts of commits, which count for all tasks that they concern. A group of timeouts alone
+    counts as one, and so does a failure with a timeout as its cause. The :exc:`trio.TooSlowError`
+    of the handler's own ``trio.fail_after`` does not. This is Kafka Streams'
     ``task.timeout.ms`` with a partition as the task: a skipped one does not affect the others, and
     ``prepare`` takes the place of the global thread.
 
