@@ -271,7 +271,7 @@ class FetchManager(Protocol):
 
 @runtime_checkable
 class HeartbeatManager(Protocol):
-    """The manager of heartbeats, in consumers with a ``group_id``."""
+    """The manager of heartbeats of the classic protocol, in consumers with a ``group_id``."""
 
     async def run(
         self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]
@@ -767,7 +767,7 @@ class ShareFetchManager(Protocol):
 class TelemetryManager(Protocol):
     """The manager of the client's identity in the cluster's metrics, and of its pushes (KIP-714).
 
-    The metrics are those of :attr:`ClientContext.metrics`.
+    It exists in every client. The metrics are those of :attr:`ClientContext.metrics`.
     """
 
     async def run(self) -> None:
