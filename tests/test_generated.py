@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import pickle
 import re
@@ -91,14 +92,20 @@ def test_api_pages_have_each_public_name_once(package: Any) -> None:
     assert {name: pages[name] for name in wanted} == dict.fromkeys(wanted, 1)
 
 
-def test_errors_page_has_each_error() -> None:
-    listed = re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
-    errors = [
-        name
+def test_each_error_says_what_to_do() -> None:
+    """The page of errors in the API reference shows the docstrings, in the order of the names."""
+    page = (ROOT / "docs/api/errors.rst").read_text()
+    root, *listed = re.findall(r"^\.\. autoexception:: (\w+)$", page, re.MULTILINE)
+    errors = {
+        name: thing
         for name in trikafka.__all__
         if isinstance(thing := getattr(trikafka, name), type) and issubclass(thing, BaseException)
-    ]
-    assert listed == sorted(errors)
+    }
+    assert root == "TrikafkaError"
+    assert listed == sorted(errors.keys() - {root})
+    for name, error in errors.items():
+        cures = re.findall(r"^What to do: .+", inspect.cleandoc(error.__doc__ or ""), re.MULTILINE)
+        assert len(cures) == 1, name
 
 
 def test_site_has_no_warning(tmp_path: Path) -> None:

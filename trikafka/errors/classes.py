@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 class TrikafkaError(Exception):
     """The root of all errors that trikafka raises.
 
+    What to do: catch it last.
+
     Attributes:
         code: The broker's error code, as an :class:`ErrorCode` if trikafka knows it; ``None`` if no
             broker returned one.
@@ -106,7 +108,10 @@ def _remake(cls: type[TrikafkaError], args: tuple[Any, ...]) -> TrikafkaError:
 
 
 class ConfigurationError(TrikafkaError, ValueError):
-    """A setting, an address or an argument is wrong. Raised before any I/O."""
+    """A setting, an address or an argument is wrong. Raised before any I/O.
+
+    What to do: correct the setting or argument that the text names.
+    """
 
 
 class CompiledPartWarning(RuntimeWarning):
@@ -114,6 +119,8 @@ class CompiledPartWarning(RuntimeWarning):
 
     Without it, records take about twenty times as long. The warning is issued once, when the first
     client opens. ``TRIKAFKA_PURE=1`` in the environment disables it.
+
+    What to do: install a C compiler, then trikafka again.
     """
 
 
@@ -121,6 +128,8 @@ class PluginError(TrikafkaError):
     """A plugin failed to load, or returned an object of the wrong shape.
 
     Also raised if no plugin knows the requested name.
+
+    What to do: correct the plugin: the text names it and the method.
     """
 
 
@@ -128,6 +137,8 @@ class IllegalStateError(TrikafkaError, RuntimeError):
     """The call is not legal in the client's current state.
 
     An example is to seek a partition that is not assigned.
+
+    What to do: correct the program: the text says in which state the client is.
     """
 
 
@@ -135,11 +146,15 @@ class NotOpenError(IllegalStateError, AttributeError):
     """An attribute of a client was used before ``async with`` opened the client.
 
     To Python, such an attribute does not exist.
+
+    What to do: use the client inside its ``async with``.
     """
 
 
 class KafkaTimeoutError(TrikafkaError, trio.TooSlowError):
     """A call did not finish within its limit, which spans all attempts (seed 000).
+
+    What to do: read ``last_error``: it says what stood in the way.
 
     Attributes:
         call: The name of the call.
@@ -176,6 +191,8 @@ class DeliveryTimeoutError(KafkaTimeoutError):
     * ``"in flight"``.
 
     The attributes of :exc:`KafkaTimeoutError` exist as well.
+
+    What to do: send the record again unless ``maybe_written``.
 
     Attributes:
         topic: The record's topic.
@@ -216,13 +233,17 @@ class TransactionError(TrikafkaError):
     """A transaction failed.
 
     The subclass determines what to do. :exc:`ProducerFencedError` is not a subclass.
+
+    What to do: catch its subclasses.
     """
 
 
 class TransactionAbortableError(TransactionError):
     """The transaction failed and cannot be committed.
 
-    Leave its block, which aborts it, and repeat its work. The cause is chained.
+    The cause is chained.
+
+    What to do: leave the transaction's block, which aborts it, and repeat the work.
     """
 
 
@@ -232,6 +253,8 @@ class TransactionUndecidedError(TransactionError, KafkaTimeoutError):
     The commit continues in the background. Only ``commit`` may be called again. The next
     ``producer.transaction()`` waits for the outcome; until then no record can join, and nothing can
     be aborted. The attributes are those of :exc:`KafkaTimeoutError`.
+
+    What to do: call ``commit`` again.
     """
 
     def __init__(
@@ -253,13 +276,17 @@ class TransactionNotOpenError(TransactionError):
     """The transaction that an admin client was to end is not open.
 
     If its coordinator refused the request, that error is the cause.
+
+    What to do: list transactions again: the one to end is not open.
     """
 
 
 class TransactionFatalError(TransactionError):
-    """This producer can make no more transactions: close it and open another.
+    """This producer can make no more transactions.
 
     The cause is chained.
+
+    What to do: remove the cause, close the producer, and open another.
     """
 
     fatal = True
@@ -269,6 +296,8 @@ class RequestTimedOutError(TrikafkaError):
     """One request got no response within its share of the call's time.
 
     The call's deadline decides about a retry.
+
+    What to do: wait; calls repeat it.
     """
 
     retriable = True
@@ -277,7 +306,10 @@ class RequestTimedOutError(TrikafkaError):
 
 
 class KafkaConnectionError(TrikafkaError, ConnectionError):
-    """A connection to a broker could not be made or was lost."""
+    """A connection to a broker could not be made or was lost.
+
+    What to do: wait; calls repeat it.
+    """
 
     retriable = True
     refresh_metadata = True
@@ -288,11 +320,16 @@ class BootstrapError(TrikafkaError, ConnectionError):
     """None of the bootstrap addresses responded as a Kafka broker.
 
     The message lists each address with its cause.
+
+    What to do: compare each bootstrap address with its cause in the text.
     """
 
 
 class ProtocolError(TrikafkaError):
-    """The peer sent bytes that are not Kafka's protocol, or an unrequested response."""
+    """The peer sent bytes that are not Kafka's protocol, or an unrequested response.
+
+    What to do: check the port, and whether it needs TLS.
+    """
 
 
 class DamagedResponseError(ProtocolError):
@@ -300,6 +337,8 @@ class DamagedResponseError(ProtocolError):
 
     The connection is treated as lost and the call is retried. While a client opens, the error
     becomes a :exc:`BootstrapError`, since the port may not be a Kafka broker's.
+
+    What to do: look for a proxy or another service behind the port.
     """
 
     retriable = True
@@ -308,7 +347,10 @@ class DamagedResponseError(ProtocolError):
 
 
 class UnsupportedVersionError(TrikafkaError):
-    """The broker and trikafka have no version of a request in common."""
+    """The broker and trikafka have no version of a request in common.
+
+    What to do: use a newer broker: the text names the release.
+    """
 
     fatal = True
 
@@ -317,11 +359,15 @@ class TelemetryNotSupportedError(UnsupportedVersionError):
     """The broker accepts no client metrics (KIP-714), so it has no instance id to return.
 
     A retry cannot succeed.
+
+    What to do: use Kafka 3.7 or newer with a metrics plugin.
     """
 
 
 class CorruptRecordError(TrikafkaError):
     """Fetched bytes are not valid records.
+
+    What to do: seek past the offset, or restore the partition; ``raw`` has the bytes.
 
     Attributes:
         reason: The fault.
@@ -352,15 +398,23 @@ class CorruptRecordError(TrikafkaError):
 
 
 class UnsupportedCompressionError(ConfigurationError):
-    """A compression codec is unknown. All of Kafka's codecs come with trikafka."""
+    """A compression codec is unknown. All of Kafka's codecs come with trikafka.
+
+    What to do: use ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
+    """
 
 
 class NoOffsetForPartitionError(TrikafkaError):
-    """A partition has no committed offset, and ``auto_offset_reset`` is ``'none'``."""
+    """A partition has no committed offset, and ``auto_offset_reset`` is ``'none'``.
+
+    What to do: seek, or set ``auto_offset_reset``: nothing is committed.
+    """
 
 
 class OffsetOutOfRangeError(TrikafkaError):
     """A position lies outside the partition's log, and ``auto_offset_reset`` is ``'none'``.
+
+    What to do: seek between ``log_start`` and ``log_end``, or set ``auto_offset_reset``.
 
     Attributes:
         partition: The partition.
@@ -386,6 +440,8 @@ class OffsetOutOfRangeError(TrikafkaError):
 
 class LogTruncationError(OffsetOutOfRangeError):
     """Records that were read are gone: a leader without them took over (KIP-320).
+
+    What to do: seek to ``diverging.offset``, or set ``auto_offset_reset``.
 
     Attributes:
         partition: The partition.
@@ -424,8 +480,9 @@ class LogTruncationError(OffsetOutOfRangeError):
 class DeserializationError(TrikafkaError):
     """A record's key or value could not be deserialized.
 
-    The deserializer's error is the cause. The position stays at the record: seek to ``offset + 1``
-    to skip it.
+    The deserializer's error is the cause. The position stays at the record.
+
+    What to do: seek to ``offset + 1`` to skip the record.
 
     Attributes:
         topic: The record's topic.
@@ -462,11 +519,15 @@ class CommitFailedError(TrikafkaError):
 
     Another member may already process the same partitions. A usual reason is that
     ``max_poll_interval_ms`` passed without a receive (KIP-62).
+
+    What to do: receive again; the new owner of the partitions repeats the records.
     """
 
 
 class PollIntervalExceededError(CommitFailedError):
     """The member left its group, because the time between two receives was too long (KIP-62).
+
+    What to do: raise ``max_poll_interval_ms``, or take fewer records (KIP-62).
 
     Attributes:
         setting: The setting that bounds the time, ``max_poll_interval_ms``.
@@ -490,6 +551,8 @@ class PartitionNotOwnedError(CommitFailedError):
     Such a commit could overwrite the offsets of their owner. A consumer without a subscription, or
     the admin client, may set these offsets.
 
+    What to do: commit only what this member owns.
+
     Attributes:
         partitions: The partitions that are not owned.
     """
@@ -508,6 +571,8 @@ class LockLostError(TrikafkaError):
     """A share consumer's lock on a record ended before the record was acknowledged (KIP-932).
 
     The group delivers the record again, perhaps to another member.
+
+    What to do: stop working on the record.
 
     Attributes:
         topic: The topic.
@@ -532,6 +597,8 @@ class AcknowledgementError(TrikafkaError):
 
     The group delivers the records again when their locks end. The acknowledgements of a partition
     that travel in one request fail together. ``cause`` is chained.
+
+    What to do: nothing.
 
     Attributes:
         topic: The topic.
@@ -565,13 +632,18 @@ class AcknowledgementError(TrikafkaError):
 
 
 class RecordTooLargeError(TrikafkaError):
-    """A record is larger than ``max_request_size`` or than the broker accepts."""
+    """A record is larger than ``max_request_size`` or than the broker accepts.
+
+    What to do: raise ``max_request_size``, or make the record smaller.
+    """
 
 
 class ArrowDeliveryError(TrikafkaError):
     """Some rows of a table were not delivered.
 
     The first failure is chained as the cause.
+
+    What to do: send the rows again unless ``maybe_written``.
 
     Attributes:
         topic: The topic.
@@ -609,15 +681,23 @@ class ArrowDeliveryError(TrikafkaError):
 
 
 class ClientFailedError(TrikafkaError):
-    """A background task of the client failed; the cause is chained."""
+    """A background task of the client failed; the cause is chained.
+
+    What to do: read the cause, and report it if it is trikafka's.
+    """
 
 
 class ExportError(TrikafkaError):
-    """An export failed. Exports published before remain valid."""
+    """An export failed. Exports published before remain valid.
+
+    What to do: read the cause; the next run continues.
+    """
 
 
 class TopicsNotReadyError(TrikafkaError):
     """Topics that a program needs are missing or differ from what it needs.
+
+    What to do: create or correct the topics: ``problems`` has the reason for each.
 
     Attributes:
         problems: The problem of each topic.
@@ -637,6 +717,8 @@ class ExportIncompleteError(ExportError):
 
     The cause is chained. The next export continues with the rest.
 
+    What to do: run the export again for the rest.
+
     Attributes:
         result: The :class:`ExportResult` of the exported part.
     """
@@ -648,6 +730,8 @@ class ExportIncompleteError(ExportError):
 
 class BrokerResponseError(TrikafkaError):
     """A broker responded with an error code.
+
+    What to do: look up ``name`` in Kafka's list of error codes.
 
     Attributes:
         code: The code.
@@ -673,21 +757,31 @@ class UnknownTopicOrPartitionError(BrokerResponseError):
     """The broker does not know the topic or partition.
 
     It does not exist, or its metadata has not reached the broker yet.
+
+    What to do: check the spelling, or create the topic.
     """
 
     patience = 3.0
 
 
 class InvalidTopicError(BrokerResponseError, ValueError):
-    """The name is not a valid topic name."""
+    """The name is not a valid topic name.
+
+    What to do: use letters, digits, ``.``, ``_`` and ``-``, at most 249.
+    """
 
 
 class TopicAlreadyExistsError(BrokerResponseError):
-    """The topic to create exists already."""
+    """The topic to create exists already.
+
+    What to do: nothing, or use ``ensure_topics``.
+    """
 
 
 class AuthorizationError(BrokerResponseError):
     """The principal is not authorized for the request.
+
+    What to do: grant ``operation`` on the resource that the text names.
 
     Attributes:
         operation: The operation to be allowed, in the terms of Kafka's ACLs (``"Read"``,
@@ -699,13 +793,18 @@ class AuthorizationError(BrokerResponseError):
 
 
 class AuthenticationError(BrokerResponseError):
-    """The broker rejected the client's credentials. trikafka never retries this error."""
+    """The broker rejected the client's credentials. trikafka never retries this error.
+
+    What to do: correct user, password or token.
+    """
 
 
 class HandshakeError(AuthenticationError):
     """TLS or SASL failed without an error code of the broker.
 
     Examples are a missing or untrusted certificate, and a missing token. ``code`` is ``None``.
+
+    What to do: correct the certificate or the mechanism that the text names.
     """
 
     name = ""
@@ -715,25 +814,37 @@ class HandshakeError(AuthenticationError):
 
 
 class NotLeaderError(BrokerResponseError):
-    """The broker does not lead the partition, or not in that leader epoch."""
+    """The broker does not lead the partition, or not in that leader epoch.
+
+    What to do: wait; calls repeat it.
+    """
 
 
 class CoordinatorError(BrokerResponseError):
-    """The coordinator is moving, loading or not available yet."""
+    """The coordinator is moving, loading or not available yet.
+
+    What to do: wait; calls repeat it.
+    """
 
 
 class RebalanceInProgressError(BrokerResponseError):
-    """The group rebalances; the member must join again."""
+    """The group rebalances; the member must join again.
+
+    What to do: receive again: the member joins.
+    """
 
 
 class MemberFencedError(BrokerResponseError):
-    """The group does not know this member, or not in this generation."""
+    """The group does not know this member, or not in this generation.
+
+    What to do: receive again: the member rejoins.
+    """
 
 
 class FencedInstanceIdError(BrokerResponseError):
     """Another member has taken over the same ``group_instance_id``, or still holds it.
 
-    Each process needs its own.
+    What to do: give each process its own.
     """
 
 
@@ -741,31 +852,51 @@ class GroupProtocolMismatchError(BrokerResponseError):
     """The group's other members share no assignor with this one.
 
     Also raised if the group is no consumer group.
+
+    What to do: configure the same ``partition_assignment_strategy`` everywhere, or another group.
     """
 
 
 class UnsupportedAssignorError(BrokerResponseError):
-    """The coordinator does not have the assignor that ``group_remote_assignor`` names (KIP-848)."""
+    """The coordinator does not have the assignor that ``group_remote_assignor`` names (KIP-848).
+
+    What to do: use ``uniform`` or ``range`` as ``group_remote_assignor``.
+    """
 
 
 class InvalidRegularExpressionError(BrokerResponseError, ValueError):
-    """The broker cannot read a subscription's pattern, which must be in RE2's syntax (KIP-848)."""
+    """The broker cannot read a subscription's pattern, which must be in RE2's syntax (KIP-848).
+
+    What to do: write the pattern in RE2's syntax.
+    """
 
 
 class GroupIdNotFoundError(BrokerResponseError):
-    """No group of this id exists."""
+    """No group of this id exists.
+
+    What to do: check the spelling: ``trikafka groups`` lists the groups.
+    """
 
 
 class GroupFullError(BrokerResponseError):
-    """The group has reached the broker's ``group.max.size``."""
+    """The group has reached the broker's ``group.max.size``.
+
+    What to do: run fewer members, or raise the broker's ``group.max.size``.
+    """
 
 
 class UnstableOffsetCommitError(BrokerResponseError):
-    """An open transaction has pending offsets of this partition (KIP-447)."""
+    """An open transaction has pending offsets of this partition (KIP-447).
+
+    What to do: wait; calls repeat it.
+    """
 
 
 class OffsetMovedToTieredStorageError(BrokerResponseError):
-    """The offset has moved from the leader's disk to tiered storage (KIP-405)."""
+    """The offset has moved from the leader's disk to tiered storage (KIP-405).
+
+    What to do: read from a broker that serves the offset, or seek.
+    """
 
 
 class OutOfOrderSequenceError(BrokerResponseError):
@@ -774,31 +905,51 @@ class OutOfOrderSequenceError(BrokerResponseError):
     An idempotent producer recovers from this. The exception is a record behind one that expired, if
     both were sent on a connection that was lost: ``maybe_written`` then says whether the record may
     be in the log.
+
+    What to do: send the record again unless ``maybe_written``.
     """
 
 
 class DuplicateSequenceError(BrokerResponseError):
-    """The broker already has this batch and no longer knows its offset."""
+    """The broker already has this batch and no longer knows its offset.
+
+    What to do: nothing: the record is in the log.
+    """
 
 
 class ProducerFencedError(BrokerResponseError):
-    """A producer with the same transactional id and a newer epoch has taken over."""
+    """A producer with the same transactional id and a newer epoch has taken over.
+
+    What to do: close this producer. Give each process its own ``transactional_id``.
+    """
 
 
 class UnknownProducerIdError(BrokerResponseError):
-    """The broker no longer knows this producer id."""
+    """The broker no longer knows this producer id.
+
+    What to do: nothing: the producer begins a new epoch.
+    """
 
 
 class MessageTooLargeError(BrokerResponseError, RecordTooLargeError):
-    """The broker refused a batch as larger than ``max.message.bytes``."""
+    """The broker refused a batch as larger than ``max.message.bytes``.
+
+    What to do: raise the topic's ``max.message.bytes``, or make records smaller.
+    """
 
 
 class ShareSessionError(BrokerResponseError):
-    """The broker has dropped the share session, or has no room for one; a new one begins."""
+    """The broker has dropped the share session, or has no room for one; a new one begins.
+
+    What to do: nothing: the share consumer begins a new session.
+    """
 
 
 class FetchSessionError(BrokerResponseError):
-    """The broker does not know the fetch session, or expected another epoch."""
+    """The broker does not know the fetch session, or expected another epoch.
+
+    What to do: nothing: the consumer begins a new session.
+    """
 
 
 #: So many things that failed are named in the text beside the first one.
@@ -811,6 +962,8 @@ class AdminErrors(TrikafkaError, ExceptionGroup[TrikafkaError]):
     ``except*`` handles the failures by their classes. A call whose limit passes when it is half
     done raises this error, too: ``except* KafkaTimeoutError`` handles it, and a timeout that is
     raised alone.
+
+    What to do: read ``failures``; repeat the call for what may succeed later.
 
     Attributes:
         failures: The error of each thing that failed.
