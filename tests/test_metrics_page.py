@@ -1,4 +1,4 @@
-"""docs/metrics.md names each class of numbers, real fields of them, and each observer's method.
+"""docs/metrics.md names each class of numbers, real fields of them, and each observer.
 
 The docstring of a class, which the API reference shows, explains each field.
 """
@@ -39,13 +39,14 @@ def test_page_names_real_fields() -> None:
     assert named <= {name for kind in CLASSES for name in fields(kind)}
 
 
-def test_page_has_each_method_of_observers() -> None:
-    wanted = {
-        (name, method)
-        for name in trikafka.interfaces.__all__
-        if name.endswith("Observer")
-        for method in vars(getattr(trikafka.interfaces, name))
-        if not method.startswith("_")
-    }
-    rows = re.findall(r"^\| `(\w+)` \| `(\w+)` \|", PAGE.partition("## Observers")[2], re.MULTILINE)
-    assert set(rows) == wanted
+def test_page_names_each_observer() -> None:
+    observers = [name for name in trikafka.interfaces.__all__ if name.endswith("Observer")]
+    assert len(observers) > 3
+    assert set(re.findall(r"`(\w*Observer)`", PAGE)) == set(observers)
+
+
+def test_docstring_explains_each_method_of_observers() -> None:
+    for name in (name for name in trikafka.interfaces.__all__ if name.endswith("Observer")):
+        methods = {n: m for n, m in vars(getattr(trikafka.interfaces, name)).items() if n[0] != "_"}
+        assert methods
+        assert all(map(inspect.getdoc, methods.values())), name

@@ -1,4 +1,7 @@
-"""The programs in docs/consumer.md, run as written, except for the address, on a real broker."""
+"""The programs in docs/consumer.md, and the example that it names, on a real broker.
+
+They are run as written, except for addresses and groups.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ RECORDS = 60
 
 
 def program(name: str) -> str:
+    if (example := ROOT / "examples" / f"{name}.py").exists():
+        return example.read_text(encoding="utf-8")
     text = (ROOT / "docs/consumer.md").read_text(encoding="utf-8")
     blocks: list[str] = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
     assert blocks
@@ -34,7 +39,7 @@ def test_every_program_of_the_page_is_tested() -> None:
     text = (ROOT / "docs/consumer.md").read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {"streams", "sqlite", "testing"}
+    assert set(names) == {"streams", "testing"}
 
 
 @pytest.fixture
@@ -167,10 +172,10 @@ async def test_program_stops_in_order(servers: str, tmp_path: Path, number: sign
 async def test_program_copies_each_record_once(servers: str, tmp_path: Path) -> None:
     """The program copies each record once although it is killed and started again."""
     for stored in (1, 3):
-        async with running("sqlite", servers, tmp_path) as this:
+        async with running("to_database", servers, tmp_path) as this:
             await this.until(lambda lines, least=stored: len(lines) >= least or enough(tmp_path))  # type: ignore[misc]
             await this.end(signal.SIGKILL)
-    async with running("sqlite", servers, tmp_path) as this:
+    async with running("to_database", servers, tmp_path) as this:
         with trio.fail_after(240):
             while not enough(tmp_path):  # noqa: ASYNC110
                 await trio.sleep(0.1)

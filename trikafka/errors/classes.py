@@ -125,9 +125,23 @@ class CompiledPartWarning(RuntimeWarning):
 
 
 class PluginError(TrikafkaError):
-    """A plugin failed to load, or returned an object of the wrong shape.
+    """A plugin failed to load, returned an object of the wrong shape, or raised an error.
 
-    Also raised if no plugin knows the requested name.
+    Also raised if no plugin knows the requested name. While a client runs:
+
+    * An error of trikafka that a plugin raises stays that error, and a retriable one is retried.
+      Any other error becomes this one, as its cause. So does a function that is async where it must
+      be plain, or the other way round.
+    * A value of a wrong type causes any error. Values are not checked; a type checker finds them.
+    * A plugin that hangs in a method makes the call that waits for it raise
+      :exc:`KafkaTimeoutError`. One that hangs in ``run`` is named by warnings and by ``health()``.
+    * If ``run`` or a task of ``start_soon`` raises, or ``run`` returns, the client ends with a
+      :exc:`ClientFailedError`.
+    * After a wrong assignment (a missing or unknown member, or partitions that were not to be
+      assigned to it) each receive raises this error, and the member leaves until it subscribes
+      again.
+    * An error of a listener is raised by the receive. One of an observer is logged, once for each
+      method, and does not affect the client.
 
     What to do: correct the plugin: the text names it and the method.
     """
@@ -180,15 +194,16 @@ class DeliveryTimeoutError(KafkaTimeoutError):
     """A record was not acknowledged within ``delivery_timeout_ms`` (KIP-91).
 
     Also raised if the producer had to close before the record was acknowledged. The phases of a
-    record's batch are:
+    record's batch, and what to look at where one was long:
 
-    * ``"waiting"``: for more records, or for its turn;
-    * ``"waiting for a leader"``;
-    * ``"waiting for a connection"``;
-    * ``"waiting for a producer id"``;
-    * ``"waiting for the transaction's coordinator"``;
-    * ``"backoff"``;
-    * ``"in flight"``.
+    * ``"waiting"``, for more records or for the batches before it: ``linger_ms``, the broker's
+      speed, ``max_in_flight_requests_per_connection``;
+    * ``"waiting for a leader"``, an election: is the partition offline?
+    * ``"waiting for a connection"`` to the broker: the network, ``last_error``;
+    * ``"waiting for a producer id"`` from any broker: the controller;
+    * ``"waiting for the transaction's coordinator"``, with version 1 of transactions: that broker;
+    * ``"backoff"``, until the next attempt: ``last_error``, why the last one was refused;
+    * ``"in flight"``, for the response: a frozen or overloaded broker, or replicas that lag.
 
     The attributes of :exc:`KafkaTimeoutError` exist as well.
 
