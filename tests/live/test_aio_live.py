@@ -1,4 +1,7 @@
-"""trikafka.aio against a real Kafka: the programs of docs/asyncio.md, cancellations, sockets."""
+"""trikafka.aio against a real Kafka: the programs of docs/asyncio.md, cancellations, sockets.
+
+Some programs stand on the page, and the examples that it names beside them.
+"""
 
 from __future__ import annotations
 
@@ -37,16 +40,18 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/asyncio.md"
 #: The programs of the page, in its order.
-PROGRAMS = ["first", "worker", "fastapi", "aiohttp", "pytest", "anyio"]
+PROGRAMS = ["first", "worker", "fastapi"]
 
 
 def program(name: str, servers: str, tmp_path: Path, port: int = 8000) -> Path:
-    blocks = re.findall(
-        rf"<!-- run: {name} -->\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL
-    )
-    assert len(blocks) == 1
+    example = ROOT / "examples" / f"with_{name}.py"
+    if example.exists():
+        text = example.read_text(encoding="utf-8")
+    else:
+        page = PAGE.read_text(encoding="utf-8")
+        (text,) = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)```", page, re.DOTALL)
     file = tmp_path / f"test_{name}_program.py"
-    text = blocks[0].replace("localhost:9092", servers).replace("8000", str(port))
+    text = text.replace("localhost:9092", servers).replace("8000", str(port))
     file.write_text(text, encoding="utf-8")
     return file
 
