@@ -1,4 +1,4 @@
-"""The programs in docs/consumer.md, and the example that it names, on a real broker.
+"""The programs in docs/consumer.md, and the examples that it names, on a real broker.
 
 They are run as written, except for addresses and groups.
 """
@@ -39,7 +39,7 @@ def test_every_program_of_the_page_is_tested() -> None:
     text = (ROOT / "docs/consumer.md").read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {"streams", "testing"}
+    assert set(names) == {"streams"}
 
 
 @pytest.fixture
@@ -196,6 +196,6 @@ def enough(tmp_path: Path) -> bool:
 
 
 async def test_testing_example_needs_no_broker(tmp_path: Path) -> None:
-    async with running("testing", "nowhere", tmp_path) as this:
+    async with running("tested_consumer", "nowhere", tmp_path) as this:
         assert await this.ended() == 0
     assert this.lines == ["tested, 40.0 seconds later"]

@@ -57,7 +57,7 @@ def test_every_program_of_the_page_is_tested() -> None:
     text = PAGE.read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {"acks", "partitioner", "graceful"}
+    assert set(names) == {"acks", "graceful"}
 
 
 @pytest.fixture
@@ -81,8 +81,13 @@ async def test_program_with_acks_in_a_task_runs(servers: str, tmp_path: Path) ->
     assert await written(servers) == 20_000
 
 
-async def test_program_with_a_partitioner_runs(servers: str, tmp_path: Path) -> None:
-    assert await run("partitioner", servers, tmp_path) == ["0 True"]
+async def test_function_of_the_page_chooses_the_partition(servers: str) -> None:
+    (function,) = re.findall(r"`partitioner=(lambda [^`]+)`", PAGE.read_text(encoding="utf-8"))
+    async with trikafka.open_producer(
+        bootstrap_servers=servers, partitioner=eval(function)
+    ) as producer:
+        places = [await producer.send("greetings", b"", key=b"%d" % number) for number in range(9)]
+    assert {place.partition for place in places} == {0}
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])

@@ -118,7 +118,8 @@ class CompiledPartWarning(RuntimeWarning):
     """The compiled part of trikafka was not built or cannot be loaded.
 
     Without it, records take about twenty times as long. The warning is issued once, when the first
-    client opens. ``TRIKAFKA_PURE=1`` in the environment disables it.
+    client opens. ``TRIKAFKA_PURE=1`` in the environment disables it, and
+    ``warnings.filterwarnings("error", category=trikafka.CompiledPartWarning)`` stops the program.
 
     What to do: install a C compiler, then trikafka again.
     """
