@@ -388,6 +388,43 @@ async def test_a_frozen_leader_that_is_replaced_is_noticed(autojump_clock: Clock
         cluster.thaw(0)
 
 
+@pytest.mark.parametrize("max_in_flight", [10, 100], ids=["no request", "a fetch in flight"])
+async def test_a_frozen_leaders_successor_is_noticed_at_once(
+    autojump_clock: Clock, max_in_flight: int
+) -> None:
+    """Within 100 ms, also if the frozen broker has nothing to answer: it is asked something."""
+    async with (
+        cluster_of(records=10, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=max_in_flight) as queue,
+    ):
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match="broker 1 leads t-0 now"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(0.3)
+                cluster.freeze(0)
+                await trio.sleep(8)
+                cluster.move_leader("t", 0, 1)
+                moved = trio.current_time()
+                await trio.sleep_forever()
+        assert trio.current_time() - moved < 0.1
+        cluster.thaw(0)
+
+
+async def test_a_quiet_broker_is_asked_once_a_second(autojump_clock: Clock) -> None:
+    """A broker that responds costs no more than that, however long a block is open."""
+    async with (
+        cluster_of(records=1, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=1) as queue,
+    ):
+        cluster.shares.times.lock = 100
+        async with await queue.receive():
+            await trio.sleep(2)
+            before = len(cluster.requests("Metadata")), len(cluster.requests("ApiVersions"))
+            await trio.sleep(20)
+            after = len(cluster.requests("Metadata")), len(cluster.requests("ApiVersions"))
+        assert all(later - earlier <= 21 for earlier, later in zip(before, after, strict=True))
+
+
 async def test_a_failed_ack_takes_no_renewal_along(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster:
         async with queue_of(cluster, max_in_flight=10) as queue:

@@ -16,6 +16,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Literal
 from uuid import UUID
@@ -32,7 +33,9 @@ from ..._state.share.assignment import ShareAssignment
 from ..._state.share.buffer import ShareBuffer
 from ..._state.share.session import ShareRequest, ShareSession, Slice
 from ..._state.share.window import FetchWindow
+from ..._version import VERSION
 from ..._wire.compression import Codecs
+from ..._wire.messages import api_versions_request
 from ..._wire.reading import LeaderIdAndEpoch, NodeEndpoint
 from ..._wire.share import (
     WITH_RENEWALS,
@@ -60,9 +63,14 @@ from ...types import Node, TopicPartition
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 
 _log = logging.getLogger("trikafka.share")
-#: The seconds without a response of a broker after which the metadata is asked whether it still
-#: leads the partitions of which records are held.
+#: The seconds without a response of a broker after which it is asked for one, and the metadata
+#: whether it still leads the partitions of which records are held.
 _UNHEARD = 1.0
+#: How often (seconds) the metadata is asked while such a broker owes a response. A new leader gives
+#: the records to others at once, and until this member knows that, its handlers work on them.
+_OVERDUE = 0.05
+#: The version of ApiVersions that such a broker is asked in: each broker with share groups has it.
+_PROBE_VERSION = 3
 #: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
@@ -78,6 +86,7 @@ class _Broker:
         self.session = ShareSession()
         self.connection: Connection | None = None
         self.heard_at = -math.inf  # when it last responded
+        self.due_at = math.inf  # when a response is overdue; infinity while none is awaited
         self.flushes = False  # acknowledgements are to go out now
         self.fetch_from = -math.inf  # when it may be asked for records again
         self.logged: str | None = None  # the kind of error that was logged
@@ -98,9 +107,14 @@ class _Broker:
         self.errors = errors
         self.failure = None
 
+    def asked(self, due_at: float) -> None:
+        """Record a request whose response is overdue at ``due_at``."""
+        self.due_at = due_at
+
     def heard(self, now: float) -> None:
         """Record a response of any kind."""
         self.heard_at = now
+        self.due_at = math.inf
 
     def failed(self, error: TrikafkaError) -> None:
         """Record a request without a usable response."""
@@ -224,20 +238,49 @@ class ShareFetcher:
             self._wake.notify()
 
     # A new leader gives the records to others at once. The old one says so in its responses, but it
-    # may be frozen, and it is asked nothing while this member holds all that it may.
+    # may be frozen, and it is asked nothing while this member holds all that it may. So after a
+    # second without a response it gets a request for the sake of the response. If that is overdue
+    # as well, the broker is probably lost, and the metadata is asked in quick succession until
+    # another one leads.
     async def _watch_leaders(self) -> None:
         """Ask who leads while a broker has not responded and records of it are held."""
         while True:
             if not self._holdings.held:
                 await self._deliver.wait()
                 continue
-            await trio.sleep(_UNHEARD)
-            since = trio.current_time() - _UNHEARD
-            if any(
-                broker.heard_at <= since and broker.session.live_partitions()
+            await trio.sleep(self._until_next_look())
+            now = trio.current_time()
+            unheard = [
+                broker
                 for broker in self._brokers.values()
-            ):
+                if broker.heard_at <= now - _UNHEARD and broker.session.live_partitions()
+            ]
+            if any(now >= broker.due_at for broker in unheard):
+                with suppress(TrikafkaError):
+                    await self._metadata.refresh()
+            elif unheard:
                 self._metadata.request_update()
+            for broker in unheard:
+                if broker.due_at == math.inf and broker.connection is not None:
+                    broker.asked(now + _UNHEARD)
+                    self._start_soon(self._probe, broker, broker.connection)
+
+    def _until_next_look(self) -> float:
+        soonest = min(
+            (
+                broker.due_at
+                for broker in self._brokers.values()
+                if broker.session.live_partitions()
+            ),
+            default=math.inf,
+        )
+        return min(_UNHEARD, max(_OVERDUE, soonest - trio.current_time()))
+
+    async def _probe(self, broker: _Broker, connection: Connection) -> None:
+        """Have a broker respond. A connection that ends meanwhile ends the session by itself."""
+        with suppress(TrikafkaError):
+            await connection.request(api_versions_request(_PROBE_VERSION, VERSION))
+            broker.heard(trio.current_time())
 
     def _divide(self) -> None:
         """Give each broker the partitions that it leads."""
@@ -496,6 +539,7 @@ class ShareFetcher:
             by_record=config.acquire == "records",
             forgotten=request.forgotten,
         )
+        broker.asked(sent + wait / 1000 + _UNHEARD)
         self._reserved += room
         self._fetching.add(broker.node_id)
         self._wake.notify()  # the next one in line may have room, too
@@ -562,6 +606,7 @@ class ShareFetcher:
         broker.flush(session.pending_since < math.inf)  # those behind a renewal
         if request.awaited:
             broker.sends_acknowledgements(sent)
+        broker.asked(sent + _UNHEARD)
         response: ShareAcknowledgeResponse = await connection.request(
             ShareAcknowledgeMessage(
                 self._config.group_id,
