@@ -246,7 +246,7 @@ async def test_an_idle_connections_end_is_seen(autojump_clock: Clock) -> None:
 async def test_a_new_leader_ends_the_locks_of_the_old(autojump_clock: Clock) -> None:
     async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
         delivery = await queue.receive()
-        with pytest.raises(LockLostError, match="broker 1 leads t-0 now"):  # noqa: PT012
+        with pytest.raises(LockLostError, match="does not lead t-0 now"):  # noqa: PT012
             async with delivery:
                 await trio.sleep(1)
                 cluster.move_leader("t", 0, 1)
@@ -408,6 +408,20 @@ async def test_a_frozen_leaders_successor_is_noticed_at_once(
                 await trio.sleep_forever()
         assert trio.current_time() - moved < 0.1
         cluster.thaw(0)
+
+
+async def test_an_old_leaders_word_ends_the_block(autojump_clock: Clock) -> None:
+    """The old leader's response suffices; the metadata comes seconds later."""
+    async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match="does not lead t-0 now"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(0.3)
+                cluster.delay("Metadata", 5)
+                cluster.move_leader("t", 0, 1)
+                moved = trio.current_time()
+                await trio.sleep_forever()
+        assert trio.current_time() - moved <= 0.5
 
 
 async def test_a_quiet_broker_is_asked_once_a_second(autojump_clock: Clock) -> None:

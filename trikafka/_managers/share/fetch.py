@@ -51,6 +51,7 @@ from ..._wire.share import (
 from ...config import ShareConsumerConfig
 from ...errors import (
     DamagedResponseError,
+    ErrorCode,
     KafkaConnectionError,
     ShareSessionError,
     TrikafkaError,
@@ -74,6 +75,8 @@ _PROBE_VERSION = 3
 #: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
+#: The errors of a partition by which its broker has lost the leadership.
+_LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 #: What the task of a broker does next: fetch, acknowledge, or close the session.
 _Step = Literal["fetch", "acknowledge", "close"]
 
@@ -724,6 +727,14 @@ class ShareFetcher:
         )
         if error.refresh_metadata:
             self._metadata.request_update()
+        # A broker forgets the locks of a partition that it does not lead any more. The new leader
+        # gives the records to others, maybe before this member learns which broker that is.
+        if part.error_code in _LEADS_NO_MORE:
+            broker.session.lose_led_elsewhere(
+                part.key,
+                f"broker {broker.node_id}, which held it, does not lead {self.name(part.key)} now",
+            )
+            self._changed()
         if error.retriable:
             _log.debug("share fetch from broker %d: %s", broker.node_id, error)
             self.last_error = error
