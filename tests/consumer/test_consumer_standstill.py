@@ -253,6 +253,21 @@ async def test_unproven_end_of_a_partition_is_stalled(
         assert consumer.health().ok
 
 
+async def test_stuck_bounded_iteration_is_stalled(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A partition before its bound stands still, one at its bound rests."""
+    async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0, T1])
+        with trio.move_on_after(2 * LIMIT):
+            async for _ in consumer.batches({T0: 2, T1: 4}):
+                cluster.fail("Fetch", E.KAFKA_STORAGE_ERROR, times=1_000_000)
+        assert list(consumer.health().stalled) == [T1]
+    lines = [each.message for each in caplog.records if "no progress" in each.message]
+    assert len(lines) == 1
+    assert lines[0].startswith("t-1: no progress for ")
+
+
 async def test_unreachable_leader_is_named(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:

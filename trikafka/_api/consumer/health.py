@@ -4,17 +4,17 @@
 # probably pass by itself.
 #
 # So these are no reasons: one unreachable broker of several, since its partitions may move to
-# another one; a rebalance; a quota. These are: a partition, a commit or the place in the group that
-# has made no progress for stall_warning_ms (the watchdog finds that); a refusal by the group; a
-# fatal error; a member that left because nothing was received; a cluster without any reachable
-# broker. Each cause has one sentence, so that the log of a probe does not repeat an outage for each
-# partition.
+# another one; a rebalance; a quota; another program's open transaction. These are: a partition, a
+# commit or the place in the group that has made no progress for stall_warning_ms (the watchdog
+# finds that); a refusal by the group; a fatal error; a member that left because nothing was
+# received; a cluster without any reachable broker. Each cause has one sentence, so that the log of
+# a probe does not repeat an outage for each partition.
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import trio
@@ -26,7 +26,7 @@ from ...error_codes import ErrorCode
 from ...errors import topic_missing
 from ...types import MetricsPush, Node, TopicPartition
 from .parts import ConsumerParts
-from .watchdog import GROUP
+from .watchdog import GROUP, CommittedRecords
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +53,9 @@ class ConsumerHealth:
             reason: the consumer works, but slowly.
         metrics_push: The pushes of metrics (KIP-714), with the last failure and its time; ``None``
             without pushes. Not a reason: the consumer works without them.
+        behind_transactions: Partitions in which an open transaction has kept a read_committed
+            consumer from newer records for ``stall_warning_ms``, with details. Not a reason: the
+            transaction of another program is the cause, and a restart of this one is no cure.
     """
 
     ok: bool
@@ -67,6 +70,9 @@ class ConsumerHealth:
     last_error: Exception | None
     throttled: Mapping[Node, str]
     metrics_push: MetricsPush | None = None
+    behind_transactions: Mapping[TopicPartition, str] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
 
 
 def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
@@ -75,6 +81,11 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
     standing = parts.watchdog.stalled(now)
     stalled = {
         each.key.tp: each.reason for each in standing if isinstance(each.key, AssignedPartition)
+    }
+    behind = {
+        each.key.partition.tp: f"for {now - each.since:.0f} s: {each.reason}"
+        for each in standing
+        if isinstance(each.key, CommittedRecords)
     }
     held = parts.streams.held(now)
     unreachable = {
@@ -86,6 +97,8 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
     reasons = list(_reasons(parts, unreachable, fatal, closed=closed))
     # A stall whose cause has a sentence of its own is left out.
     for each in standing:
+        if isinstance(each.key, CommittedRecords):
+            continue
         if isinstance(each.key, AssignedPartition) and each.key.tp in held:
             continue
         if each.key == GROUP and fatal is not None:
@@ -107,6 +120,7 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
         next(_errors(parts, fatal), None),
         MappingProxyType(parts.brokers.throttles.now()),
         parts.telemetry.statistics(),
+        MappingProxyType(behind),
     )
 
 

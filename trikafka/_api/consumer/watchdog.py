@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 
 from ..._managers.commits.auto_commit import AUTO_COMMIT, AutoCommit
@@ -32,6 +33,20 @@ _log = logging.getLogger("trikafka.consumer")
 _OURS = (MembershipBase, MembershipChoice)
 #: The key of the member's place in its group.
 GROUP = "group"
+_OPEN_TRANSACTION = (
+    "a transaction is open there, and a read_committed consumer waits for its end. "
+    "Admin.find_hanging_transactions() finds one that will never end"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedRecords:
+    """The records of a partition behind an open transaction, as a key of what is owed."""
+
+    partition: AssignedPartition
+
+    def __str__(self) -> str:
+        return f"committed records of {self.partition.tp}"
 
 
 class Watchdog(StallWatch):
@@ -55,6 +70,7 @@ class Watchdog(StallWatch):
         limit = config.stall_warning_ms / 1000
         sources: list[Callable[[float], Iterator[Owed]]] = [
             self._partitions,
+            self._transactions,
             self._group,
             self._commits,
         ]
@@ -97,11 +113,11 @@ class Watchdog(StallWatch):
     def _rested_at(self, partition: AssignedPartition, now: float) -> float:
         """Return until when a partition had no reason to make progress.
 
-        It was paused or limited until then, or a fetch at the end of its log succeeded.
+        It was paused or at its limit until then, or a fetch at the end of its log succeeded.
         """
         if partition.error is not None:
             return NEVER
-        if partition.paused or partition.limit is not None:
+        if partition.paused or partition.at_limit:
             return now
         if (
             partition.state is not PartitionState.FETCHING
@@ -189,6 +205,34 @@ class Watchdog(StallWatch):
         except TrikafkaError as error:
             return error
         return None
+
+    # --- transactions of others ---
+
+    # A read_committed consumer at the last stable offset is at the end of what it may read. So its
+    # lag is 0, each fetch succeeds, and the partition is at rest, while later records are in the
+    # log. They may stay out of reach for ever: nothing ends a transaction whose coordinator has
+    # forgotten it (KIP-664). So this wait has an entry of its own, whose progress is the last
+    # stable offset. Health reports it apart from the stalls: another program causes it, and a
+    # restart of this one would not end it.
+    def _transactions(self, now: float) -> Iterator[Owed]:
+        if self._config.isolation_level != "read_committed":
+            return
+        for partition in list(self._core.assignment):
+            key = CommittedRecords(partition)
+            waits = (
+                partition.behind_transaction
+                and partition.state is PartitionState.FETCHING
+                and partition.error is None
+                and not partition.paused
+                and not partition.at_limit
+            )
+            yield Owed(
+                key,
+                key,
+                partition.log.last_stable_offset,
+                NEVER if waits else now,
+                lambda: _OPEN_TRANSACTION,
+            )
 
     # --- the group ---
 

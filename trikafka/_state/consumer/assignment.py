@@ -153,6 +153,25 @@ class AssignedPartition:
         end, position = self._table.end_of(self.log), self.position
         return None if end is None or position is None else max(0, end - position)
 
+    @property
+    def behind_transaction(self) -> bool:
+        """True if an open transaction keeps a read_committed consumer from all further records.
+
+        As the last fetch reported: everything before the last stable offset is read, and the log
+        goes on behind it.
+        """
+        end = self._table.end_of(self.log)
+        high_watermark = self.log.high_watermark
+        return (
+            end is not None and high_watermark is not None and end < high_watermark and not self.lag
+        )
+
+    @property
+    def at_limit(self) -> bool:
+        """True if everything before the limit is delivered."""
+        limit, position = self.limit, self.position
+        return limit is not None and position is not None and position >= limit
+
     # Tickets instead of cancellation: a fetch is in flight on a connection that other partitions
     # share, and a look-up may be one request for many partitions. Neither can be cancelled for one
     # partition's seek. A response that arrives after the seek would move the position back, or
@@ -419,9 +438,8 @@ class AssignedPartition:
 
         A cursor whose next record must not be delivered is ended.
         """
-        position, limit = self.position, self.limit
-        ended = limit is not None and position is not None and position >= limit
-        wanted = self.state is _S.FETCHING and not self.paused and not ended
+        limit = self.limit
+        wanted = self.state is _S.FETCHING and not self.paused and not self.at_limit
         if self.deliverable and (not wanted or limit is not None):
             self.progress.end_cursor()
         self.deliverable = wanted
