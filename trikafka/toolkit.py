@@ -11,12 +11,14 @@ from ._net.callers import Caller, Host, calling_for, calling_for_host, set_host
 from ._net.deadlines import check_timeout
 from ._net.gather import with_background
 from ._net.interrupts import interrupts_unwrapped
+from ._net.reminders import Reminder
 from ._net.retry import Retry, backoff
 from .errors.groups import decisive, with_others
 
 __all__ = [
     "Caller",
     "Host",
+    "Reminder",
     "Retry",
     "backoff",
     "calling_for",

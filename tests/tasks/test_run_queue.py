@@ -240,3 +240,32 @@ async def test_a_fatal_error_of_a_handler_ends_the_run(autojump_clock: Clock) ->
         with pytest.raises(ExceptionGroup), trio.fail_after(60):
             await worked(cluster, handler, reject_after=1)
         assert "archived" not in states(cluster)
+
+
+async def test_a_storm_of_failures_has_few_tracebacks(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each failure has its line. A traceback comes once a kind, and again after five minutes."""
+    handled = 0
+
+    async def handle(delivery: Delivery) -> None:
+        nonlocal handled
+        handled += 1
+        await trio.sleep(10)
+        if delivery.record.offset == 5:
+            raise KeyError("another kind")
+        raise OSError(f"the database is down at {delivery.record.offset}")
+
+    async with jobs(50) as cluster:
+        work = lambda: worked(cluster, handle, reject_after=1)  # noqa: E731
+        await run_until(lambda: handled == 50, work, limit=1000)
+    failures = [record for record in caplog.records if "the handler failed at" in record.message]
+    assert len(failures) >= 49
+    assert all(": the database is down at" in each.message for each in failures[:5])
+    with_traceback = [each for each in failures if each.exc_info]
+    assert [each.exc_info[0] for each in with_traceback if each.exc_info] == [
+        OSError,
+        KeyError,
+        OSError,
+    ]
+    assert "more failed there since the last traceback)" in with_traceback[2].message

@@ -17,13 +17,15 @@ from ..errors import (
     IllegalStateError,
     LockLostError,
 )
-from ..errors.groups import members
-from ..toolkit import backoff
+from ..errors.groups import members, outlined
+from ..toolkit import Reminder, backoff
 from .callbacks import awaitable, check_async
 from .handling import RetryPolicy, is_fatal
 from .run_tasks import check_stop_on
 
 _log = logging.getLogger("trikafka.tasks")
+#: The most kinds of a handler's errors whose tracebacks are remembered.
+_MOST_KINDS = 100
 
 
 async def run_queue(
@@ -108,6 +110,7 @@ class QueueRun:
         self._error: Exception | None = None
         self._receives: set[trio.CancelScope] = set()
         self._handlers = trio.CancelScope()
+        self._tracebacks = _Tracebacks()
 
     async def run(self, concurrency: int, stop_on: tuple[signal.Signals, ...]) -> None:
         """Run the workers until they are stopped or one fails; raise what failed."""
@@ -206,4 +209,60 @@ class QueueRun:
         except IllegalStateError:
             # The handler acknowledged, outlasted its time, and failed then.
             what = "acknowledged already"
-        _log.warning("the handler failed at %r, which is %s", delivery, what, exc_info=error)
+        others = self._tracebacks.others_until_due(error, trio.current_time())
+        more = f" ({others} more failed there since the last traceback)" if others else ""
+        _log.warning(
+            "the handler failed at %r, which is %s: %s: %s%s",
+            delivery,
+            what,
+            type(error).__name__,
+            outlined(error),
+            more,
+            exc_info=None if others is None else error,
+        )
+
+
+# Each failed delivery has a line of its own, because each is another record. A dependency that is
+# down fails all of them at one place, and a traceback each would fill the disk with one message.
+class _Tracebacks:
+    """The kinds of a handler's errors, and when the traceback of each was logged last."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[tuple[object, ...], _Kind] = {}
+
+    def others_until_due(self, error: Exception, now: float) -> int | None:
+        """Count a failure; if its traceback is due, return how many there were since the last one.
+
+        ``None``: the traceback is not due. The first one of a kind is, and one five minutes later.
+        """
+        key = tuple((type(each), _place(each)) for each in members(error))
+        kind = self._kinds.get(key)
+        if kind is None:
+            if len(self._kinds) >= _MOST_KINDS:
+                self._kinds.clear()
+            kind = self._kinds[key] = _Kind()
+        if not kind.reminder.is_due(now):
+            kind.others += 1
+            return None
+        kind.reminder.logged(now)
+        others = kind.others
+        kind.others = 0
+        return others
+
+
+class _Kind:
+    """The errors of one class that one line of the program raises."""
+
+    def __init__(self) -> None:
+        self.reminder = Reminder()
+        self.others = 0  # since the last traceback
+
+
+def _place(error: BaseException) -> tuple[str, int] | None:
+    """Return the line that raised an error."""
+    place = None
+    step = error.__traceback__
+    while step is not None:
+        place = (step.tb_frame.f_code.co_filename, step.tb_lineno)
+        step = step.tb_next
+    return place
