@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from .. import Admin as _Admin
-from .crossing import Client
+from .. import AdminConfig
+from .crossing import OpenedClient
 from .methods import crossing, direct
 
 
-class Admin(Client):
+class Admin(OpenedClient):
     """A client for administration; made by :func:`trikafka.aio.open_admin`.
 
     Its methods are those of :class:`trikafka.Admin`. A cancelled call is cancelled on Trio's side,
     too, before ``CancelledError`` is raised.
     """
+
+    _client: _Admin
+
+    @property
+    def config(self) -> AdminConfig:
+        """The settings of this client; see :attr:`trikafka.Admin.config`."""
+        return self._client.config
 
     abort_transaction = crossing(_Admin.abort_transaction)
     aclose = crossing(_Admin.aclose)

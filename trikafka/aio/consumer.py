@@ -21,11 +21,11 @@ from typing import Any, Generic, Self
 import trio
 
 from .. import Consumer as _Consumer
-from .. import Record, RecordBatch, SubscriptionPattern, TopicPartition
+from .. import ConsumerConfig, Record, RecordBatch, SubscriptionPattern, TopicPartition
 from ..interfaces import RebalanceListener
 from ..toolkit import check_timeout
 from ..types import Key, Value
-from .crossing import Client, cross, on_host
+from .crossing import OpenedClient, cross, on_host
 from .guest import Guest
 from .methods import crossing, direct
 from .streams import PartitionStreams
@@ -43,7 +43,7 @@ from .taking import TURN, ArrowBatches, taken
 #
 # So no record is ever in a future. A cancelled task has either taken its record in the step before,
 # or taken nothing.
-class Consumer(Client, Generic[Key, Value]):
+class Consumer(OpenedClient, Generic[Key, Value]):
     """A Kafka consumer for asyncio; made by :func:`trikafka.aio.open_consumer`.
 
     Iterate over it for records, or use :meth:`batches`, :meth:`arrow_batches` or
@@ -56,6 +56,16 @@ class Consumer(Client, Generic[Key, Value]):
     def __init__(self, guest: Guest, client: _Consumer[Key, Value]) -> None:
         super().__init__(guest, client)
         self._due = 0.0  # the time of the next turn of other tasks
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The settings of this consumer; see :attr:`trikafka.Consumer.config`."""
+        return self._client.config
+
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster, from the last metadata; ``None`` where the brokers give none."""
+        return self._client.cluster_id
 
     # --- receiving ---
 

@@ -233,7 +233,7 @@ async def _called(what: str, function: Callable[..., object], arguments: tuple[o
 
 
 class Client:
-    """The part that all clients share: the guest, and calls of the Trio client's methods."""
+    """The part that clients and streams share: the guest, and the object on Trio's side."""
 
     def __init__(self, guest: Guest, client: Any) -> None:
         self._guest = guest
@@ -253,3 +253,12 @@ class Client:
             raise ClientFailedError("the client has failed") from self._failure
         if self._guest.ending:
             raise trio.ClosedResourceError("this client is closed")
+
+
+class OpenedClient(Client):
+    """A client that its user opens, and that ends with its block."""
+
+    @property
+    def is_closed(self) -> bool:
+        """True once closing has begun, or the client has failed: no more calls are possible."""
+        return bool(self._client.is_closed or self._failure is not None or self._guest.ending)

@@ -17,13 +17,14 @@ from .. import (
     GroupMetadata,
     OffsetAndMetadata,
     PreparedTransaction,
+    ProducerConfig,
     RecordMetadata,
     TopicPartition,
 )
 from .. import Producer as _Producer
 from .. import Transaction as _Transaction
 from .consumer import Consumer
-from .crossing import Client, cross
+from .crossing import OpenedClient, cross
 from .guest import Guest, resolve
 from .methods import crossing, direct
 from .taking import TURN
@@ -211,7 +212,7 @@ def _of_trio(thing: object) -> object:
     return thing._client if isinstance(thing, Consumer) else thing
 
 
-class Producer(Client):
+class Producer(OpenedClient):
     """A Kafka producer for asyncio; made by :func:`trikafka.aio.open_producer`.
 
     Any number of tasks may use it. Arguments and errors are those of :class:`trikafka.Producer`.
@@ -222,6 +223,11 @@ class Producer(Client):
     def __init__(self, guest: Guest, client: _Producer) -> None:
         super().__init__(guest, client)
         self._due = 0.0  # the time of the next turn of other tasks in a loop over enqueue()
+
+    @property
+    def config(self) -> ProducerConfig:
+        """The settings of this producer; see :attr:`trikafka.Producer.config`."""
+        return self._client.config
 
     async def send(
         self,

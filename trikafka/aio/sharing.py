@@ -20,7 +20,7 @@ from .. import ShareBatch as _ShareBatch
 from .. import ShareConsumer as _ShareConsumer
 from ..errors import ClientFailedError, IllegalStateError
 from ..types import Key, TopicPartition, Value
-from .crossing import Client, cross
+from .crossing import OpenedClient, cross
 from .guest import Guest
 from .methods import crossing, direct
 from .taking import TURN
@@ -181,7 +181,7 @@ class ShareBatch(_Held, Generic[Key, Value]):
         return self._held.to_arrow()
 
 
-class ShareConsumer(Client, Generic[Key, Value]):
+class ShareConsumer(OpenedClient, Generic[Key, Value]):
     """A member of a share group for asyncio; :func:`trikafka.aio.open_share_consumer` opens one.
 
     Iterate over it for records, or use :meth:`batches`, which takes much less time in asyncio.

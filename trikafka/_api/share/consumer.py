@@ -58,6 +58,11 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         return self._parts.config
 
     @property
+    def is_closed(self) -> bool:
+        """True once closing has begun: nothing is received any more."""
+        return self._closing or self._parts.closed
+
+    @property
     def member_id(self) -> str:
         """The member's id in its group."""
         return self._parts.membership.member_id
