@@ -493,3 +493,52 @@ async def test_an_accept_in_an_overdue_block_counts(autojump_clock: Clock) -> No
                 await second.acknowledged()
             with pytest.raises(LockLostError):
                 second.accept()
+
+
+async def test_a_broker_that_is_missing_for_a_moment_keeps_its_locks(autojump_clock: Clock) -> None:
+    """The metadata do not list it, and it leads nothing there, but its connection lives."""
+    async with cluster_of(records=3, nodes=2) as cluster:
+        async with queue_of(cluster, metadata_max_age_ms=500) as queue:
+            leader = cluster.partition("t", 0).leader
+            async with await queue.receive() as delivery:
+                cluster._state.nodes[leader].listed = False
+                await trio.sleep(40)  # longer than a lock
+                cluster._state.nodes[leader].listed = True
+                await trio.sleep(2)
+            await delivery.acknowledged()
+            for _ in range(2):
+                async with await queue.receive():
+                    pass
+            await queue.flush()
+        assert states(cluster) == ["acknowledged"] * 3
+        assert [shared(cluster)[offset].count for offset in range(3)] == [1, 1, 1]
+        epochs = [
+            seen.request.share_session_epoch for seen in cluster.requests("ShareFetch", node=leader)
+        ]
+        assert epochs.count(0) == 1  # one session from the first record to the last
+
+
+async def test_a_broker_that_has_left_keeps_no_connection(autojump_clock: Clock) -> None:
+    """Once its session is over, nothing holds the connection."""
+    async with cluster_of(records=1, nodes=2) as cluster:
+        async with queue_of(cluster, metadata_max_age_ms=500) as queue:
+
+            def fetches_from(node: int) -> bool:
+                return any(
+                    each.node.node_id == node and each.purpose == "fetch" and each.state == "ready"
+                    for each in queue.statistics().connections
+                )
+
+            leader = cluster.partition("t", 0).leader
+            assert leader is not None
+            async with await queue.receive():
+                pass
+            await queue.flush()
+            assert fetches_from(leader)
+            cluster._state.nodes[leader].listed = False
+            cluster.move_leader("t", 0, 1 - leader)
+            with trio.fail_after(60):
+                await until(lambda: not fetches_from(leader), step=0.1)
+            cluster.append("t", 0, [b"new"])
+            async with await queue.receive() as delivery:
+                assert delivery.record.value == b"new"

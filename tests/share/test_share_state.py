@@ -91,17 +91,28 @@ class Sessions(RuleBasedStateMachine):
     def assign(self, wanted: set[tuple[UUID, int]]) -> None:
         self.session.want(wanted)
 
+    def check_none_failed_too_early(self) -> None:
+        """An acknowledgement is too late only if the broker's lock has ended."""
+        for acquired in self.all:
+            for index, offset in enumerate(acquired.offsets):
+                error = acquired.error(index)
+                if isinstance(error, LockLostError) and "could be sent" in str(error):
+                    assert self.locks[acquired.key, offset] <= self.now
+
     @precondition(lambda self: self.request is None)
     @rule(count=st.integers(0, 4))
     def fetch(self, count: int) -> None:
         if self.session.must_acknowledge(self.now):
             return
-        self.send(self.session.fetch(self.now), fetches=True)
+        request = self.session.fetch(self.now)
+        self.check_none_failed_too_early()
+        self.send(request, fetches=True)
 
     @precondition(lambda self: self.request is None)
     @rule(closes=st.booleans())
     def acknowledge(self, closes: bool) -> None:
         request = self.session.acknowledge(self.now, closes=closes)
+        self.check_none_failed_too_early()
         if request is not None:
             self.send(request, fetches=False)
 
@@ -286,6 +297,26 @@ def test_a_renewal_is_none_of_decided_records() -> None:
         "DELIVERED",
     ]
     assert isinstance(held.acquired.error(0), LockLostError)
+
+
+@pytest.mark.parametrize("code", [0, ErrorCode.COORDINATOR_NOT_AVAILABLE])
+def test_a_renewal_in_flight_is_one_of_what_is_decided_meanwhile(code: int) -> None:
+    """The record decided before it keeps its lock; the one decided meanwhile gets the new one."""
+    held = Held()
+    session, acquired = held.session, held.acquired
+    acquired.decide(0, 1, b"\x01")
+    request = session.acknowledge(16.0)
+    assert request is not None
+    assert dict(unfold(request.named[KEYS[0]])) == {1: AckType.RENEW, 2: AckType.RENEW}
+    acquired.decide(1, 2, b"\x01")
+    session.responded(request)
+    error = from_code(ErrorCode(code)) if code else None
+    session.acknowledged(request, KEYS[0], error, 16.0, LOCK)
+    acquired.decide(2, 3, b"\x01")
+    expected = {1: AckType.ACCEPT, 2: AckType.ACCEPT} if not code else {}
+    assert held.acknowledge(30.5) == expected
+    states = [acquired.state(index).name for index in range(3)]
+    assert states == ["FAILED", *(["SETTLED"] * 2 if not code else ["FAILED"] * 2)]
 
 
 def test_a_repetition_ends_with_the_first_lock() -> None:

@@ -408,17 +408,22 @@ class Brokers:
     def keep_only(self, nodes: frozenset[Node]) -> None:
         """Close the connections to brokers that have left the cluster.
 
-        Those to bootstrap addresses stay.
+        Those to bootstrap addresses stay, and those that are held (:meth:`Connection.hold`).
         """
         self.outages.cluster_is(nodes)
         self.throttles.keep_only(nodes)
         places = {(node.node_id, node.host, node.port) for node in nodes}
+        held: set[tuple[int, str, int]] = set()
         for key in [key for key in self._slots if key.node_id >= 0 and key[:3] not in places]:
-            self._slots.pop(key).close()
+            connection = self._slots[key].connection
+            if connection is not None and connection.held:
+                held.add(key[:3])
+            else:
+                self._slots.pop(key).close()
         self._endpoints = {
             key: endpoint
             for key, endpoint in self._endpoints.items()
-            if key[0] < 0 or key in places
+            if key[0] < 0 or key in places or key in held
         }
 
     def leave(self, node: Node, purposes: Container[Purpose], begun_by: float = math.inf) -> None:

@@ -90,6 +90,8 @@ class Connection:
         self._used = False  # it has been READY, so requests of the client may be in flight
         self._next_id = 0
         self._failure: Exception | None = None
+        #: True while the connection is kept although the metadata do not list its broker.
+        self.held = False
         self._on_end: list[Callable[[Exception], object]] = []
 
     @property
@@ -178,6 +180,13 @@ class Connection:
         self._failure = self._failure or why
         self._state.enter(ConnectionState.CLOSED)
         self._scope.cancel()
+
+    def hold(self, held: bool) -> None:
+        """Keep the connection while the metadata do not list its broker, or no longer keep it.
+
+        For a conversation that ends with its connection, such as a share session.
+        """
+        self.held = held
 
     def when_ended(self, callback: Callable[[Exception], object]) -> None:
         """Call ``callback`` with the reason once the connection has ended, even if it was idle.

@@ -454,6 +454,11 @@ class ShareFetcher:
     async def _exchange(self, broker: _Broker, step: _Step) -> bool:
         """Make one request and take its response in; return whether to go on at once."""
         node = self._metadata.snapshot.nodes.get(broker.node_id)
+        # A broker may be missing from the metadata for a moment: it was fenced, or another broker
+        # does not know it yet. Its session goes on while the connection does, because a new one
+        # would cost the locks. What another broker leads by now, `_divide` takes away.
+        if node is None and broker.connection is not None:
+            node = broker.connection.node
         try:
             if node is None:
                 self._leave_line(broker)
@@ -470,14 +475,20 @@ class ShareFetcher:
             if connection is not broker.connection:
                 self._connected(broker, connection)
                 return True
-            if step == "fetch":
-                return await self._fetch(broker, node, connection)
-            return await self._acknowledge(broker, node, connection, closes=step == "close")
+            connection.hold(True)
+            try:
+                if step == "fetch":
+                    return await self._fetch(broker, node, connection)
+                return await self._acknowledge(broker, node, connection, closes=step == "close")
+            finally:
+                connection.hold(broker.session.is_open)
         except TrikafkaError as error:
             return self._failed(broker, error)
 
     def _connected(self, broker: _Broker, connection: Connection) -> None:
         """Take over another connection: the session of the last one has ended with it."""
+        if broker.connection is not None:
+            broker.connection.hold(False)
         broker.connected(connection)
         broker.session.lost(KafkaConnectionError("the connection was replaced"))
         connection.when_ended(lambda error: self._disconnected(broker, connection, error))

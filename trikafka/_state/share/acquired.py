@@ -145,7 +145,8 @@ class Waiting:
     """An acknowledgement that waits for a request: of ``acquired[start:stop]``.
 
     ``lock_ends`` is when the broker's lock of these records ends. Locks of decided records are not
-    renewed, so a renewal for the others does not change it.
+    renewed, so a renewal for the others does not change it. One that was in flight when they were
+    decided does.
     """
 
     __slots__ = ("acquired", "lock_ends", "start", "stop")
@@ -157,7 +158,7 @@ class Waiting:
         self.lock_ends = acquired.lock_ends
 
     def end_at(self, lock_ends: float) -> None:
-        """Record that the lock of these records ends earlier than that of the others."""
+        """Record that the lock of these records ends at another time than that of the others."""
         self.lock_ends = lock_ends
 
     def upto(self, stop: int) -> None:

@@ -68,6 +68,9 @@ class ShareRequest:
     #: By partition: the acknowledgements without an outcome, and the renewals.
     decided: dict[SharePartition, list[Waiting]] = field(default_factory=dict)
     renewed: dict[SharePartition, list[AcquiredRecords]] = field(default_factory=dict)
+    #: By partition: the acknowledgements of records that this request renews, decided since it was
+    #: sent. They wait for the next request.
+    decided_since: dict[SharePartition, list[Waiting]] = field(default_factory=dict)
 
     @property
     def awaited(self) -> set[SharePartition]:
@@ -133,6 +136,9 @@ class ShareSession:
         acquired.wait(queued)
         self._pending.setdefault(acquired.key, []).append(queued)
         self._pending_since = min(self._pending_since, now)
+        request = self.in_flight
+        if request is not None and acquired in request.renewed.get(acquired.key, ()):
+            request.decided_since.setdefault(acquired.key, []).append(queued)
 
     def waiting(self) -> Iterator[Slice]:
         """Yield the acknowledgements that have no outcome yet."""
@@ -223,6 +229,9 @@ class ShareSession:
             if not runs:
                 continue
             acquired.renewing()
+            # What is decided from now on begins an entry: unlike an earlier one, its records are
+            # in this renewal.
+            acquired.wait(None)
             request.renewed.setdefault(acquired.key, []).append(acquired)
             renewals.setdefault(acquired.key, []).extend(
                 Run(run.first, run.last, AckType.RENEW) for run in runs
@@ -288,6 +297,9 @@ class ShareSession:
             else:
                 acquired.lose(f"the broker did not renew it: {error}")
                 self._drop_if_done(acquired)
+        for each in request.decided_since.pop(key, ()):
+            if error is None and lock > 0:
+                each.end_at(sent_at + lock)
         return repeats
 
     def failed(self, request: ShareRequest, error: TrikafkaError, sent_at: float) -> None:
