@@ -395,4 +395,25 @@ async def test_lag_is_end_less_offset(
         ["3", "2"],
     ]
     lag._show(lag._summed(rows), "json", False, True)
-    assert json.loads(capsys.readouterr().out) == [{"group": "g", "partitions": 1, "lag": 3}]
+    assert json.loads(capsys.readouterr().out) == [
+        {"group": "g", "partitions": 1, "lag": 3, "unknown": 0}
+    ]
+
+
+def test_unknown_lag_is_no_zero(capsys: pytest.CaptureFixture[str]) -> None:
+    """A sum without some partitions is marked, and one without any is unknown."""
+    rows = [
+        {"group": group, "topic": "t", "partition": number, "offset": 3, "end": None, "lag": each}
+        | {"rate": None}
+        for group, lags in {"all": [1, 2], "some": [5, None], "none": [None, None]}.items()
+        for number, each in enumerate(lags)
+    ]
+    summed = lag._summed(rows)
+    assert [(row["lag"], row["unknown"]) for row in summed] == [(3, 0), (5, 1), (None, 2)]
+    lag._show(summed, "table", False, True)
+    assert [line.split(maxsplit=2) for line in capsys.readouterr().out.splitlines()] == [
+        ["GROUP", "PARTITIONS", "LAG"],
+        ["all", "2", "3"],
+        ["some", "2", "at least 5"],
+        ["none", "2", "-"],
+    ]

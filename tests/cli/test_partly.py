@@ -11,6 +11,7 @@ import click
 import pytest
 import trio
 from commanding import Command
+from kafka.protocol.admin import DescribeGroupsResponse
 from piping import settings
 from trio.testing import MockClock as Clock
 
@@ -91,6 +92,47 @@ def test_unknown_end_does_not_hide_a_lag(command: Command, serve: Serve) -> None
     (place,) = group["partitions"]
     assert (place["offset"], place["end"], place["lag"]) == (0, None, None)
     assert (ended.code, ended.err.startswith("Error: 1 of 1 failed\n  t-0: ")) == (1, True)
+
+
+def test_sum_without_an_unknown_end_is_marked(command: Command, serve: Serve) -> None:
+    serve(
+        lambda cluster: cluster.fail("ListOffsets", INVALID, None, topic="t", partition=0), T0, T1
+    )
+    assert b"  lag at least 0\n" in command("groups", "g0", "-o", "table").out
+    (row,) = command("groups", "lag", "g0", "--by-group", "-o", "jsonl").lines
+    assert row == {"group": "g0", "partitions": 2, "lag": 0, "unknown": 1}
+
+
+@pytest.mark.parametrize("others", [(), ("g0",)])
+def test_group_with_members_names_them(
+    command: Command, serve: Serve, others: tuple[str, ...]
+) -> None:
+    async def with_members(request: object, default: Any) -> Any:
+        response = await default()
+        for group in response.groups:
+            if group.group_id == "g1":
+                group.members[:] = [
+                    DescribeGroupsResponse.DescribedGroup.DescribedGroupMember(
+                        member_id=f"m{number}", client_id="shop", client_host="/10.0.0.1"
+                    )
+                    for number in range(5)
+                ]
+        return response
+
+    def prepare(cluster: ScriptedCluster) -> None:
+        cluster.fail("DeleteGroups", NON_EMPTY, None, node=1)
+        cluster.on("DescribeGroups", with_members)
+
+    serve(prepare)
+    ended = command("groups", "--delete", *others, "g1")
+    assert ended.code == 1
+    assert (
+        "group 'g1' has members, so it was not deleted: m0 (client shop at 10.0.0.1), "
+        "m1 (client shop at 10.0.0.1), m2 (client shop at 10.0.0.1) and 2 more; stop them first, "
+        "or see 'trikafka groups remove-members g1 --all'"
+    ) in ended.err
+    if others:
+        assert ended.err.startswith("Error: 1 of 2 failed\n  g1: ")
 
 
 def test_topic_is_described_without_its_settings(command: Command, serve: Serve) -> None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .admin import ask, chosen
-from .lag import lag
+from .deleting import delete_groups
+from .lag import at_least, lag
 from .options import Common, common_options, output_option
-from .partly import beside, changed, each, every_group, named_groups, others
+from .partly import beside, each, every_group, named_groups, others
 from .removing import remove_members
 from .resetting import reset_offsets
 from .suggesting import WithVerbs, complete_verbs
@@ -86,7 +87,8 @@ def command(
         )
     if delete:
         todo = chosen("group", names, more)
-        gone = ask(common, lambda admin: changed(todo, admin.delete_groups(todo)))
+        cure = "stop them first, or see 'trikafka groups remove-members {} --all'"
+        gone = ask(common, lambda admin: delete_groups(admin, todo, admin.describe_groups, cure))
         say_done(output, f"deleted: {', '.join(gone)}", {"deleted": gone})
     elif describe or ((names or more) and not list_):
         found = ask(
@@ -219,7 +221,8 @@ def _as_text(group: dict[str, Any]) -> str:
         if not member["partitions"]
     ]
     lags = [p["lag"] for p in group["partitions"] if p["lag"] is not None]
-    head = f"{group['group']}  ({kind})" + (f"  lag {sum(lags)}" if lags else "")
+    total = at_least(sum(lags), len(rows) - len(lags)) if lags else None
+    head = f"{group['group']}  ({kind})" + (f"  lag {total}" if lags else "")
     if not rows and not idle:
         return head
     return (

@@ -120,17 +120,27 @@ def _rows(
 
 
 def _summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each group; unknown numbers do not count."""
+    """Return a row for each group, with the number of its partitions whose lag is unknown.
+
+    The sum is that of the others; ``None`` if no lag is known.
+    """
     sums: dict[str, dict[str, Any]] = {}
     for row in rows:
         known = sums.setdefault(
-            row["group"], {"group": row["group"], "partitions": 0, "lag": 0, "rate": None}
+            row["group"],
+            {"group": row["group"], "partitions": 0, "lag": None, "unknown": 0, "rate": None},
         )
         known["partitions"] += 1
-        known["lag"] += row["lag"] or 0
-        if row["rate"] is not None:
-            known["rate"] = (known["rate"] or 0) + row["rate"]
+        known["unknown"] += row["lag"] is None
+        for name in ("lag", "rate"):
+            if row[name] is not None:
+                known[name] = (known[name] or 0) + row[name]
     return list(sums.values())
+
+
+def at_least(total: int | None, unknown: int) -> int | str | None:
+    """Return a sum as a table shows it: marked if ``unknown`` numbers are missing in it."""
+    return f"at least {total}" if unknown and total is not None else total
 
 
 def _show(rows: list[dict[str, Any]], output: str, watch: bool, by_group: bool) -> None:
@@ -146,6 +156,11 @@ def _show(rows: list[dict[str, Any]], output: str, watch: bool, by_group: bool) 
         ["group", "partitions"] if by_group else ["group", "topic", "partition", "offset", "end"]
     )
     names += ["lag", "rate"] if watch else ["lag"]
+    if by_group:
+        rows = [
+            {name: row[name] for name in names} | {"lag": at_least(row["lag"], row["unknown"])}
+            for row in rows
+        ]
     text = table([name.upper() for name in names], [tuple(row.values()) for row in rows])
     if watch and is_terminal():
         text = _CLEAR + time.strftime("%H:%M:%S\n") + text

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .admin import ask, chosen
+from .deleting import delete_groups
 from .options import Common, common_options, output_option
 from .partly import changed, each, every_group, named_groups, others
 from .resetting import (
@@ -259,7 +260,8 @@ def delete(common: Common, names: tuple[str, ...], topics: tuple[str, ...], outp
         # The broker deletes a group of any kind, so the kind is checked here.
         await _chosen(admin, todo)
         if not topics:
-            return await changed(todo, admin.delete_groups(todo))
+            cure = "stop them first"
+            return await delete_groups(admin, todo, admin.describe_share_groups, cure)
         return await each(todo, lambda group: admin.delete_share_group_offsets(group, topics))
 
     gone = list(ask(common, work))

@@ -109,9 +109,30 @@ class Suggesting(click.Group):
         if self.default and not ctx.resilient_parsing and not {"-h", "--help"} & set(args):
             rest = self._without_options(ctx, args)
             # Another option is of the default command, unless a command follows.
-            if not rest or (rest[0].startswith("-") and not set(rest) & set(self.commands)):
+            if not rest or (
+                rest[0].startswith("-") and not self._words(ctx, rest) & set(self.commands)
+            ):
                 args = [self.default, *args]
         return super().parse_args(ctx, args)
+
+    def _words(self, ctx: click.Context, args: list[str]) -> set[str]:
+        """Return the words among the default command's arguments that are no value of an option.
+
+        Such a value may be equal to a command: a user may have the name ``list``.
+        """
+        command = self.commands[self.default]
+        lenient = click.Context(command, ctx, self.default, ignore_unknown_options=True)
+        try:
+            found, words, _ = command.make_parser(lenient).parse_args(list(args))
+        except click.UsageError:
+            return set(args)
+        named = [
+            found.get(param.name or "")
+            for param in command.params
+            if isinstance(param, click.Argument)
+        ]
+        given = [each if isinstance(each, tuple | list) else (each,) for each in named]
+        return {word for word in (*words, *(one for each in given for one in each)) if word}
 
     def _without_options(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Return the arguments without the group's own options and their values."""
