@@ -32,6 +32,18 @@ def test_docstring_explains_each_field(kind: type) -> None:
     assert f"`{kind.__name__}`" in PAGE
 
 
+@pytest.mark.parametrize("kind", CLASSES, ids=lambda kind: str(kind.__name__))
+def test_docstring_names_each_unit(kind: type) -> None:
+    """A number that is no count has a unit, in its own text or in that of the whole class."""
+    whole, _, text = (inspect.getdoc(kind) or "").partition("Attributes:")
+    texts = dict(re.findall(r"^    (\w+): (\S.*(?:\n        .*)*)", text, re.MULTILINE))
+    units = re.compile(r"[Ss]econds?|\bms\b|[Bb]ytes?|[Ss]hare of|Trio's clock|time\.time")
+    for field in dataclasses.fields(kind):  # type: ignore[arg-type]
+        if "float" in str(field.type) or "bytes" in field.name:
+            said = f"{field.name} {texts[field.name]} {whole}"
+            assert units.search(said), f"{kind.__name__}.{field.name}: {texts[field.name]}"
+
+
 def test_page_names_real_fields() -> None:
     questions = PAGE.partition("## Which number")[2].partition("## ")[0]
     named = set(re.findall(r"`(\w+)`", questions))

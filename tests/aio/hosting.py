@@ -9,15 +9,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import importlib.util
-import os
 import threading
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 import trio
+from open_files import open_files
 
 import trikafka.aio
 from trikafka import TopicPartition
@@ -150,12 +149,3 @@ def nothing_left(kind: str = "asyncio") -> Iterator[None]:
 
 def asyncio_threads() -> list[threading.Thread]:
     return [one for one in threading.enumerate() if one.name.startswith("asyncio")]
-
-
-def open_files() -> Counter[str]:
-    """Return what this process has open, each socket and pipe by its number."""
-    found: Counter[str] = Counter()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the folder that is being listed
-            found[os.readlink(f"/proc/self/fd/{name}")] += 1
-    return found

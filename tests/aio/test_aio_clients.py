@@ -65,16 +65,33 @@ def test_records_are_sent_and_received(kind: str) -> None:
         run(main, kind)
 
 
+class Ticks(trio.abc.Instrument):
+    """A count of the guest's ticks."""
+
+    count = 0
+
+    def before_io_wait(self, timeout: float) -> None:
+        self.count += 1
+
+
 def test_sends_of_one_turn_share_a_request(kind: str) -> None:
     """A thousand tasks that send at once cost a few ticks and requests, not a thousand."""
 
     async def main() -> None:
         async with cluster_of(1) as cluster, producer_of(cluster) as producer:
+            ticks = Ticks()
+
+            async def watch() -> None:
+                trio.lowlevel.add_instrument(ticks)
+
+            await cross(producer._guest, watch)
             await producer.send("t", b"first")
-            before = len(cluster.requests("Produce"))
+            before, ticks.count = len(cluster.requests("Produce")), 0
             found = await asyncio.gather(*(producer.send("t", b"x") for _ in range(1_000)))
             assert [one.offset for one in found] == list(range(1, 1_001))
+            # One by one, they take a request and eleven ticks each.
             assert len(cluster.requests("Produce")) - before <= 50
+            assert ticks.count <= 500
 
     run(main, kind)
 

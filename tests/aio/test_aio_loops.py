@@ -285,7 +285,7 @@ RUNNERS = {
 def test_ctrl_c_ends_the_program_in_order(runner: str, tmp_path: Path) -> None:
     here = Path(__file__).parent
     start = textwrap.dedent(RUNNERS[runner]).strip().replace("\n", "\n    ")
-    text = PROGRAM.format(path=[str(here), str(here.parents[1])], start=start)
+    text = PROGRAM.format(path=[str(here), str(here.parent), str(here.parents[1])], start=start)
     file = tmp_path / "program.py"
     file.write_text(textwrap.dedent(text))
     with subprocess.Popen(

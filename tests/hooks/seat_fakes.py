@@ -1132,7 +1132,11 @@ class Takes:
 
     def __init__(self, **seats: Callable[[Any], object]) -> None:
         self._seats = seats
+        self.made: set[str] = set()
 
     @hookimpl
     def trikafka_request_manager(self, kind: str, context: Any) -> object | None:
-        return self._seats[kind](context) if kind in self._seats else None
+        if kind not in self._seats:
+            return None
+        self.made.add(kind)
+        return self._seats[kind](context)

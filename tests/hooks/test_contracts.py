@@ -22,10 +22,18 @@ from trikafka import TopicPartition, interfaces
 from trikafka._api.client.context import _SHAPES
 from trikafka._api.consumer.builtin import ConsumerBuiltin
 from trikafka._api.producer.builtin import ProducerBuiltin
+from trikafka._api.share.builtin import ShareBuiltin
 from trikafka._managers.cluster.builtin import Builtin
 from trikafka._managers.producer import transaction_ends, transaction_failures, transactions
 from trikafka.hooks import HookSpecs, members_of, missing_members
-from trikafka.interfaces import ConsumerContext, ConsumerState, ManagerKind, ProducerContext
+from trikafka.interfaces import (
+    ConsumerContext,
+    ConsumerState,
+    ManagerKind,
+    ProducerContext,
+    ShareConsumerContext,
+)
+from trikafka.interfaces.state import ShareState
 from trikafka.interfaces.transaction import ProducerTransactionState
 from trikafka.testing import ScriptedCluster
 
@@ -88,12 +96,15 @@ def test_own_managers_use_only_the_protocol() -> None:
     """
     offered = members_of(ProducerTransactionState)
     for module in (transactions, transaction_ends, transaction_failures):
+        used = 0
         for node in ast.walk(ast.parse(Path(module.__file__ or "").read_text())):
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) in (
                 "self._transaction",
                 "transaction",
             ):
                 assert node.attr in offered, (module.__name__, node.attr)
+                used += 1
+        assert used > 5, f"{module.__name__} names the transaction otherwise"
 
 
 @pytest.mark.parametrize("kind", get_args(ManagerKind))
@@ -145,6 +156,7 @@ async def test_consumer_works_with_fakes(
                 assert consumer.assignment() == {T0, T1}
             if "commit" not in kinds:
                 assert cluster.committed("g", ("t", 0)) is not None
+            assert plugin.made == set(kinds)
 
 
 async def test_producer_works_with_a_fake(autojump_clock: MockClock) -> None:
@@ -184,6 +196,7 @@ async def test_producer_works_with_a_fake(autojump_clock: MockClock) -> None:
                 assert (part.value.delivered, part.value.rows) == (0, 2)
                 assert producer.health().ok
             assert len(cluster.records("t", 0)) == 4
+            assert plugin.made == {"produce", "metadata", "telemetry"}
 
 
 async def test_transactions_work_with_fakes(autojump_clock: MockClock) -> None:
@@ -212,6 +225,7 @@ async def test_transactions_work_with_fakes(autojump_clock: MockClock) -> None:
             async with trikafka.open_consumer(**given) as consumer:
                 consumer.assign([T0])
                 assert [(await consumer.receive()).value for _ in range(2)] == [b"1", b"3"]
+            assert plugin.made == {"metadata", "coordinator", "produce", "transactions"}
 
 
 @pytest.mark.parametrize(
@@ -232,29 +246,42 @@ async def test_share_consumer_works_with_fakes(
                         assert delivery.record.value == b"1"
                     await delivery.acknowledged()
                 else:
-                    await cluster.seen("ShareGroupHeartbeat")
-                    with trio.move_on_after(1):
+                    if "share_membership" not in kinds:
+                        await cluster.seen("ShareGroupHeartbeat")
+                    # The fake fetches nothing.
+                    with trio.move_on_after(1) as waits:
                         await queue.receive()
+                    assert waits.cancelled_caught
+                    assert not cluster.requests("ShareFetch")
                 await queue.flush()
                 assert queue.health().ok
-            assert not cluster.shares.by_id["g"].members
+            assert plugin.made == set(kinds)
+            if "share_membership" not in kinds:
+                assert not cluster.shares.by_id["g"].members
 
 
 @pytest.mark.parametrize("kind", ["metadata", "coordinator", "offsets", "telemetry"])
 async def test_admin_client_works_with_fakes(kind: ManagerKind, autojump_clock: MockClock) -> None:
     with trio.fail_after(60):
         async with ScriptedCluster(topics={"t": 2}) as cluster:
-            async with trikafka.open_admin(
-                **settings(cluster, Takes(**{kind: FAKES[kind]}))
-            ) as admin:
+            plugin = Takes(**{kind: FAKES[kind]})
+            async with trikafka.open_admin(**settings(cluster, plugin)) as admin:
                 assert set(await admin.list_topics()) == {"t"}
                 assert (await admin.describe_cluster()).controller is not None
                 await admin.list_groups()
                 await admin.list_group_offsets("g")
+            assert plugin.made == {kind}
 
 
 def test_contracts_are_fully_typed() -> None:
-    for shape in (*_SHAPES.values(), ConsumerContext, ProducerContext, ConsumerState):
+    for shape in (
+        *_SHAPES.values(),
+        ConsumerContext,
+        ProducerContext,
+        ShareConsumerContext,
+        ConsumerState,
+        ShareState,
+    ):
         for name in members_of(shape) - {"manager"}:  # which has a signature for each kind
             promised = inspect.getattr_static(shape, name)
             promised = promised.fget if isinstance(promised, property) else promised
@@ -267,11 +294,10 @@ def test_contracts_are_fully_typed() -> None:
             assert signature.return_annotation is not inspect.Signature.empty, (shape, name)
 
 
-def test_own_factories_use_only_what_is_offered() -> None:
-    """The factories use only members of the contexts and of ``ConsumerState``."""
-    files = [Path(inspect.getfile(kind)) for kind in (Builtin, ConsumerBuiltin, ProducerBuiltin)]
+def _taken(*kinds: type) -> tuple[set[str], set[str]]:
+    """Return the members that factories take of their client, and of its core."""
+    files = [Path(inspect.getfile(kind)) for kind in kinds]
     tree = ast.parse("".join(file.read_text() for file in files).replace(FUTURE, ""))
-    offered = members_of(ConsumerContext) | members_of(ProducerContext)
     taken, of_core = set(), set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute):
@@ -280,8 +306,21 @@ def test_own_factories_use_only_what_is_offered() -> None:
             core = isinstance(node.value, ast.Name) and node.value.id == "core"
             if core or (isinstance(node.value, ast.Attribute) and node.value.attr == "core"):
                 of_core.add(node.attr)
+    return taken, of_core
+
+
+def test_own_factories_use_only_what_is_offered() -> None:
+    """The factories use only members of the contexts and of ``ConsumerState``."""
+    offered = members_of(ConsumerContext) | members_of(ProducerContext)
+    taken, of_core = _taken(Builtin, ConsumerBuiltin, ProducerBuiltin)
     assert {"config", "brokers", "manager", "core"} <= taken <= offered
     assert {"member", "assignment"} <= of_core <= members_of(ConsumerState)
+
+
+def test_own_share_factories_use_only_what_is_offered() -> None:
+    taken, _ = _taken(ShareBuiltin)
+    assert {"config", "brokers", "manager", "core"} <= taken
+    assert taken <= members_of(ShareConsumerContext)
 
 
 @pytest.mark.parametrize("kind", get_args(ManagerKind))

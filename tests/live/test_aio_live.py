@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 from cluster_waits import topic_reported, topics_deleted
+from open_files import open_files
 from trikafka_broker.ports import Ports
 
 import trikafka
@@ -286,13 +287,7 @@ def test_cancels_on_real_sockets_lose_nothing(kafka_broker: KafkaBroker) -> None
 
 
 def sockets() -> int:
-    count = 0
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            count += os.readlink(f"/proc/self/fd/{name}").startswith("socket:")
-        except FileNotFoundError:
-            continue
-    return count
+    return sum(count for name, count in open_files().items() if name.startswith("socket:"))
 
 
 EXITING = """

@@ -103,6 +103,7 @@ async def test_admin_of_transactions_gets_errors(guarded: KafkaCluster) -> None:
                 bootstrap_servers=guarded.bootstrap_servers, transactional_id="secret"
             ) as producer,
             trikafka.open_admin(**guarded.client_settings()) as admin,
+            trikafka.open_admin(bootstrap_servers=guarded.bootstrap_servers) as superuser,
         ):
             async with producer.transaction() as transaction:
                 written = await producer.send("mine", b"x")
@@ -124,9 +125,10 @@ async def test_admin_of_transactions_gets_errors(guarded: KafkaCluster) -> None:
                 with pytest.raises(AuthorizationError, match=text) as caught:
                     await admin.abort_transaction(tp, written.offset)
                 assert caught.value.operation == "ClusterAction"
-                assert (
-                    await admin.list_transactions() == []
-                )  # a broker only lists what the user may see
+                # A broker only lists what the user may see.
+                listed = await superuser.list_transactions()
+                assert [each.transactional_id for each in listed] == ["secret"]
+                assert await admin.list_transactions() == []
                 seen = (await admin.describe_producers([tp]))[tp]
                 assert [
                     each.transaction_start for each in seen if each.transaction_start is not None

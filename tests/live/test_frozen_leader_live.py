@@ -107,15 +107,27 @@ async def until(true: Callable[[], object]) -> None:
 
 
 async def settled(cluster: Cluster) -> None:
-    """Wait until all brokers are in the cluster again, and in sync."""
-    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        with trio.fail_after(60):
-            while True:
-                topics = await admin.list_topics(include_internal=True)
-                parts = [part for parts in topics.values() for part in parts]
-                if all(len(part.in_sync_replicas) == 3 for part in parts):
-                    return
-                await trio.sleep(0.1)
+    """Wait until each broker says that all are in the cluster again, and in sync.
+
+    A broker that was thawed answers at first from its old state, in which it is in sync. The others
+    say so only once it follows the new leaders.
+    """
+    for broker in cluster.brokers:
+        address = broker.bootstrap_servers
+
+        async def dial(host: str, port: int, address: str = address) -> trio.abc.Stream:
+            if f"{host}:{port}" != address:
+                raise ConnectionRefusedError("another broker is asked by itself")
+            return await trio.open_tcp_stream(host, port)
+
+        async with trikafka.open_admin(bootstrap_servers=address, dial=dial) as admin:
+            with trio.fail_after(60):
+                while True:
+                    topics = await admin.list_topics(include_internal=True)
+                    parts = [part for parts in topics.values() for part in parts]
+                    if all(len(part.in_sync_replicas) == 3 for part in parts):
+                        break
+                    await trio.sleep(0.1)
 
 
 async def made(cluster: Cluster) -> str:

@@ -9,15 +9,14 @@ import os
 import ssl
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
+from open_files import open_files
 from test_tls import AUTHORITY, OTHER, PEM, blocking_server, connect, receive, server_context
 
 from trikafka._net.stores import authorities
@@ -313,15 +312,6 @@ def written() -> Iterator[list[object]]:
     _written = []
     yield _written
     _written = None
-
-
-def open_files() -> Counter[str]:
-    """Return what this process has open, each pipe and file in memory by its number."""
-    found: Counter[str] = Counter()
-    for name in os.listdir("/proc/self/fd"):
-        with suppress(FileNotFoundError):  # the folder that is being listed
-            found[os.readlink(f"/proc/self/fd/{name}")] += 1
-    return found
 
 
 @pytest.mark.parametrize("piped", [False, True])
