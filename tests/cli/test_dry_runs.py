@@ -66,6 +66,30 @@ async def test_hanging_transaction_is_aborted(autojump_clock: Clock) -> None:
             await aborted(admin, T0, 0, acts=True)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+async def test_abort_of_committed_records_is_warned_of(
+    autojump_clock: Clock, capsys: pytest.CaptureFixture[str], commit: bool
+) -> None:
+    """A coordinator that skipped the partition's marker calls the transaction complete."""
+    async with (
+        ScriptedCluster(topics={"t": 2}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        async with trikafka.open_producer(**settings(cluster, transactional_id="x")) as producer:
+            async with producer.transaction() as transaction:
+                await producer.send("t", b"v", partition=1)
+                (mine,) = (await admin.describe_producers([TopicPartition("t", 1)])).values()
+                owner = (mine[0].producer_id, mine[0].producer_epoch, 0)
+                await (transaction.commit() if commit else transaction.abort())
+        data = encode_batch([b"x"], timestamp=0, producer=owner, transactional=True)
+        cluster.partition("t", 0).store(data)
+        found, known = await aborted(admin, T0, 0, acts=False)
+        assert (found.producer_id, known) == (owner[0], None)
+        said = capsys.readouterr().err
+        assert ("'x' has committed this producer's last transaction" in said) is commit
+        assert ("aborting it drops committed records" in said) is commit
+
+
 async def test_abort_acts_without_the_look_up(
     autojump_clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ from .tables import say, say_json, table, time_text
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
-    from .._api.admin.types import ProducerDescription
+    from .._api.admin.types import ProducerDescription, TransactionDescription
     from ..types import TopicPartition
 
 
@@ -288,7 +289,16 @@ async def aborted(
         )
     known = None
     try:
-        known = await _known_as(admin, found.producer_id, place)
+        described = await _of_producer(admin, found.producer_id)
+        known = next((name for name, each in described.items() if place in each.partitions), None)
+        # In version 2 of transactions each end increments the epoch.
+        epochs = (found.producer_epoch, found.producer_epoch + 1)
+        for name, each in described.items():
+            if known is None and "Commit" in each.state and each.producer_epoch in epochs:
+                warn(
+                    f"the coordinator of transactional id {name!r} has committed this producer's "
+                    "last transaction. If that is this one, aborting it drops committed records"
+                )
     except TrikafkaError as error:
         if not acts:
             raise
@@ -302,15 +312,12 @@ async def aborted(
     return found, known
 
 
-async def _known_as(admin: Admin, producer_id: int, place: TopicPartition) -> str | None:
-    """Return the transactional id whose coordinator knows of the transaction in a partition."""
+async def _of_producer(admin: Admin, producer_id: int) -> Mapping[str, TransactionDescription]:
+    """Return what the coordinators know of a producer's last transaction, by transactional id."""
     ids = [
         each.transactional_id for each in await admin.list_transactions(producer_ids=[producer_id])
     ]
-    if not ids:
-        return None
-    described = await admin.describe_transactions(ids)
-    return next((name for name, each in described.items() if place in each.partitions), None)
+    return await admin.describe_transactions(ids) if ids else {}
 
 
 def _places(row: dict[str, Any]) -> str:
