@@ -23,7 +23,6 @@ from trikafka._state.consumer.assignment import (
 )
 from trikafka._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
 from trikafka._state.consumer.partition_state import SUCCESSORS as PARTITION_AFTER
-from trikafka._state.consumer.progress import Progress
 from trikafka._state.consumer.subscription import Mode, Subscription
 from trikafka._state.group.member import _AFTER, Member, MemberState
 from trikafka._wire.columns import RecordBatch
@@ -248,7 +247,7 @@ def test_life_of_a_group_partition() -> None:
 def test_partition_takes_only_steps_of_its_table(
     before: PartitionState, after: PartitionState
 ) -> None:
-    partition = AssignedPartition(Assignment(), A, before, Progress())
+    partition = AssignedPartition(Assignment(), A, before)
     if after is before or after in PARTITION_AFTER[before]:
         partition.enter(after)
         assert partition.state is after
@@ -400,18 +399,20 @@ def test_marks_commit_only_up_to_a_gap() -> None:
 
 @given(st.permutations(range(8)), st.integers(1, 8))
 def test_marks_work_in_any_order(order: list[int], cut: int) -> None:
-    progress = Progress(marks=True)
-    progress.start_at(0, None)
+    table = Assignment(marks=True)
+    table.assign([A])
+    partition = table.get(A)
+    partition.seek(0)
     batch = records(8)
-    cursor = progress.begin_cursor(batch)
+    cursor = partition.begin_records(batch)
     taken = [cursor.take().offset for _ in range(cut)]
-    progress.end_cursor()
-    progress.deliver(batch[cut:])
+    partition.end_records()
+    partition.delivered(batch[cut:])
     marked = set()
     for offset in order:
-        progress.mark([offset])
+        partition.mark_processed([offset])
         marked.add(offset)
-        assert progress.processed == next(number for number in range(9) if number not in marked)
+        assert partition.processed == next(number for number in range(9) if number not in marked)
     assert taken == list(range(cut))
 
 

@@ -28,8 +28,7 @@ import trio
 
 from ..._net.callers import ActingTask, acting_task, is_alive
 from ..._net.reminders import REMINDER, Reminder
-from ..._state.consumer.assignment import AssignedPartition
-from ..._state.consumer.progress import Cursor
+from ..._state.consumer.assignment import AssignedPartition, Cursor
 from ..._wire.columns import RecordBatch
 from ...errors import CorruptRecordError, PluginError
 from ...types import AnyRecord, Key, OffsetAndMetadata, Record, TopicPartition, Value
@@ -448,7 +447,7 @@ class PartitionStream(Generic[Key, Value]):
         return (
             self._attended_elsewhere
             and not self._left
-            and (self._entered or self._assigned.progress.in_hand)
+            and (self._entered or self._assigned.in_hand)
         )
 
     def _do_not_await_me(self) -> None:
@@ -466,7 +465,7 @@ class PartitionStream(Generic[Key, Value]):
         """
         if self._busy or self._resting or self._assigned.paused or not self._attended:
             return None
-        if not self._assigned.progress.in_hand and not self._core.buffer.has(self._assigned):
+        if not self._assigned.in_hand and not self._core.buffer.has(self._assigned):
             return None
         return self._last_seen
 
@@ -477,7 +476,7 @@ class PartitionStream(Generic[Key, Value]):
         Infinity where this stream shows that the member is not stuck. ``None`` where the stream
         shows neither: no task reads it, it has no records, or it is paused and holds none.
         """
-        if self._assigned.paused and not self._assigned.progress.in_hand:
+        if self._assigned.paused and not self._assigned.in_hand:
             return None
         if self._busy or self._resting or (self._attended and self._assigned.paused):
             return math.inf
@@ -486,7 +485,7 @@ class PartitionStream(Generic[Key, Value]):
     @property
     def _holds(self) -> str | None:
         """A sentence about the records in the handler's hand; ``None`` if it holds none."""
-        if not self._attended or not self._assigned.progress.in_hand:
+        if not self._attended or not self._assigned.in_hand:
             return None
         if self._resting:
             return (

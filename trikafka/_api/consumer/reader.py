@@ -27,9 +27,8 @@ from typing import Any
 
 import trio
 
-from ..._state.consumer.assignment import AssignedPartition, Assignment
+from ..._state.consumer.assignment import AssignedPartition, Assignment, Cursor
 from ..._state.consumer.fetch_buffer import CompletedFetch, FetchBuffer
-from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
 from ..._wire.compression import Codecs
 from ..._wire.records import IMPLEMENTATION, decode_some, first_batch

@@ -15,9 +15,8 @@ import trio
 from ..._managers.group.listener_invoker import RebalanceListenerInvoker
 from ..._managers.group.poll_timer import PollTimer
 from ..._net.signal import Signal
-from ..._state.consumer.assignment import AssignedPartition, Assignment
+from ..._state.consumer.assignment import AssignedPartition, Assignment, Cursor
 from ..._state.consumer.fetch_buffer import FetchBuffer
-from ..._state.consumer.progress import Cursor
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig
 from ...errors import CorruptRecordError, PluginError

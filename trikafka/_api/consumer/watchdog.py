@@ -162,7 +162,7 @@ class Watchdog(StallWatch):
                 return f"it is being revoked: {self._invoker.obstacle or 'this takes long'}"
         if (held := self._held(partition)) is not None:
             return held
-        if self._core.buffer.size_of(partition) or partition.progress.in_hand:
+        if self._core.buffer.size_of(partition) or partition.in_hand:
             return "records of it are there, but no task receives them"
         if self._core.buffer.leaves_out(partition):
             return (

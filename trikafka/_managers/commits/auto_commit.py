@@ -68,7 +68,7 @@ class AutoCommit:
         owned = self._assignment.partitions
         chosen = list(owned) if partitions is None else [tp for tp in partitions if tp in owned]
         mine = {
-            tp: OffsetAndMetadata(processed, owned[tp].progress.leader_epoch)
+            tp: OffsetAndMetadata(processed, owned[tp].leader_epoch)
             for tp in chosen
             if (processed := owned[tp].processed) is not None
             and self._last.get(tp, (None,))[0] != processed

@@ -201,7 +201,7 @@ class OffsetTopics:
         return {
             tp: topic_id
             for tp, partition in owned
-            if partition is not None and (topic_id := partition.progress.topic_id) is not None
+            if partition is not None and (topic_id := partition.topic_id) is not None
         }
 
     def recreated(self, tp: TopicPartition, topic_id: UUID | None) -> BrokerResponseError | None:

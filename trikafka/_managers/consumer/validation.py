@@ -84,7 +84,7 @@ class PositionValidator:
         by_leader: dict[Node, _Asked] = defaultdict(dict)
         complete = True
         for partition in list(self._assignment.unvalidated):
-            if partition.position is None or partition.progress.leader_epoch is None:
+            if partition.position is None or partition.leader_epoch is None:
                 partition.validated()  # nothing is known that could be checked
                 continue
             if (node := self._missing.leader(partition)) is not None:
@@ -160,7 +160,7 @@ class PositionValidator:
                 _Topic.OffsetForLeaderPartition(
                     partition=partition.tp.partition,
                     current_leader_epoch=self._metadata.snapshot.leader_epoch(partition.tp),
-                    leader_epoch=partition.progress.leader_epoch,
+                    leader_epoch=partition.leader_epoch,
                 )
             )
         topics = [_Topic(topic=name, partitions=parts) for name, parts in by_topic.items()]

@@ -19,15 +19,27 @@ from dataclasses import dataclass
 from typing import NamedTuple
 from uuid import UUID
 
+from ..._wire import _implementation
+from ..._wire._fallback_iterating import Cursor as Cursor
 from ..._wire.columns import RecordBatch
 from ...config.resets import OffsetReset
 from ...errors import IllegalStateError, TrikafkaError, UnknownTopicOrPartitionError
 from ...types import OffsetAndMetadata, OffsetSpec, TopicPartition
+from .marks import Marks
 from .partition_state import LOCATING, SUCCESSORS, PartitionState
-from .progress import Cursor, Progress
-from .progress import LogEnds as LogEnds
 
 _S = PartitionState
+
+
+class LogEnds(NamedTuple):
+    """The begin and the end of a partition's log, as the last fetch reported.
+
+    ``None``: not reported.
+    """
+
+    high_watermark: int | None = None
+    log_start: int | None = None
+    last_stable_offset: int | None = None
 
 
 class Ticket(NamedTuple):
@@ -64,25 +76,35 @@ class ChangeCallbacks:
     overtaken: Callable[[AssignedPartition], None] = _no_task
 
 
+# Invariant: processed <= position, and the records between them are in hand. While a batch is
+# delivered record by record, position and processed are the cursor's, which is compiled: counting
+# them here would cost a Python call for each record. Every method that changes the position ends
+# the cursor first, which copies its numbers back. So there is never a second source of the
+# position, and a cursor that was overtaken (by a seek, say) delivers nothing more.
 class AssignedPartition:
     """An assigned partition; its attributes are for reading."""
 
     __slots__ = (
+        "_cursor",
+        "_marks",
+        "_position",
+        "_processed",
         "_table",
         "deliverable",
         "error",
         "fetch_epoch",
         "fetch_offset",
         "fetchable",
+        "leader_epoch",
         "limit",
         "log",
         "number",
         "paused",
         "position_requested",
-        "progress",
         "reset",
         "state",
         "ticket",
+        "topic_id",
         "tp",
     )
 
@@ -91,7 +113,6 @@ class AssignedPartition:
         table: Assignment,
         tp: TopicPartition,
         state: PartitionState,
-        progress: Progress,
         number: int = 0,
     ) -> None:
         self._table = table
@@ -99,8 +120,14 @@ class AssignedPartition:
         #: The number of this assignment: a partition that is assigned again has a higher one.
         self.number = number
         self.state = state
-        #: How far the user is.
-        self.progress = progress
+        self._position: int | None = None
+        self._processed: int | None = None
+        self._cursor: Cursor | None = None
+        self._marks = Marks() if table.marks else None
+        #: The leader epoch of the last record delivered.
+        self.leader_epoch: int | None = None
+        #: The id of the topic that the position is in; a recreated topic has another one.
+        self.topic_id: UUID | None = None
         self.ticket = 0
         #: The next offset to fetch, at or after the position; -1: known once the last fetch is
         #: decoded.
@@ -127,12 +154,21 @@ class AssignedPartition:
     @property
     def position(self) -> int | None:
         """The offset of the next record to deliver; ``None``: not known yet."""
-        return self.progress.position
+        return self._position if self._cursor is None else self._cursor.position
 
     @property
     def processed(self) -> int | None:
         """The offset before which the user has processed all records: the limit of auto commit."""
-        return self.progress.processed
+        return (
+            self._processed
+            if self._cursor is None or self._marks is not None
+            else self._cursor.processed
+        )
+
+    @property
+    def in_hand(self) -> bool:
+        """True while the user holds records that are not processed."""
+        return self.processed != self.position
 
     @property
     def owned(self) -> bool:
@@ -192,7 +228,7 @@ class AssignedPartition:
     def seek(self, offset: int, leader_epoch: int | None = None) -> None:
         """Continue at ``offset``, as the user asked; overtakes everything under way."""
         self._overtake()
-        self.progress.start_at(offset, leader_epoch)
+        self._start_at(offset, leader_epoch)
         self.fetch_offset = offset
         self.fetch_epoch = leader_epoch
         self.reset = None
@@ -208,12 +244,15 @@ class AssignedPartition:
 
         ``False``: the position is in a topic of the same name that was deleted since.
         """
-        return self.progress.is_in(topic_id)
+        before = self.topic_id
+        self.topic_id = topic_id
+        return before is None or before == topic_id
 
     def ask_reset(self, spec: OffsetSpec | OffsetReset) -> None:
         """Forget the position and look up another one by ``spec``."""
         self._overtake()
-        self.progress.forget()
+        self._start_at(None, None)
+        self.topic_id = None
         self.fetch_offset = -1
         self.fetch_epoch = None
         self.reset = spec
@@ -234,23 +273,28 @@ class AssignedPartition:
         That is all that was delivered. With ``done``, or where the user marks records, it is only
         what was processed. ``None``: no position is known.
         """
-        offset = self.processed if done or self.progress.marked else self.position
-        return None if offset is None else OffsetAndMetadata(offset, self.progress.leader_epoch)
+        offset = self.processed if done or self._marks is not None else self.position
+        return None if offset is None else OffsetAndMetadata(offset, self.leader_epoch)
 
     def hand_out_again(self) -> None:
         """Deliver again the records that a receiver took and did not process before it ended.
 
         No-op where the user marks records.
         """
-        if self.processed is not None and self.progress.in_hand and not self.progress.marked:
-            self.seek(self.processed, self.progress.leader_epoch)
+        if self.processed is not None and self.in_hand and self._marks is None:
+            self.seek(self.processed, self.leader_epoch)
 
     def step_back(self, offset: int) -> None:
         """Deliver again from ``offset``, the offset of a record that the user holds.
 
         Records before ``offset`` stay in hand.
         """
-        if self.owned and self.progress.step_back(offset):
+        position, processed = self.position, self.processed
+        if position is None or processed is None or not self.owned:
+            return
+        if processed <= offset < position:
+            self.end_records()
+            self._position = offset
             self.refetch(offset)
 
     # Fetching.
@@ -344,7 +388,9 @@ class AssignedPartition:
 
     def delivered(self, batch: RecordBatch) -> None:
         """Advance the position past ``batch``, which was delivered whole."""
-        self.progress.deliver(batch)
+        self.end_records()
+        self._track_contiguous(batch)
+        self._position = batch.next_offset
         self._passed_limit()
 
     def begin_records(self, batch: RecordBatch) -> Cursor:
@@ -352,34 +398,78 @@ class AssignedPartition:
 
         The cursor delivers while it is live.
         """
-        return self.progress.begin_cursor(batch)
+        self.end_records()
+        assert self._position is not None
+        self._track_contiguous(batch)
+        self._cursor = _implementation.current.Cursor(batch, self._position, self._processed)
+        return self._cursor
 
     def end_records(self) -> None:
-        """End the cursor, so that it delivers no more records."""
-        self.progress.end_cursor()
+        """End the cursor, if there is one, so that it delivers no more; copy its position."""
+        cursor = self._cursor
+        self._cursor = None
+        if cursor is not None:
+            cursor.end()
+            self._position = cursor.position
+            if self._marks is None:
+                self._processed = cursor.processed
 
     def passed_over(self, upto: int) -> None:
         """Advance the position to ``upto``: there is no record for the user before that offset.
 
         The gap is processed at once, unless the user still holds records before it.
         """
-        self.progress.passed_over(upto)
+        self.end_records()
+        if self._processed == self._position:
+            self._processed = upto
+        self._position = upto
         self._passed_limit()
 
     def came_back(self) -> None:
-        """Mark all delivered records as processed: the user asks for more."""
-        if self.progress.came_back():
+        """Mark all delivered records as processed: the user asks for more.
+
+        No-op where the user marks records.
+        """
+        self.end_records()
+        if self._marks is None and self._processed != self._position:
+            self._processed = self._position
             self._table.wake.commit()
 
     def processed_upto(self, offset: int) -> None:
-        """Mark every record before ``offset`` as processed, as the user declared."""
-        self.progress.processed_upto(offset)
+        """Mark every record before ``offset`` as processed, as the user declared.
+
+        Never more than was delivered, and never less than before.
+        """
+        position, processed = self.position, self.processed
+        if position is not None and processed is not None:
+            processed = max(processed, min(offset, position))
+            if self._marks is not None:
+                self._marks.done_before(processed)
+                # Records behind the offset may have been marked already.
+                processed = self._marks.mark((), processed, position)
+            if self._cursor is not None:
+                self._cursor.processed_upto(processed)
+            self._processed = processed
         self._table.wake.commit()
 
     def mark_processed(self, offsets: Iterable[int]) -> None:
         """Mark the records at ``offsets`` as processed; earlier ones may not be."""
-        self.progress.mark(offsets)
+        if self._marks is not None and self._processed is not None and self.position is not None:
+            self._processed = self._marks.mark(offsets, self._processed, self.position)
         self._table.wake.commit()
+
+    def _start_at(self, offset: int | None, leader_epoch: int | None) -> None:
+        """Set the position, with everything before it processed; ``None``: it is not known."""
+        self._position = offset
+        self._processed = offset
+        self.leader_epoch = leader_epoch
+        self._marks = None if self._marks is None else Marks()
+
+    def _track_contiguous(self, batch: RecordBatch) -> None:
+        if batch.leader_epoch is not None and batch.leader_epoch >= 0:
+            self.leader_epoch = batch.leader_epoch
+        if self._marks is not None:
+            self._marks.deliver(batch)
 
     def _passed_limit(self) -> None:
         if self.limit is not None:
@@ -425,7 +515,7 @@ class AssignedPartition:
 
     def _overtake(self) -> None:
         self.ticket += 1
-        self.progress.end_cursor()
+        self.end_records()
         self._table.wake.overtaken(self)
 
     def _to(self, state: PartitionState) -> None:
@@ -441,7 +531,7 @@ class AssignedPartition:
         limit = self.limit
         wanted = self.state is _S.FETCHING and not self.paused and not self.at_limit
         if self.deliverable and (not wanted or limit is not None):
-            self.progress.end_cursor()
+            self.end_records()
         self.deliverable = wanted
         self.fetchable = (
             wanted
@@ -484,7 +574,8 @@ class Assignment:
         self._receivers = 0
         self._limits: Mapping[TopicPartition, int] | None = None
         self._read_committed = read_committed
-        self._marks = marks
+        #: True if the user marks processed records one by one.
+        self.marks = marks
 
     def __iter__(self) -> Iterator[AssignedPartition]:
         return iter(self.partitions.values())
@@ -493,7 +584,7 @@ class Assignment:
         """Return the id of each topic that the positions are in, where all agree on one."""
         found: dict[str, UUID | None] = {}
         for tp, partition in self.partitions.items():
-            topic_id = partition.progress.topic_id
+            topic_id = partition.topic_id
             if found.setdefault(tp.topic, topic_id) != topic_id:
                 found[tp.topic] = None
         return {name: topic_id for name, topic_id in found.items() if topic_id is not None}
@@ -704,8 +795,7 @@ class Assignment:
 
     def _new(self, tp: TopicPartition, state: PartitionState) -> AssignedPartition:
         self._numbers += 1
-        progress = Progress(marks=self._marks)
-        partition = AssignedPartition(self, tp, state, progress, self._numbers)
+        partition = AssignedPartition(self, tp, state, self._numbers)
         if self._limits is not None:
             partition.limit_to(self._limits.get(tp, 0))
         return partition

@@ -302,9 +302,7 @@ class FetchPlan:
                 source.first = session.requests + 1
             source.node = node
             epoch = -1 if partition.fetch_epoch is None else partition.fetch_epoch
-            wanted = Wanted(
-                partition.fetch_begun(), source.leader_epoch, epoch, partition.progress.topic_id
-            )
+            wanted = Wanted(partition.fetch_begun(), source.leader_epoch, epoch, partition.topic_id)
             session.fetch(partition.tp, wanted)
 
     def _leave(self, partition: AssignedPartition, source: _Source) -> None:
@@ -393,7 +391,7 @@ class FetchPlan:
         if epoch != known:
             source.leader_epoch = epoch
             # A lower epoch follows a damaged response that had named an epoch that never existed.
-            if 0 <= known < epoch and partition.progress.leader_epoch is not None:
+            if 0 <= known < epoch and partition.leader_epoch is not None:
                 partition.begin_validation()
                 return False
         return True
