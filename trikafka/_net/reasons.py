@@ -93,24 +93,31 @@ def failed(error: Exception) -> None:
         reason._error = error
 
 
-# Classes and not generators: a call enters half a dozen of these blocks, and a generator costs each
+# A class and not a generator: a call enters half a dozen of these blocks, and a generator costs each
 # of them twice as much.
-class _Behind:
-    """A block in which the current task's reason is linked to that of the work it waits for."""
+class _Link:
+    """A block in which the current task's reason is linked to that of the work it waits for.
 
-    __slots__ = ("_mine", "_other")
+    With ``inside``, that reason is the current task's own in the block.
+    """
 
-    def __init__(self, other: WaitContext) -> None:
+    __slots__ = ("_inside", "_mine", "_other", "_token")
+
+    def __init__(self, other: WaitContext, *, inside: bool) -> None:
         self._other = other
-        self._mine: WaitContext | None = None
+        self._inside = inside
 
     def __enter__(self) -> WaitContext:
         self._mine = mine = _current.get()
         if mine is not None:
             mine._behind.append(self._other)
+        if self._inside:
+            self._token = _current.set(self._other)
         return self._other
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._inside:
+            _current.reset(self._token)
         mine = self._mine
         if mine is None:
             return
@@ -120,24 +127,9 @@ class _Behind:
         mine._behind.remove(self._other)
 
 
-class _Reasoning(_Behind):
-    """A block with a reason of its own, linked to the one outside."""
-
-    __slots__ = ("_token",)
-
-    def __enter__(self) -> WaitContext:
-        super().__enter__()
-        self._token = _current.set(self._other)
-        return self._other
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        _current.reset(self._token)
-        super().__exit__(kind, error, traceback)
-
-
 def waiting_behind(other: WaitContext) -> AbstractContextManager[WaitContext, None]:
     """Link the current task's reason to that of the shared work for which it waits in the block."""
-    return _Behind(other)
+    return _Link(other, inside=False)
 
 
 def reasoning(shared: WaitContext | None = None) -> AbstractContextManager[WaitContext, None]:
@@ -145,4 +137,4 @@ def reasoning(shared: WaitContext | None = None) -> AbstractContextManager[WaitC
 
     ``shared`` is a reason that other tasks wait behind, too.
     """
-    return _Reasoning(WaitContext() if shared is None else shared)
+    return _Link(WaitContext() if shared is None else shared, inside=True)
