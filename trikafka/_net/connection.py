@@ -290,7 +290,7 @@ class Connection:
         """
         if authenticate is not None:
             self._enter(ConnectionState.AUTHENTICATING)
-            self._session.granted(authenticate, await authenticate(self._ask_in_newest, self.node))
+            self._session.granted(authenticate, await authenticate(self.request, self.node))
         self._enter(ConnectionState.READY)
 
     async def _keep_session(self) -> None:
@@ -326,10 +326,7 @@ class Connection:
         if self._state.current is ConnectionState.READY:
             self._state.enter(ConnectionState.REAUTHENTICATING)
             self._requests.hold()
-        return await self._ask_in_newest(message)
-
-    async def _ask_in_newest(self, message: ApiMessage) -> Any:
-        return await self._ask(message, self._newest_common(message), None)
+        return await self.request(message)
 
     def _newest_common(self, message: ApiMessage | RawRequest) -> int:
         """Return the newest version that both sides support.

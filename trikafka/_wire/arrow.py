@@ -106,14 +106,11 @@ def _timestamps(columns: Columns) -> pa.Array:
     return pa.Array.from_buffers(TIMESTAMP, columns.count, [bitmap, data])
 
 
-def _no_values() -> pa.Array:
-    return _binary(pa.binary(), memoryview(bytes(4)), b"", None, 0)
-
-
 @cache
 def _no_headers() -> pa.Array:
     """Return the entries of a column without any headers; all such columns share them."""
-    return pa.StructArray.from_arrays([_texts(), _no_values()], fields=list(HEADER))
+    values = _binary(pa.binary(), memoryview(bytes(4)), b"", None, 0)
+    return pa.StructArray.from_arrays([_texts(), values], fields=list(HEADER))
 
 
 def _headers(columns: Columns) -> pa.Array:

@@ -90,15 +90,6 @@ class _Names(NamedTuple):
     inside: _Names | None = None
     keys_requested: tuple[str, ...] | None = None
 
-    def key_of_request(self, item: Any) -> Any:
-        """Return the key of an item of the request."""
-        fields = self.keys if self.keys_requested is None else self.keys_requested
-        return tuple(getattr(item, field) for field in fields) if fields else (item,)
-
-    def key_of_response(self, item: Any) -> Any:
-        """Return the key of an item of the response."""
-        return tuple(getattr(item, field) for field in self.keys)
-
 
 def _numbers(requested: str, responded: str = "partitions") -> _Names:
     """Return the pair of lists for partitions that the request lists as plain numbers."""
@@ -282,10 +273,15 @@ def _requested(names: _Names, request: Any) -> _Left | None:
     if (asked := getattr(request, names.requested)) is None:
         return None
     inside = names.inside
+    fields = names.keys if names.keys_requested is None else names.keys_requested
     return {
-        names.key_of_request(item): None if inside is None else _requested(inside, item)
+        _key(item, fields) if fields else (item,): inside and _requested(inside, item)
         for item in asked
     }
+
+
+def _key(item: Any, fields: Iterable[str]) -> tuple[Any, ...]:
+    return tuple(getattr(item, field) for field in fields)
 
 
 def _keep(names: _Names, left: _Left, response: Any, strange: list[str]) -> None:
@@ -297,7 +293,7 @@ def _keep(names: _Names, left: _Left, response: Any, strange: list[str]) -> None
         return
     kept = []
     for item in items:
-        key = names.key_of_response(item)
+        key = _key(item, names.keys)
         if key not in left:
             strange.append(_text(key))
         elif names.inside is None:

@@ -23,7 +23,7 @@ from ..errors import DamagedResponseError
 from . import _implementation
 from ._format import Buffer
 from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint, read_endpoints, read_leader
-from .writing import RawRequest
+from .writing import Form, RawRequest
 
 _FLEXIBLE = 12
 _WITH_IDS = 13
@@ -160,14 +160,8 @@ class FetchMessage(RawRequest):
         )
         self.max_version = 17 if knows_all else 12
 
-    def _write(
-        self,
-        pieces: list[Buffer],
-        version: int,
-        text: Callable[[str | None], bytes],
-        count: Callable[[int], bytes],
-        tags: bytes,
-    ) -> None:
+    def _write(self, pieces: list[Buffer], version: int, form: Form) -> None:
+        text, count, tags = form
         pieces.append(
             _FRONT_V15.pack(*self._front) if version >= 15 else _FRONT.pack(-1, *self._front)
         )

@@ -341,17 +341,10 @@ def _decode(response_class: Any, body: memoryview, version: int) -> Any:
             if end < len(body)
             else "it ends inside a field"
         )
-    _check_nulls(message, version)
-    return message
-
-
-def _check_nulls(message: Any, version: int) -> None:
-    """Raise :exc:`ValueError` if a field is null where the schema has no null.
-
-    kafka-python's decoder accepts it, and code that reads the message would fail.
-    """
-    # The ignore: mypy doubts that a class is hashable.
+    # kafka-python's decoder accepts a null where the schema has none, and code that reads the
+    # message would fail. The ignore: mypy doubts that a class is hashable.
     _check_fields(message, _plan_of(type(message), version))  # type: ignore[arg-type]
+    return message
 
 
 @lru_cache(maxsize=1024)
@@ -385,6 +378,7 @@ def _plan_inside(field: Any, version: int) -> _Plan | str | None:
 
 
 def _check_fields(message: Any, plan: _Plan) -> None:
+    """Raise :exc:`ValueError` if a field is null where the schema has no null."""
     for name, nullable, inside in plan:
         value = getattr(message, name)
         if value is None:

@@ -8,13 +8,13 @@ like any other message. Only the produce manager uses it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from kafka.protocol.api_key import ApiKey
 
 from ._format import Buffer
 from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint, read_endpoints, read_leader
-from .writing import RawRequest
+from .writing import Form, RawRequest
 
 _FLEXIBLE = 9
 _INT32 = struct.Struct(">i")
@@ -139,14 +139,8 @@ class ProduceMessage(RawRequest):
         """Return whether the broker responds: not with ``acks=0``."""
         return self._acks != 0
 
-    def _write(
-        self,
-        pieces: list[Buffer],
-        version: int,
-        text: Callable[[str | None], bytes],
-        count: Callable[[int], bytes],
-        tags: bytes,
-    ) -> None:
+    def _write(self, pieces: list[Buffer], version: int, form: Form) -> None:
+        text, count, tags = form
         pieces += (
             text(self._transactional_id),
             _FRONT.pack(self._acks, self._timeout_ms),

@@ -11,14 +11,15 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import NamedTuple, Self
+from typing import ClassVar, Generic, NamedTuple, Self, TypeVar
 from uuid import UUID
 
 from ..errors import DamagedResponseError
 from ._format import Buffer
 from .reading import FieldReader, LeaderIdAndEpoch, NodeEndpoint
-from .writing import RawRequest
+from .writing import Form, RawRequest
 
+Part = TypeVar("Part")
 #: The epochs of a request that opens a share session, and of one that closes it.
 OPENS, CLOSES = 0, -1
 #: The first version with renewals and with the mode of acquiring.
@@ -31,8 +32,8 @@ _RANGE = struct.Struct(">qq")
 _ACQUIRED = struct.Struct(">qqh")
 _LEADER = struct.Struct(">ii")
 _HEAD, _PARTITION = struct.Struct(">ih"), struct.Struct(">ih")
-#: The fewest bytes of a topic, a partition and an endpoint in a response.
-_LEAST_TOPIC, _LEAST_PARTITION, _LEAST_ENDPOINT = 18, 20, 11
+#: The fewest bytes of a topic and an endpoint in a response.
+_LEAST_TOPIC, _LEAST_ENDPOINT = 18, 11
 #: Elements that a response may always have.
 _SOME = 1_000
 #: The most offsets that a response may acquire in one partition. Kafka's own limit is 4,000 locks,
@@ -97,17 +98,23 @@ class ShareFetchedPartition:
 
 
 @dataclass(slots=True)
-class ShareFetchResponse:
-    """A ShareFetch response. ``lock_ms`` is the time for which acquired records are locked."""
+class _ShareResponse(Generic[Part]):
+    """The common form of both responses."""
 
     throttle_ms: int
     error_code: int
     error_message: str | None
     lock_ms: int
-    partitions: list[ShareFetchedPartition] = field(default_factory=list)
+    partitions: list[Part] = field(default_factory=list)
     node_endpoints: tuple[NodeEndpoint, ...] = ()
 
-    API_KEY = _SHARE_FETCH
+    API_KEY: ClassVar[int]
+    #: The name of the API, for errors.
+    api: ClassVar[str]
+    #: The first version with the time of the locks.
+    locks_since: ClassVar[int]
+    #: The fewest bytes of a partition.
+    least: ClassVar[int]
     #: Where the throttle time stands in the body.
     throttle_position = 0
 
@@ -123,49 +130,65 @@ class ShareFetchResponse:
         Raises:
             DamagedResponseError: The bytes are not such a response.
         """
-        reader = FieldReader(memoryview(body), True, "ShareFetch")
+        reader = FieldReader(memoryview(body), True, cls.api)
         reader.allow(_SOME + len(body))
         throttle, error_code = reader.unpack(_HEAD)
         message = reader.text()
-        (lock,) = reader.unpack(_INT32)
+        lock = reader.unpack(_INT32)[0] if version >= cls.locks_since else 0
         response = cls(throttle, error_code, message, lock)
         for _ in range(reader.count(_LEAST_TOPIC)):
             topic_id = reader.topic_id()
-            for _ in range(reader.count(_LEAST_PARTITION)):
-                response.partitions.append(_read_partition(reader, topic_id))
+            for _ in range(reader.count(cls.least)):
+                response.partitions.append(cls.read_partition(reader, topic_id))
             reader.tags()
         response.node_endpoints = _read_endpoints(reader)
         reader.tags()
         reader.end()
         return response
 
+    @staticmethod
+    def read_partition(reader: FieldReader, topic_id: UUID) -> Part:
+        """Read one partition."""
+        raise NotImplementedError
 
-def _read_partition(reader: FieldReader, topic_id: UUID) -> ShareFetchedPartition:
-    partition, error_code = reader.unpack(_PARTITION)
-    message = reader.text()
-    (acknowledge_error,) = reader.unpack(_INT16)
-    acknowledge_message = reader.text()
-    leader = _read_leader(reader)
-    size = reader.length()
-    records = reader.take(max(0, size))
-    acquired = []
-    for _ in range(reader.count(_ACQUIRED.size)):
-        first, last, count = reader.unpack(_ACQUIRED)
+
+class ShareFetchResponse(_ShareResponse[ShareFetchedPartition]):
+    """A ShareFetch response. ``lock_ms`` is the time for which acquired records are locked."""
+
+    API_KEY = _SHARE_FETCH
+    api = "ShareFetch"
+    locks_since = 0
+    least = 20
+    __slots__ = ()
+
+    @staticmethod
+    def read_partition(reader: FieldReader, topic_id: UUID) -> ShareFetchedPartition:
+        """Read one partition."""
+        partition, error_code = reader.unpack(_PARTITION)
+        message = reader.text()
+        (acknowledge_error,) = reader.unpack(_INT16)
+        acknowledge_message = reader.text()
+        leader = _read_leader(reader)
+        size = reader.length()
+        records = reader.take(max(0, size))
+        acquired = []
+        for _ in range(reader.count(_ACQUIRED.size)):
+            first, last, count = reader.unpack(_ACQUIRED)
+            reader.tags()
+            acquired.append(AcquiredRange(first, last, count))
         reader.tags()
-        acquired.append(AcquiredRange(first, last, count))
-    reader.tags()
-    _check_ranges(acquired)
-    return ShareFetchedPartition(
-        topic_id,
-        partition,
-        error_code,
-        message,
-        acknowledge_error,
-        acknowledge_message,
-        leader,
-        records,
-        acquired,
-    )
+        _check_ranges(acquired)
+        return ShareFetchedPartition(
+            topic_id,
+            partition,
+            error_code,
+            message,
+            acknowledge_error,
+            acknowledge_message,
+            leader,
+            records,
+            acquired,
+        )
 
 
 def _check_ranges(acquired: list[AcquiredRange]) -> None:
@@ -214,54 +237,23 @@ class AcknowledgedPartition:
         return self.topic_id, self.partition
 
 
-@dataclass(slots=True)
-class ShareAcknowledgeResponse:
+class ShareAcknowledgeResponse(_ShareResponse[AcknowledgedPartition]):
     """A ShareAcknowledge response. ``lock_ms`` is 0 in version 1."""
 
-    throttle_ms: int
-    error_code: int
-    error_message: str | None
-    lock_ms: int
-    partitions: list[AcknowledgedPartition] = field(default_factory=list)
-    node_endpoints: tuple[NodeEndpoint, ...] = ()
-
     API_KEY = _SHARE_ACKNOWLEDGE
-    #: Where the throttle time stands in the body.
-    throttle_position = 0
+    api = "ShareAcknowledge"
+    locks_since = WITH_RENEWALS
+    least = 8
+    __slots__ = ()
 
     @staticmethod
-    def flexible_version_q(version: int) -> bool:
-        """Return whether lengths are compact: they are in every version."""
-        return True
-
-    @classmethod
-    def decode(cls, body: memoryview, version: int) -> Self:
-        """Read the body of a response.
-
-        Raises:
-            DamagedResponseError: The bytes are not such a response.
-        """
-        reader = FieldReader(memoryview(body), True, "ShareAcknowledge")
-        reader.allow(_SOME + len(body))
-        throttle, error_code = reader.unpack(_HEAD)
-        message = reader.text()
-        lock = reader.unpack(_INT32)[0] if version >= WITH_RENEWALS else 0
-        response = cls(throttle, error_code, message, lock)
-        for _ in range(reader.count(_LEAST_TOPIC)):
-            topic_id = reader.topic_id()
-            for _ in range(reader.count(_PARTITION.size + 2)):
-                partition, code = reader.unpack(_PARTITION)
-                text = reader.text()
-                leader = _read_leader(reader)
-                reader.tags()
-                response.partitions.append(
-                    AcknowledgedPartition(topic_id, partition, code, text, leader)
-                )
-            reader.tags()
-        response.node_endpoints = _read_endpoints(reader)
+    def read_partition(reader: FieldReader, topic_id: UUID) -> AcknowledgedPartition:
+        """Read one partition."""
+        partition, code = reader.unpack(_PARTITION)
+        text = reader.text()
+        leader = _read_leader(reader)
         reader.tags()
-        reader.end()
-        return response
+        return AcknowledgedPartition(topic_id, partition, code, text, leader)
 
 
 class FetchLimits(NamedTuple):
@@ -348,14 +340,8 @@ class ShareFetchMessage(_ShareRequest):
         self._by_record = by_record
         self._forgotten = forgotten
 
-    def _write(
-        self,
-        pieces: list[Buffer],
-        version: int,
-        text: Callable[[str | None], bytes],
-        count: Callable[[int], bytes],
-        tags: bytes,
-    ) -> None:
+    def _write(self, pieces: list[Buffer], version: int, form: Form) -> None:
+        text, count, tags = form
         pieces += (
             text(self._group),
             text(self._member),
@@ -395,14 +381,8 @@ class ShareAcknowledgeMessage(_ShareRequest):
     ) -> None:
         super().__init__(group, member, epoch, acknowledgements, renews)
 
-    def _write(
-        self,
-        pieces: list[Buffer],
-        version: int,
-        text: Callable[[str | None], bytes],
-        count: Callable[[int], bytes],
-        tags: bytes,
-    ) -> None:
+    def _write(self, pieces: list[Buffer], version: int, form: Form) -> None:
+        text, count, tags = form
         pieces += (text(self._group), text(self._member), _INT32.pack(self._epoch))
         if version >= WITH_RENEWALS:
             pieces.append(b"\x01" if self._renews else b"\x00")

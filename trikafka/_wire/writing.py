@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._format import Buffer
 
@@ -14,6 +14,14 @@ _HEADER = struct.Struct(">hhi")
 _LARGE = 16_384
 _SMALL = [bytes((count + 1,)) for count in range(0x7F)]
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+
+
+class Form(NamedTuple):
+    """The form of a version: how to write a string and a length, and how a structure ends."""
+
+    text: Callable[[str | None], bytes]
+    length: Callable[[int], bytes]
+    tags: bytes
 
 
 class RawRequest:
@@ -53,25 +61,15 @@ class RawRequest:
         ]
         if version >= self.flexible:
             pieces.append(b"\x00")
-            self._write(pieces, version, compact_text, compact_count, b"\x00")
+            self._write(pieces, version, _COMPACT)
         else:
-            self._write(pieces, version, text, _INT32.pack, b"")
+            self._write(pieces, version, _PLAIN)
         sizes = list(map(len, pieces))
         pieces[0] = _INT32.pack(sum(sizes))
         return [b"".join(pieces)] if max(sizes) < _LARGE else _joined(pieces)
 
-    def _write(
-        self,
-        pieces: list[Buffer],
-        version: int,
-        text: Callable[[str | None], bytes],
-        count: Callable[[int], bytes],
-        tags: bytes,
-    ) -> None:
-        """Add the body to ``pieces``.
-
-        ``text`` and ``count`` write strings and lengths, ``tags`` ends a structure.
-        """
+    def _write(self, pieces: list[Buffer], version: int, form: Form) -> None:
+        """Add the body to ``pieces``."""
         raise NotImplementedError
 
 
@@ -122,3 +120,7 @@ def compact_count(count: int) -> bytes:
         count >>= 7
     out.append(count)
     return bytes(out)
+
+
+_PLAIN = Form(text, _INT32.pack, b"")
+_COMPACT = Form(compact_text, compact_count, b"\x00")
