@@ -50,6 +50,7 @@ from ..client.option_parsing import names_of
 from ..client.service import Exit, Service
 from . import (
     acls,
+    describing,
     features,
     fencing,
     group_offsets,
@@ -61,6 +62,7 @@ from . import (
     share_groups,
     streams_groups,
     tokens,
+    transactions,
     users,
 )
 from .acls import AclBinding, AclFilter
@@ -83,7 +85,6 @@ from .configs import describe as describe_configs
 from .configs import error_of as config_error
 from .controllers import BY_CONTROLLERS
 from .deleting import checked_limits, delete_groups, delete_records
-from .describing import GroupLookups
 from .elections import Election, check_election, elect
 from .ending import TransactionEnd
 from .features import ClusterFeatures, Downgrade
@@ -110,7 +111,6 @@ from .transactions import (
     Filters,
     HangingSearch,
     TransactionAbort,
-    TransactionLookups,
     check_seconds,
     checked_producers,
 )
@@ -161,8 +161,6 @@ class Admin(MeteredClient):
         self._coordinators = self._context.manager("coordinator")
         self._offsets = self._context.manager("offsets")
         self._routing = Routing(self._brokers, self._metadata, self._coordinators)
-        self._transactions = TransactionLookups(self._routing)
-        self._groups = GroupLookups(self._routing)
         self._telemetry = self._context.manager("telemetry")
 
     def __repr__(self) -> str:
@@ -378,11 +376,7 @@ class Admin(MeteredClient):
         chosen, by_id = checked_topics(topics)
         parts: Parts[Any, TopicDescription] = Parts(chosen)
         describe = describe_by_id if by_id else describe_topics
-
-        async def attempt(call: RunningCall) -> None:
-            await describe(self._routing, call, parts)
-
-        return await self._call_parts("describe_topics", attempt, parts, timeout)
+        return await self._call_parts("describe_topics", describe, parts, timeout)
 
     async def list_topics(
         self, *, include_internal: bool = False, timeout: float | None = None
@@ -488,9 +482,7 @@ class Admin(MeteredClient):
             checked_resources(resources), patient=True
         )
 
-        async def attempt(call: RunningCall) -> None:
-            await describe_configs(self._routing, call, parts, documentation=documentation)
-
+        attempt = partial(describe_configs, documentation=documentation)
         return await self._call_parts("describe_configs", attempt, parts, timeout)
 
     async def alter_configs(
@@ -522,9 +514,7 @@ class Admin(MeteredClient):
         wanted = checked_changes(changes)
         parts: Parts[ConfigResource, None] = Parts(wanted)
 
-        async def attempt(call: RunningCall) -> None:
-            await alter_configs(self._routing, call, parts, wanted, validate_only=validate_only)
-
+        attempt = partial(alter_configs, changes=wanted, validate_only=validate_only)
         await self._call_parts("alter_configs", attempt, parts, timeout)
 
     async def list_config_resources(
@@ -616,11 +606,9 @@ class Admin(MeteredClient):
         wanted = reassigning.checked_targets(targets)
         parts: Parts[TopicPartition, None] = Parts(wanted)
 
-        async def attempt(call: RunningCall) -> None:
-            await reassigning.alter(
-                self._routing, call, parts, wanted, other_factor=allow_replication_factor_change
-            )
-
+        attempt = partial(
+            reassigning.alter, targets=wanted, other_factor=allow_replication_factor_change
+        )
         await self._call_parts("alter_partition_reassignments", attempt, parts, timeout)
 
     async def list_partition_reassignments(
@@ -679,9 +667,7 @@ class Admin(MeteredClient):
         chosen = [] if partitions is None else messages.partitions_of(partitions)
         parts: Parts[TopicPartition, bool] = Parts(chosen)
 
-        async def attempt(call: RunningCall) -> None:
-            await elect(self._routing, call, parts, election, everywhere=partitions is None)
-
+        attempt = partial(elect, kind=election, everywhere=partitions is None)
         return await self._call_parts("elect_leaders", attempt, parts, timeout)
 
     async def describe_log_dirs(
@@ -713,12 +699,14 @@ class Admin(MeteredClient):
         wanted = None if partitions is None else messages.partitions_of(partitions)
         parts: Parts[int, dict[str, LogDirDescription]] = Parts(numbers or ())
 
-        async def attempt(call: RunningCall) -> None:
+        async def attempt(
+            routing: Routing, call: RunningCall, parts: Parts[int, dict[str, LogDirDescription]]
+        ) -> None:
             if numbers is None:
                 seen = await call.step("look up the brokers", self._metadata.refresh)
                 for number in sorted(seen.nodes):
                     parts.add(number)
-            await log_dirs.describe(self._routing, call, parts, wanted)
+            await log_dirs.describe(routing, call, parts, wanted)
 
         return await self._call_parts("describe_log_dirs", attempt, parts, timeout)
 
@@ -743,9 +731,7 @@ class Admin(MeteredClient):
         wanted = log_dirs.by_broker(chosen)
         parts: Parts[int, dict[str, LogDirDescription]] = Parts(wanted)
 
-        async def attempt(call: RunningCall) -> None:
-            await log_dirs.describe(self._routing, call, parts, wanted)
-
+        attempt = partial(log_dirs.describe, wanted=wanted)
         found = await self._call_parts("describe_replica_log_dirs", attempt, parts, timeout)
         return {
             one: log_dirs.place_of(TopicPartition(one.topic, one.partition), found[one.broker])
@@ -775,9 +761,7 @@ class Admin(MeteredClient):
         paths = log_dirs.checked_moves(moves)
         parts: Parts[TopicPartitionReplica, None] = Parts(paths)
 
-        async def attempt(call: RunningCall) -> None:
-            await log_dirs.move(self._routing, call, parts, paths)
-
+        attempt = partial(log_dirs.move, moves=paths)
         await self._call_parts("alter_replica_log_dirs", attempt, parts, timeout)
 
     async def list_offsets(
@@ -805,7 +789,9 @@ class Admin(MeteredClient):
         parts: Parts[TopicPartition, ListedOffset | None] = Parts(todo, patient=True)
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
 
-        async def attempt(call: RunningCall) -> None:
+        async def attempt(
+            routing: Routing, call: RunningCall, parts: Parts[TopicPartition, ListedOffset | None]
+        ) -> None:
             if not (asked := parts.left):
                 await trio.lowlevel.checkpoint()
             try:
@@ -850,9 +836,7 @@ class Admin(MeteredClient):
         limits = checked_limits(before)
         parts: Parts[TopicPartition, int] = Parts(limits)
 
-        async def attempt(call: RunningCall) -> None:
-            await delete_records(self._routing, call, parts, limits)
-
+        attempt = partial(delete_records, before=limits)
         return await self._call_parts("delete_records", attempt, parts, timeout)
 
     # --- groups -----------------------------------------------------------------------------------
@@ -869,10 +853,7 @@ class Admin(MeteredClient):
         """
         parts: Parts[int, list[GroupListing]] = Parts(())
 
-        async def attempt(call: RunningCall) -> None:
-            await self._groups.listed(call, parts)
-
-        found = await self._call_parts("list_groups", attempt, parts, timeout)
+        found = await self._call_parts("list_groups", describing.listed, parts, timeout)
         groups = {group.group_id: group for listed in found.values() for group in listed}
         return [groups[name] for name in sorted(groups)]
 
@@ -903,9 +884,7 @@ class Admin(MeteredClient):
         chosen = names_of("group_ids", group_ids)
         parts: Parts[str, GroupDescription] = Parts(chosen, patient=True)
 
-        async def attempt(call: RunningCall) -> None:
-            await self._groups.described(call, parts, operations=authorized_operations)
-
+        attempt = partial(describing.described, operations=authorized_operations)
         return await self._call_parts("describe_groups", attempt, parts, timeout, chosen)
 
     async def list_group_offsets(
@@ -939,11 +918,7 @@ class Admin(MeteredClient):
         chosen = None if partitions is None else messages.partitions_of(partitions)
         parts: Parts[TopicPartition, OffsetAndMetadata | None] = Parts(chosen or (), patient=True)
 
-        async def attempt(call: RunningCall) -> None:
-            await group_offsets.fetch(
-                self._routing, call, group, parts, everything=partitions is None
-            )
-
+        attempt = partial(group_offsets.fetch, group=group, everything=partitions is None)
         found = await self._call_parts("list_group_offsets", attempt, parts, timeout, [group])
         return {tp: at for tp, at in sorted(found.items()) if at is not None}
 
@@ -974,9 +949,7 @@ class Admin(MeteredClient):
         positions = messages.positions_of(offsets)
         parts: Parts[TopicPartition, None] = Parts(positions, patient=True)
 
-        async def attempt(call: RunningCall) -> None:
-            await group_offsets.commit(self._routing, call, group, parts, positions)
-
+        attempt = partial(group_offsets.commit, group=group, positions=positions)
         await self._call_parts("alter_group_offsets", attempt, parts, timeout, [group])
 
     async def delete_group_offsets(
@@ -1004,9 +977,7 @@ class Admin(MeteredClient):
         (group,) = names_of("group_id", [group_id])
         parts: Parts[TopicPartition, None] = Parts(messages.partitions_of(partitions))
 
-        async def attempt(call: RunningCall) -> None:
-            await group_offsets.delete(self._routing, call, group, parts)
-
+        attempt = partial(group_offsets.delete, group=group)
         await self._call_parts("delete_group_offsets", attempt, parts, timeout, [group])
 
     async def delete_groups(
@@ -1029,10 +1000,7 @@ class Admin(MeteredClient):
         chosen = names_of("group_ids", group_ids)
         parts: Parts[str, None] = Parts(chosen)
 
-        async def attempt(call: RunningCall) -> None:
-            await delete_groups(self._routing, call, parts)
-
-        await self._call_parts("delete_groups", attempt, parts, timeout, chosen)
+        await self._call_parts("delete_groups", delete_groups, parts, timeout, chosen)
 
     async def remove_group_members(
         self,
@@ -1070,12 +1038,12 @@ class Admin(MeteredClient):
         (group,) = names_of("group_id", [group_id])
         removal = Removal(group, member_ids, instance_ids, reason)
 
-        async def attempt(call: RunningCall) -> None:
+        async def attempt(routing: Routing, call: RunningCall, parts: Parts[Any, None]) -> None:
             if removal.everyone:
                 described: Parts[str, GroupDescription] = Parts([group], patient=True)
-                await self._groups.described(call, described)
+                await describing.described(routing, call, described)
                 removal.found(described.finish()[group])
-            await removal.attempt(self._routing, call)
+            await removal.attempt(routing, call)
 
         return list(
             await self._call_parts("remove_group_members", attempt, removal.parts, timeout, [group])
@@ -1108,11 +1076,7 @@ class Admin(MeteredClient):
         chosen = names_of("group_ids", group_ids)
         parts: Parts[str, GroupDescription] = Parts(chosen)
 
-        async def attempt(call: RunningCall) -> None:
-            await share_groups.describe(
-                self._routing, call, parts, operations=authorized_operations
-            )
-
+        attempt = partial(share_groups.describe, operations=authorized_operations)
         return await self._call_parts("describe_share_groups", attempt, parts, timeout, chosen)
 
     async def list_share_group_offsets(
@@ -1142,9 +1106,7 @@ class Admin(MeteredClient):
         wanted = share_groups.checked_wanted(groups)
         parts: Parts[str, dict[TopicPartition, SharePartitionOffset]] = Parts(wanted)
 
-        async def attempt(call: RunningCall) -> None:
-            await share_groups.offsets(self._routing, call, parts, wanted)
-
+        attempt = partial(share_groups.offsets, wanted=wanted)
         return await self._call_parts("list_share_group_offsets", attempt, parts, timeout, wanted)
 
     async def alter_share_group_offsets(
@@ -1171,9 +1133,7 @@ class Admin(MeteredClient):
         starts = share_groups.checked_starts(offsets)
         parts: Parts[TopicPartition, None] = Parts(starts)
 
-        async def attempt(call: RunningCall) -> None:
-            await share_groups.alter(self._routing, call, group, parts, starts)
-
+        attempt = partial(share_groups.alter, group=group, starts=starts)
         await self._call_parts("alter_share_group_offsets", attempt, parts, timeout, [group])
 
     async def delete_share_group_offsets(
@@ -1200,9 +1160,7 @@ class Admin(MeteredClient):
         (group,) = names_of("group_id", [group_id])
         parts: Parts[str, None] = Parts(names_of("topics", topics))
 
-        async def attempt(call: RunningCall) -> None:
-            await share_groups.delete(self._routing, call, group, parts)
-
+        attempt = partial(share_groups.delete, group=group)
         await self._call_parts("delete_share_group_offsets", attempt, parts, timeout, [group])
 
     async def describe_streams_groups(
@@ -1233,11 +1191,7 @@ class Admin(MeteredClient):
         chosen = names_of("group_ids", group_ids)
         parts: Parts[str, StreamsGroupDescription] = Parts(chosen)
 
-        async def attempt(call: RunningCall) -> None:
-            await streams_groups.describe(
-                self._routing, call, parts, operations=authorized_operations
-            )
-
+        attempt = partial(streams_groups.describe, operations=authorized_operations)
         return await self._call_parts("describe_streams_groups", attempt, parts, timeout, chosen)
 
     # --- transactions -----------------------------------------------------------------------------
@@ -1276,9 +1230,7 @@ class Admin(MeteredClient):
         )
         parts: Parts[int, list[TransactionListing]] = Parts(())
 
-        async def attempt(call: RunningCall) -> None:
-            await self._transactions.listed(call, filters, parts)
-
+        attempt = partial(transactions.listed, filters=filters)
         found = await self._call_parts("list_transactions", attempt, parts, timeout)
         ids = {each.transactional_id: each for listed in found.values() for each in listed}
         return [ids[name] for name in sorted(ids)]
@@ -1302,11 +1254,13 @@ class Admin(MeteredClient):
         chosen = names_of("transactional_ids", transactional_ids)
         parts: Parts[str, TransactionDescription] = Parts(chosen, patient=True)
 
-        async def attempt(call: RunningCall) -> None:
-            await self._transactions.described(call, parts)
-
         return await self._call_parts(
-            "describe_transactions", attempt, parts, timeout, chosen, CoordinatorKind.TRANSACTION
+            "describe_transactions",
+            transactions.described,
+            parts,
+            timeout,
+            chosen,
+            CoordinatorKind.TRANSACTION,
         )
 
     async def describe_producers(
@@ -1331,10 +1285,7 @@ class Admin(MeteredClient):
             messages.partitions_of(partitions), patient=True
         )
 
-        async def attempt(call: RunningCall) -> None:
-            await self._transactions.producers(call, parts)
-
-        return await self._call_parts("describe_producers", attempt, parts, timeout)
+        return await self._call_parts("describe_producers", transactions.producers, parts, timeout)
 
     async def find_hanging_transactions(
         self,
@@ -1368,7 +1319,7 @@ class Admin(MeteredClient):
                 lambda: self._metadata.ask_any(partial(messages.topics_request, chosen)),
             )
             topics = (await read_metadata(response)).topics.values()
-            search = HangingSearch(self._transactions, messages.partitions_in(topics), before_ms)
+            search = HangingSearch(self._routing, messages.partitions_in(topics), before_ms)
             return await search.attempt(call)
 
         return await self._call("find_hanging_transactions", attempt, timeout)
@@ -1394,7 +1345,7 @@ class Admin(MeteredClient):
         """
         (tp,) = messages.partitions_of([partition])
         messages.check_offset(start_offset)
-        abort = TransactionAbort(self._routing, self._transactions, tp, start_offset)
+        abort = TransactionAbort(self._routing, tp, start_offset)
         await self._call("abort_transaction", abort.attempt, timeout)
 
     async def fence_producers(
@@ -1661,12 +1612,14 @@ class Admin(MeteredClient):
         chosen = names_of("users", names) if names is not None else []
         parts: Parts[str, tuple[ScramCredential, ...]] = Parts(chosen)
 
-        async def attempt(call: RunningCall) -> None:
+        async def attempt(
+            routing: Routing, call: RunningCall, parts: Parts[str, tuple[ScramCredential, ...]]
+        ) -> None:
             if not everyone and not parts.left:
                 await trio.lowlevel.checkpoint()
                 return
             request = users.describe_request(None if everyone else parts.left)
-            response = await self._routing.request(call, "any", request)
+            response = await routing.request(call, "any", request)
             users.read_described(response, parts, everyone=everyone)
             parts.check(parts.left, call.name)
 
@@ -1702,11 +1655,11 @@ class Admin(MeteredClient):
         salting = users.Salting(wanted)
         parts: Parts[str, None] = Parts(wanted)
 
-        async def attempt(call: RunningCall) -> None:
+        async def attempt(routing: Routing, call: RunningCall, parts: Parts[str, None]) -> None:
             await call.step("salt the passwords", salting.run)
             if asked := parts.left:
                 request = salting.request(asked)
-                response = await self._routing.change(call, "controller", request, parts, asked)
+                response = await routing.change(call, "controller", request, parts, asked)
                 users.read_altered(response, parts)
                 parts.check(asked, call.name)
 
@@ -2129,7 +2082,7 @@ class Admin(MeteredClient):
     async def _call_parts(
         self,
         name: str,
-        attempt: Callable[[RunningCall], Awaitable[None]],
+        attempt: Callable[[Routing, RunningCall, Parts[K, T]], Awaitable[None]],
         parts: Parts[K, T],
         timeout: float | None,
         coordinated: Iterable[str] = (),
@@ -2137,7 +2090,9 @@ class Admin(MeteredClient):
     ) -> dict[K, T]:
         """Run a call about several things; return the results, or raise what failed with them."""
         try:
-            await self._call(name, attempt, timeout, coordinated, kind)
+            await self._call(
+                name, lambda call: attempt(self._routing, call, parts), timeout, coordinated, kind
+            )
         except TrikafkaError as error:
             parts.give_up(error)
         return parts.finish()
@@ -2168,15 +2123,15 @@ class Admin(MeteredClient):
     ) -> dict[K, T]:
         """Run a call about several things that is one request to one broker."""
 
-        async def attempt(call: RunningCall) -> None:
+        async def attempt(routing: Routing, call: RunningCall, parts: Parts[K, T]) -> None:
             if not (asked := parts.left):
                 await trio.lowlevel.checkpoint()
                 return
             message = request(asked, call)
             response = (
-                await self._routing.request(call, place, message)
+                await routing.request(call, place, message)
                 if place == "any"
-                else await self._routing.change(call, place, message, parts, asked)
+                else await routing.change(call, place, message, parts, asked)
             )
             read(response, asked)
             parts.check(asked, name)
@@ -2221,7 +2176,9 @@ class Admin(MeteredClient):
                 refuse=parts.refuse,
             )
 
-        async def attempt(call: RunningCall) -> None:
+        async def attempt(
+            routing: Routing, call: RunningCall, parts: Parts[str, FencedProducer]
+        ) -> None:
             asked = parts.left
             if not asked:
                 await trio.lowlevel.checkpoint()

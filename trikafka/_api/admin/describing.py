@@ -26,108 +26,112 @@ _REQUESTS: dict[str, Callable[..., Any]] = {
 }
 
 
-class GroupLookups:
-    """The requests about groups of every kind, one attempt each."""
+async def listed(
+    routing: Routing, call: RunningCall, parts: Parts[int, list[GroupListing]]
+) -> None:
+    """List the groups of each broker, which coordinates them."""
+    await routing.every_broker(call, parts, _list_request, messages.read_listed)
 
-    def __init__(self, routing: Routing) -> None:
-        self._routing = routing
 
-    async def listed(self, call: RunningCall, parts: Parts[int, list[GroupListing]]) -> None:
-        """List the groups of each broker, which coordinates them."""
-        await self._routing.every_broker(call, parts, _list_request, messages.read_listed)
-
-    async def described(
-        self, call: RunningCall, parts: Parts[str, GroupDescription], *, operations: bool = False
-    ) -> None:
-        """Describe the groups that are left."""
-        # DescribeGroups knows the classic protocol alone, and calls groups of other kinds dead.
-        # Only then their coordinators have to be asked for the real kind.
-        dead: set[str] = set()
-        failure: TrikafkaError | None = None
-        try:
-            await self._ask(
-                call,
-                parts,
-                parts.left,
-                lambda names: DescribeGroupsRequest(
-                    groups=names, include_authorized_operations=operations
-                ),
-                lambda response, names: _read_classic(parts, dead, response),
-            )
-        except TrikafkaError as error:  # of one coordinator: the others' groups are described
-            failure = error
-        if dead:
-            await self._describe_others(call, parts, dead, operations=operations)
-        if failure is not None:
-            raise failure
-        parts.check(parts.left, "DescribeGroups")
-
-    async def _describe_others(
-        self,
-        call: RunningCall,
-        parts: Parts[str, GroupDescription],
-        dead: Collection[str],
-        *,
-        operations: bool,
-    ) -> None:
-        """Describe groups that DescribeGroups reports as dead: of other kinds, or really dead."""
-        kinds: dict[str, dict[str, GroupDescription]] = {kind: {} for kind in _REQUESTS}
-
-        def read(response: Any, names: list[str]) -> None:
-            known = {one.group_id: one for one in messages.read_listed(response) if one.state}
-            for name in names:
-                if name not in known:
-                    parts.done(name, GroupDescription(name, "Dead", "", ()))
-                    continue
-                kind = known[name].type or ""
-                listed = GroupDescription(name, known[name].state or "", kind, (), kind or None)
-                if kind in kinds:
-                    kinds[kind][name] = listed
-                else:
-                    parts.done(name, listed)
-
-        async def list_them() -> None:
-            await self._ask(call, parts, sorted(dead), lambda names: _list_request(), read)
-
-        async def describe(kind: str) -> None:
-            request = _REQUESTS[kind]
-            listings = kinds[kind]
-            await self._ask(
-                call,
-                parts,
-                list(listings),
-                lambda names: request(group_ids=names, include_authorized_operations=operations),
-                lambda response, names: _read_modern(parts, kind, listings, response),
-            )
-
-        # One coordinator's failure keeps no other one's groups from being described.
-        errors: list[Exception] = []
-        works: list[Callable[[], Awaitable[None]]] = [list_them]
-        works += [partial(describe, kind) for kind in _REQUESTS]
-        for work in works:
-            try:
-                await work()
-            except TrikafkaError as error:
-                errors.append(error)
-        if errors:
-            raise with_others(decisive(errors), errors)
-
-    async def _ask(
-        self,
-        call: RunningCall,
-        parts: Parts[str, GroupDescription],
-        groups: list[str],
-        build: Build[str],
-        read: Read[str],
-    ) -> None:
-        await self._routing.coordinators(
+async def described(
+    routing: Routing,
+    call: RunningCall,
+    parts: Parts[str, GroupDescription],
+    *,
+    operations: bool = False,
+) -> None:
+    """Describe the groups that are left."""
+    # DescribeGroups knows the classic protocol alone, and calls groups of other kinds dead.
+    # Only then their coordinators have to be asked for the real kind.
+    dead: set[str] = set()
+    failure: TrikafkaError | None = None
+    try:
+        await _ask(
+            routing,
             call,
-            CoordinatorKind.GROUP,
-            groups,
-            build,
-            read,
-            refuse=parts.refuse,
+            parts,
+            parts.left,
+            lambda names: DescribeGroupsRequest(
+                groups=names, include_authorized_operations=operations
+            ),
+            lambda response, names: _read_classic(parts, dead, response),
         )
+    except TrikafkaError as error:  # of one coordinator: the others' groups are described
+        failure = error
+    if dead:
+        await _describe_others(routing, call, parts, dead, operations=operations)
+    if failure is not None:
+        raise failure
+    parts.check(parts.left, "DescribeGroups")
+
+
+async def _describe_others(
+    routing: Routing,
+    call: RunningCall,
+    parts: Parts[str, GroupDescription],
+    dead: Collection[str],
+    *,
+    operations: bool,
+) -> None:
+    """Describe groups that DescribeGroups reports as dead: of other kinds, or really dead."""
+    kinds: dict[str, dict[str, GroupDescription]] = {kind: {} for kind in _REQUESTS}
+
+    def read(response: Any, names: list[str]) -> None:
+        known = {one.group_id: one for one in messages.read_listed(response) if one.state}
+        for name in names:
+            if name not in known:
+                parts.done(name, GroupDescription(name, "Dead", "", ()))
+                continue
+            kind = known[name].type or ""
+            listed = GroupDescription(name, known[name].state or "", kind, (), kind or None)
+            if kind in kinds:
+                kinds[kind][name] = listed
+            else:
+                parts.done(name, listed)
+
+    async def describe(kind: str) -> None:
+        request = _REQUESTS[kind]
+        listings = kinds[kind]
+        await _ask(
+            routing,
+            call,
+            parts,
+            list(listings),
+            lambda names: request(group_ids=names, include_authorized_operations=operations),
+            lambda response, names: _read_modern(parts, kind, listings, response),
+        )
+
+    # One coordinator's failure keeps no other one's groups from being described.
+    errors: list[Exception] = []
+    works: list[Callable[[], Awaitable[None]]] = [
+        lambda: _ask(routing, call, parts, sorted(dead), lambda names: _list_request(), read)
+    ]
+    works += [partial(describe, kind) for kind in _REQUESTS]
+    for work in works:
+        try:
+            await work()
+        except TrikafkaError as error:
+            errors.append(error)
+    if errors:
+        raise with_others(decisive(errors), errors)
+
+
+async def _ask(
+    routing: Routing,
+    call: RunningCall,
+    parts: Parts[str, GroupDescription],
+    groups: list[str],
+    build: Build[str],
+    read: Read[str],
+) -> None:
+    await routing.coordinators(
+        call,
+        CoordinatorKind.GROUP,
+        groups,
+        build,
+        read,
+        refuse=parts.refuse,
+    )
 
 
 def _list_request() -> ListGroupsRequest:

@@ -45,8 +45,8 @@ _OF_PARTITIONS = frozenset(
 async def fetch(
     routing: Routing,
     call: RunningCall,
-    group: str,
     parts: Parts[TopicPartition, OffsetAndMetadata | None],
+    group: str,
     *,
     everything: bool,
 ) -> None:
@@ -77,8 +77,8 @@ async def fetch(
 async def commit(
     routing: Routing,
     call: RunningCall,
-    group: str,
     parts: Parts[TopicPartition, None],
+    group: str,
     positions: Positions,
 ) -> None:
     """Set the offsets of the partitions that are left.
@@ -118,7 +118,7 @@ def _group_error(group: str, code: int) -> TrikafkaError:
 
 
 async def delete(
-    routing: Routing, call: RunningCall, group: str, parts: Parts[TopicPartition, None]
+    routing: Routing, call: RunningCall, parts: Parts[TopicPartition, None], group: str
 ) -> None:
     """Delete the offsets of the partitions that are left."""
     topic = OffsetDeleteRequest.OffsetDeleteRequestTopic

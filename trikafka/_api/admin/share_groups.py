@@ -175,8 +175,8 @@ def _known(number: int | None) -> int | None:
 async def alter(
     routing: Routing,
     call: RunningCall,
-    group: str,
     parts: Parts[TopicPartition, None],
+    group: str,
     starts: Mapping[TopicPartition, int],
 ) -> None:
     """Let the coordinator set the start offsets that are left."""
@@ -216,7 +216,7 @@ async def alter(
     await routing.coordinators(call, CoordinatorKind.GROUP, [group] if asked else [], build, read)
 
 
-async def delete(routing: Routing, call: RunningCall, group: str, parts: Parts[str, None]) -> None:
+async def delete(routing: Routing, call: RunningCall, parts: Parts[str, None], group: str) -> None:
     """Let the coordinator delete the offsets of the topics that are left."""
     topic = DeleteShareGroupOffsetsRequest.DeleteShareGroupOffsetsRequestTopic
     asked = parts.left

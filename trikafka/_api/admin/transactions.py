@@ -81,85 +81,83 @@ class Filters:
         )
 
 
-class TransactionLookups:
-    """The requests to coordinators and leaders, one attempt each."""
+async def listed(
+    routing: Routing,
+    call: RunningCall,
+    parts: Parts[int, list[TransactionListing]],
+    filters: Filters,
+) -> None:
+    """List the transactions of each broker, which coordinates them."""
 
-    def __init__(self, routing: Routing) -> None:
-        self._routing = routing
+    def read(response: Any) -> list[TransactionListing]:
+        if response.error_code:
+            raise from_code(response.error_code, "listing the transactions", operation="Describe")
+        return [
+            TransactionListing(each.transactional_id, each.producer_id, each.transaction_state)
+            for each in response.transaction_states
+        ]
 
-    async def listed(
-        self, call: RunningCall, filters: Filters, parts: Parts[int, list[TransactionListing]]
-    ) -> None:
-        """List the transactions of each broker, which coordinates them."""
+    await routing.every_broker(call, parts, filters.request, read)
 
-        def read(response: Any) -> list[TransactionListing]:
-            if response.error_code:
-                raise from_code(
-                    response.error_code, "listing the transactions", operation="Describe"
-                )
-            return [
-                TransactionListing(each.transactional_id, each.producer_id, each.transaction_state)
-                for each in response.transaction_states
+
+async def described(
+    routing: Routing, call: RunningCall, parts: Parts[str, TransactionDescription]
+) -> None:
+    """Look up the transactional ids that are left at their coordinators."""
+
+    def read(response: Any, names: list[str]) -> None:
+        for each in response.transaction_states:
+            name = each.transactional_id
+            if not each.error_code:
+                parts.done(name, _described(each))
+                continue
+            what = f"transactional id {name!r}"
+            parts.failed(name, from_code(each.error_code, what, operation="Describe"))
+
+    await routing.coordinators(
+        call,
+        CoordinatorKind.TRANSACTION,
+        parts.left,
+        lambda names: DescribeTransactionsRequest(transactional_ids=names),
+        read,
+        refuse=parts.refuse,
+    )
+    parts.check(parts.left, "DescribeTransactions")
+
+
+async def producers(
+    routing: Routing, call: RunningCall, parts: Parts[TopicPartition, Producers]
+) -> None:
+    """Look up the producers of the partitions that are left at their leaders."""
+    topic = DescribeProducersRequest.TopicRequest
+
+    def build(partitions: list[TopicPartition]) -> Any:
+        return DescribeProducersRequest(
+            topics=[
+                topic(name=name, partition_indexes=numbers)
+                for name, numbers in by_topic(partitions).items()
             ]
-
-        await self._routing.every_broker(call, parts, filters.request, read)
-
-    async def described(self, call: RunningCall, parts: Parts[str, TransactionDescription]) -> None:
-        """Look up the transactional ids that are left at their coordinators."""
-
-        def read(response: Any, names: list[str]) -> None:
-            for each in response.transaction_states:
-                name = each.transactional_id
-                if not each.error_code:
-                    parts.done(name, _described(each))
-                    continue
-                what = f"transactional id {name!r}"
-                parts.failed(name, from_code(each.error_code, what, operation="Describe"))
-
-        await self._routing.coordinators(
-            call,
-            CoordinatorKind.TRANSACTION,
-            parts.left,
-            lambda names: DescribeTransactionsRequest(transactional_ids=names),
-            read,
-            refuse=parts.refuse,
         )
-        parts.check(parts.left, "DescribeTransactions")
 
-    async def producers(self, call: RunningCall, parts: Parts[TopicPartition, Producers]) -> None:
-        """Look up the producers of the partitions that are left at their leaders."""
-        topic = DescribeProducersRequest.TopicRequest
+    def read(response: Any, partitions: list[TopicPartition]) -> None:
+        for each in response.topics:
+            for part in each.partitions:
+                tp = TopicPartition(each.name, part.partition_index)
+                if part.error_code:
+                    what = f"producers of {tp}"
+                    parts.failed(tp, from_code(part.error_code, what, operation="Read"))
+                else:
+                    parts.done(tp, tuple(_producer(one) for one in part.active_producers))
 
-        def build(partitions: list[TopicPartition]) -> Any:
-            return DescribeProducersRequest(
-                topics=[
-                    topic(name=name, partition_indexes=numbers)
-                    for name, numbers in by_topic(partitions).items()
-                ]
-            )
-
-        def read(response: Any, partitions: list[TopicPartition]) -> None:
-            for each in response.topics:
-                for part in each.partitions:
-                    tp = TopicPartition(each.name, part.partition_index)
-                    if part.error_code:
-                        what = f"producers of {tp}"
-                        parts.failed(tp, from_code(part.error_code, what, operation="Read"))
-                    else:
-                        parts.done(tp, tuple(_producer(one) for one in part.active_producers))
-
-        await self._routing.leaders(call, parts, build, read)
-        parts.check(parts.left, "DescribeProducers")
+    await routing.leaders(call, parts, build, read)
+    parts.check(parts.left, "DescribeProducers")
 
 
 class TransactionAbort:
     """The abort of the transaction at an offset of a partition, over all attempts of a call."""
 
-    def __init__(
-        self, routing: Routing, lookups: TransactionLookups, tp: TopicPartition, start_offset: int
-    ) -> None:
+    def __init__(self, routing: Routing, tp: TopicPartition, start_offset: int) -> None:
         self._routing = routing
-        self._lookups = lookups
         self._tp = tp
         self._start_offset = start_offset
         self._asked = False  # a leader may have written the marker
@@ -168,7 +166,7 @@ class TransactionAbort:
         """Write the marker that ends the transaction."""
         tp = self._tp
         found: Parts[TopicPartition, Producers] = Parts([tp], patient=True)
-        await self._lookups.producers(call, found)
+        await producers(self._routing, call, found)
         producer = next(
             (each for each in found.finish()[tp] if each.transaction_start == self._start_offset),
             None,
@@ -211,7 +209,7 @@ class HangingSearch:
     ``before_ms``: a transaction whose last record is younger is left out.
     """
 
-    lookups: TransactionLookups
+    routing: Routing
     partitions: list[TopicPartition]
     before_ms: int
 
@@ -227,21 +225,21 @@ class HangingSearch:
         numbers = {each.producer_id for _, each in candidates}
         brokers: Parts[int, list[TransactionListing]] = Parts(())
         filters = Filters(producer_ids=tuple(sorted(numbers)))
-        await self.lookups.listed(call, filters, brokers)
+        await listed(self.routing, call, brokers, filters)
         # A coordinator that was not asked may know any of the candidates.
         if brokers.failures:
             raise combined(brokers.failures)
         names = {
             each.producer_id: each.transactional_id
-            for listed in brokers.results.values()
-            for each in listed
+            for known in brokers.results.values()
+            for each in known
         }
         # An id that is gone by now, or may not be described, knows nothing of the partition.
-        described: Parts[str, TransactionDescription] = Parts(sorted(names.values()), patient=True)
-        await self.lookups.described(call, described)
+        seen: Parts[str, TransactionDescription] = Parts(sorted(names.values()), patient=True)
+        await described(self.routing, call, seen)
 
         def is_known(tp: TopicPartition, producer: ProducerDescription) -> bool:
-            known = described.results.get(names.get(producer.producer_id, ""))
+            known = seen.results.get(names.get(producer.producer_id, ""))
             return (
                 known is not None
                 and known.producer_id == producer.producer_id
@@ -275,13 +273,13 @@ class HangingSearch:
         self, call: RunningCall, partitions: Iterable[TopicPartition]
     ) -> list[tuple[TopicPartition, ProducerDescription]]:
         found: Parts[TopicPartition, Producers] = Parts(partitions, patient=True)
-        await self.lookups.producers(call, found)
+        await producers(self.routing, call, found)
         if found.failures:
             raise combined(found.failures)
         return [
             (tp, each)
-            for tp, producers in sorted(found.results.items())
-            for each in producers
+            for tp, known in sorted(found.results.items())
+            for each in known
             if each.transaction_start is not None
             and (each.last_timestamp is None or each.last_timestamp <= self.before_ms)
         ]
