@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from uuid import UUID
 
@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from trikafka import TopicPartition
-from trikafka._state.share.acknowledgements import Run, fold, runs_of, unfold
+from trikafka._state.share.acknowledgements import Run, fold, runs_of
 from trikafka._state.share.acquired import AcquiredRecords, Holdings, RecordState
 from trikafka._state.share.session import ShareRequest, ShareSession
-from trikafka._wire.share import AckType
+from trikafka._wire.share import AckBatch, AckType
 from trikafka.errors import (
     ErrorCode,
     KafkaConnectionError,
@@ -27,6 +27,14 @@ from trikafka.errors import (
 TP = TopicPartition("t", 0)
 KEYS = [(UUID(int=1), number) for number in range(3)]
 LOCK = 30.0
+
+
+def unfold(batches: Iterable[AckBatch]) -> Iterator[tuple[int, AckType]]:
+    """Yield each offset of the ranges with its acknowledgement."""
+    for first, last, types in batches:
+        for offset in range(first, last + 1):
+            kind = types[0] if len(types) == 1 else types[offset - first]
+            yield offset, AckType(kind)
 
 
 @given(st.dictionaries(st.integers(0, 80), st.sampled_from(list(AckType)), max_size=60))

@@ -54,11 +54,6 @@ class _Key(NamedTuple):
     purpose: Purpose
 
 
-async def dial_tcp(host: str, port: int) -> Stream:
-    """Open a TCP stream, trying all addresses of ``host`` (RFC 8305)."""
-    return await trio.open_tcp_stream(host, port)
-
-
 @dataclass(frozen=True, slots=True)
 class BrokerEndpoint:
     """The state that all connections to one broker share."""
@@ -188,7 +183,7 @@ class ConnectionSlot:
         async def dial(host: str, port: int) -> Stream:
             nonlocal dialled
             try:
-                stream = await (self._config.dial or dial_tcp)(host, port)
+                stream = await (self._config.dial or trio.open_tcp_stream)(host, port)
             # A dial function of the user may try several addresses in a nursery.
             except ExceptionGroup as group:
                 if not every(group, (OSError, trio.BrokenResourceError)):

@@ -48,11 +48,7 @@ class Caller:
         self._task = None
 
 
-def _no_calls() -> dict[trio.lowlevel.Task, Caller]:
-    return {}
-
-
-_calls = RunLocal("trikafka_calls", _no_calls)
+_calls: RunLocal[dict[trio.lowlevel.Task, Caller]] = RunLocal("trikafka_callers", dict)
 
 
 @contextmanager

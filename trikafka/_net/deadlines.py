@@ -35,13 +35,9 @@ T = TypeVar("T")
 GRACE = 0.025
 
 
-def _no_calls() -> dict[int, list[RunningCall]]:
-    return {}
-
-
 #: The calls in progress, by the id() of their client's configuration. A call keeps that
 #: configuration alive, so no other client's has the same id meanwhile.
-_under_way = RunLocal("trikafka_calls", _no_calls)
+_under_way: RunLocal[dict[int, list[RunningCall]]] = RunLocal("trikafka_calls", dict)
 
 
 async def within(

@@ -132,10 +132,10 @@ def test_wrong_type_and_mode_are_named() -> None:
 def test_mark_covers_its_run_up_to_its_number() -> None:
     """A mark covers its batch and earlier ones of the same run."""
     notes = [Part("x-0", "run", 5, "w").note, "", "something else", "{}"]
-    assert Part("x-0", "run", 5, "w").is_done(notes)
-    assert Part("x-0", "run", 4, "w").is_done(notes)
-    assert not Part("x-0", "run", 6, "w").is_done(notes)
-    assert not Part("x-0", "another", 5, "w").is_done(notes)
+    assert Part("x-0", "run", 5, "w").find_mark(notes)
+    assert Part("x-0", "run", 4, "w").find_mark(notes)
+    assert not Part("x-0", "run", 6, "w").find_mark(notes)
+    assert not Part("x-0", "another", 5, "w").find_mark(notes)
 
 
 @pytest.mark.parametrize(

@@ -104,10 +104,6 @@ class Part:
                 continue
         return None
 
-    def is_done(self, notes: Iterable[str]) -> bool:
-        """Return whether ``notes`` have a mark of this part or of a later one in its place."""
-        return self.find_mark(notes) is not None
-
     async def committed(
         self, admin: Admin, topic: str | None = None, *, timeout: float | None = None
     ) -> Mark | None:

@@ -13,14 +13,9 @@ import trio
 from ..._net.callers import caller_of
 from ..._net.run_local import RunLocal
 
-
-def _no_tasks() -> dict[trio.lowlevel.Task, list[object]]:
-    return {}
-
-
 #: The tasks that run handlers, and the consumers whose records these handle: one for each block
 #: that is open.
-_handlers = RunLocal("trikafka_handlers", _no_tasks)
+_handlers: RunLocal[dict[trio.lowlevel.Task, list[object]]] = RunLocal("trikafka_handlers", dict)
 
 
 @contextmanager

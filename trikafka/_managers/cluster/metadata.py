@@ -244,7 +244,8 @@ class Metadata:
                 for error in errors
             )
             patience = self._config.default_api_timeout if starting else 0.0
-            if all(_is_unresolved(error) for error in errors):
+            # No address has an IP address (yet).
+            if all(isinstance(error.__cause__, socket.gaierror) for error in errors):
                 patience = self._config.bootstrap_resolve_timeout_ms / 1000
             delay = retry.delay()
             if responses or refused or trio.current_time() + delay > began + patience:
@@ -598,11 +599,6 @@ def _left(before: ClusterSnapshot, after: ClusterSnapshot) -> set[int]:
             if old is not None and old.leader is not None and part.leader not in (None, old.leader):
                 found.add(old.leader)
     return found
-
-
-def _is_unresolved(error: TrikafkaError) -> bool:
-    """Return whether an address has no IP address (yet)."""
-    return isinstance(error.__cause__, socket.gaierror)
 
 
 def _partitions(topics: Iterable[Any]) -> int:

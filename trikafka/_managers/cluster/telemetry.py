@@ -123,7 +123,11 @@ class Telemetry:
             try:
                 await self._ask()
             except UnsupportedVersionError as error:
-                raise _unsupported() from error
+                raise TelemetryNotSupportedError(
+                    "the brokers accept no metrics from clients (KIP-714), so they assign no client "
+                    "instance id; this needs Kafka 3.7 or newer, and a metrics reporter on the "
+                    "brokers that receives metrics of clients"
+                ) from error
         assert self._schedule.instance_id is not None
         return self._schedule.instance_id
 
@@ -133,9 +137,12 @@ class Telemetry:
         limit = min(_GET_LIMIT, self._config.request_timeout)
         while True:
             node = self._chosen_node(lacking)
+            request = GetTelemetrySubscriptionsRequest(
+                client_instance_id=self._schedule.instance_id or _NO_ID
+            )
             try:
                 response = await self._brokers.request(
-                    node, self._get_request(), purpose="telemetry", response_timeout=limit
+                    node, request, purpose="telemetry", response_timeout=limit
                 )
             except UnsupportedVersionError:
                 lacking.add(node.node_id)
@@ -277,11 +284,6 @@ class Telemetry:
 
     # --- the subscription ---
 
-    def _get_request(self) -> GetTelemetrySubscriptionsRequest:
-        return GetTelemetrySubscriptionsRequest(
-            client_instance_id=self._schedule.instance_id or _NO_ID
-        )
-
     def _subscribed(self, response: Any) -> None:
         """Apply a broker's response to the schedule and the metrics.
 
@@ -387,11 +389,3 @@ class Telemetry:
             last_error=self._last_error,
             failing=None if self._failing_since is None else now - self._failing_since,
         )
-
-
-def _unsupported() -> TelemetryNotSupportedError:
-    return TelemetryNotSupportedError(
-        "the brokers accept no metrics from clients (KIP-714), so they assign no client instance "
-        "id; this needs Kafka 3.7 or newer, and a metrics reporter on the brokers that receives "
-        "metrics of clients"
-    )

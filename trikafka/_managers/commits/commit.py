@@ -60,16 +60,12 @@ class _Commit:
         self.number = 0  # in the order of the calls
         self.done = trio.Event()
         self.reason = reasons.WaitContext()  # linked by tasks that wait for this commit
-        self.succeeded = False
+        self.succeeded = False  # everything has been written, by this commit or a later one
 
     @property
     def alive(self) -> bool:
         """True if the commit is in progress or has succeeded."""
         return self.succeeded or not self.done.is_set()
-
-    def succeed(self) -> None:
-        """Record that everything has been written, by this commit or a later one."""
-        self.succeeded = True
 
     async def settled(self) -> None:
         """Wait until the commit has succeeded or failed."""
@@ -250,7 +246,7 @@ class Commits:
                         error.last_error if isinstance(error.last_error, TrikafkaError) else error
                     )
                     raise
-            mine.succeed()
+            mine.succeeded = True
         finally:
             mine.done.set()
             self._commits.ended(mine, offsets)
@@ -268,11 +264,12 @@ class Commits:
             await trio.lowlevel.checkpoint()
             return {}
 
-        async def attempt(call: Call) -> dict[TopicPartition, OffsetAndMetadata | None]:
-            return await self.fetch_once(call, wanted)
-
         return await run_call(
-            name, attempt, config=self._config, timeout=timeout, recover=self.recover
+            name,
+            lambda call: self.fetch_once(call, wanted),
+            config=self._config,
+            timeout=timeout,
+            recover=self.recover,
         )
 
     def _check(self, call: RunningCall, began: MemberIdentity, check: Callable[[], None]) -> None:

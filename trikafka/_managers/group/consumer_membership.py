@@ -48,17 +48,14 @@ class ConsumerMembership(MembershipBase):
         self._gives_way = gives_way
         self._to_say = WakeFlag()
         self._target = TargetReconciler(
-            dependencies, topic_ids, self._to_say.set, self._say_everything
+            dependencies, topic_ids, self._to_say.set, lambda: self._heartbeats.say_everything()
         )
         self._heartbeats = ConsumerHeartbeats(dependencies, self._to_say, self._target)
-
-    def _say_everything(self) -> None:
-        self._heartbeats.say_everything()
 
     def rejoin(self, why: str) -> None:
         """Have the coordinator repeat the assignment; the protocol has no other way to rejoin."""
         super().rejoin(why)
-        self._say_everything()
+        self._heartbeats.say_everything()
         self._target.look()
 
     async def run(self) -> None:

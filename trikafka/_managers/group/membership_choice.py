@@ -14,7 +14,6 @@ import trio
 from ..._net import reasons
 from ..._state.consumer.subscription import Mode
 from ..._wire.extra_messages import ConsumerGroupHeartbeatRequest
-from ...config import ConsumerConfig
 from ...errors import TrikafkaError, UnsupportedVersionError
 from ...errors.refusals import may_be_lifted
 from .classic_membership import ClassicMembership
@@ -51,7 +50,7 @@ class MembershipChoice:
             dependencies.requests.refused_until,
         )
         self._fatal: TrikafkaError | None = None
-        if only_classic or _wants_classic(dependencies.config):
+        if only_classic or not dependencies.config.explicit.isdisjoint(_CLASSIC_ONLY):
             self._choose(classic)
         # The poll interval of the classic protocol.
         self._patience = dependencies.poll_timer.limit
@@ -163,8 +162,3 @@ class MembershipChoice:
                 else:
                     self._fatal = error
                     self._dependencies.wake()
-
-
-def _wants_classic(config: ConsumerConfig) -> bool:
-    """Return whether a setting was given that only the classic protocol has."""
-    return any(name in config.explicit for name in _CLASSIC_ONLY)

@@ -119,7 +119,7 @@ class Accumulator(Generic[Ack]):
         self._make_encoder = make_encoder
         self._on_work = on_work
         self._clock = clock
-        self._blocked_since = BlockedSince(clock)
+        self._blocked_since: BlockedSince = {}
         counters = counters or Counters()
         #: The identity, epochs and sequence numbers by which brokers know the producer.
         self.producer = producer
@@ -138,6 +138,7 @@ class Accumulator(Generic[Ack]):
             limits.table_batch,
             producer,
             self._blocked_since,
+            clock,
             on_work=on_work,
             on_closed=counters.closed,
         )
@@ -175,7 +176,7 @@ class Accumulator(Generic[Ack]):
         patience = self._limits.availability_timeout
         if not patience:
             return False
-        known = (self._blocked_since.since(obstacle) for obstacle in (node, _full(node)))
+        known = (self._blocked_since.get(obstacle) for obstacle in (node, _full(node)))
         first = min((since for since in known if since is not None), default=math.inf)
         return patience <= self._clock() - first
 
@@ -262,7 +263,7 @@ class Accumulator(Generic[Ack]):
         only partitions that have no numbers yet use the identity.
         """
         self.producer.initialized(identity)
-        self._blocked_since.overcome(PRODUCER_ID)
+        self._blocked_since.pop(PRODUCER_ID, None)
         if restart:
             for queue in self._queues.every():
                 queue.reset_sequences()
@@ -496,7 +497,7 @@ class Accumulator(Generic[Ack]):
         linger = 0.0 if self.pool.exhausted else self._linger
         chosen: list[ProducerBatch] = []
         total = 0
-        self._blocked_since.overcome(_full(node))
+        self._blocked_since.pop(_full(node), None)
         for queue in list(self._queues.led_by(node)):
             batch = self._sendable(queue, node)
             if batch is None or queue.ready_at(batch, linger) > now:
@@ -522,12 +523,11 @@ class Accumulator(Generic[Ack]):
 
     def _sendable(self, queue: PartitionQueue, node: int) -> ProducerBatch | None:
         if self.producer.numbered and not self.producer.may_send(queue.sequences):
-            self._blocked_since.met(
-                PRODUCER_ID if self.producer.current is None else not_added(queue.place)
-            )
+            obstacle = PRODUCER_ID if self.producer.current is None else not_added(queue.place)
+            self._blocked_since.setdefault(obstacle, self._clock())
             return None
         if self.producer.transactional:
-            self._blocked_since.overcome(not_added(queue.place))
+            self._blocked_since.pop(not_added(queue.place), None)
         return queue.sendable(node)
 
     # --- what keeps batches waiting ---------------------------------------------------------------
@@ -537,19 +537,19 @@ class Accumulator(Generic[Ack]):
 
         ``node`` has as many requests in flight as allowed.
         """
-        self._blocked_since.met(_full(node))
+        self._blocked_since.setdefault(_full(node), self._clock())
 
     def connecting(self, node: int) -> None:
         """Record that there is no connection to ``node`` yet."""
-        self._blocked_since.met(node)
+        self._blocked_since.setdefault(node, self._clock())
 
     def connected(self, node: int) -> None:
         """Clear the obstacles of ``node``.
 
         It is connected, or no batch waits for it any more: those that did may have expired.
         """
-        self._blocked_since.overcome(node)
-        self._blocked_since.overcome(_full(node))
+        self._blocked_since.pop(node, None)
+        self._blocked_since.pop(_full(node), None)
 
     def delayed(self, error: Exception) -> None:
         """Record ``error`` as :meth:`BatchCompletion.unreachable` does, for every broker."""

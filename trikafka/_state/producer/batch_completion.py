@@ -425,13 +425,13 @@ class BatchCompletion:
     def _obstacle(self, queue: PartitionQueue) -> tuple[str, float] | None:
         """Return what keeps the queue's batches from being sent, and since when."""
         if queue.leader is None:
-            return "a leader", self._blocked_since.since(queue.place) or 0.0
+            return "a leader", self._blocked_since.get(queue.place, 0.0)
         for what, key in (
             ("a producer id", PRODUCER_ID),
             (_COORDINATOR, not_added(queue.place)),
             ("a connection", queue.leader),
         ):
-            since = self._blocked_since.since(key)
+            since = self._blocked_since.get(key)
             if since is not None:
                 return what, since
         return None

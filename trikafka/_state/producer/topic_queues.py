@@ -9,6 +9,7 @@ import random
 from array import array
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from ..._wire import _implementation
 from ..._wire.columns import Columns, RecordBatch
@@ -27,6 +28,10 @@ from .producer_batch import ProducerBatch
 from .sequences import ProducerState
 from .table_rows import RowGroup
 
+#: The obstacles to sending batches, and since when each exists. An obstacle is a broker (its id)
+#: that is not connected, or has as many requests in flight as allowed; a partition without a known
+#: leader, or that the transaction's coordinator does not know; or the missing producer id.
+BlockedSince: TypeAlias = dict[Hashable, float]
 #: The obstacle of batches of every broker that wait for a producer id.
 PRODUCER_ID = "producer id"
 #: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
@@ -40,36 +45,6 @@ def not_added(place: TopicPartition) -> tuple[str, TopicPartition]:
     Batches for it wait until the coordinator has added it (version 1).
     """
     return "not added", place
-
-
-class BlockedSince:
-    """The obstacles to sending batches, and since when each exists.
-
-    Written by the accumulator's parts alone. An obstacle is one of these:
-
-    - a broker (its id) that is not connected, or has as many requests in flight as allowed;
-    - a partition without a known leader, or that the transaction's coordinator does not know;
-    - the missing producer id.
-    """
-
-    __slots__ = ("_clock", "_since")
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._since: dict[Hashable, float] = {}
-
-    def met(self, what: Hashable) -> None:
-        """Record that the obstacle exists from now on, if it did not before."""
-        if what not in self._since:
-            self._since[what] = self._clock()
-
-    def overcome(self, what: Hashable) -> None:
-        """Remove the obstacle."""
-        self._since.pop(what, None)
-
-    def since(self, what: Hashable) -> float | None:
-        """Return since when the obstacle exists; ``None``: it does not."""
-        return self._since.get(what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +230,7 @@ class Queues:
         table_batch: int,
         producer: ProducerState,
         blocked_since: BlockedSince,
+        clock: Callable[[], float],
         *,
         on_work: Callable[[int | None], object],
         on_closed: Callable[[ProducerBatch], object],
@@ -263,6 +239,7 @@ class Queues:
         self._table_batch = table_batch
         self._producer = producer
         self._blocked_since = blocked_since
+        self._clock = clock
         self._on_work = on_work
         self._on_closed = on_closed
         #: The topics that the cluster knows.
@@ -347,9 +324,9 @@ class Queues:
             self._deactivate(queue)
         queue.lead(leader)
         if leader is None:
-            self._blocked_since.met(queue.place)
+            self._blocked_since.setdefault(queue.place, self._clock())
         else:
-            self._blocked_since.overcome(queue.place)
+            self._blocked_since.pop(queue.place, None)
         if active:
             self._activate(queue)
             self._on_work(leader)

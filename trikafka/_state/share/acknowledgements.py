@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from ..._wire.share import AckBatch, AckType
+from ..._wire.share import AckBatch
 
 #: A run of equal types that is longer than this gets a range of its own, with a single type. In a
 #: range of mixed types each offset has a byte.
@@ -89,11 +89,3 @@ def _merged(runs: Iterable[Run]) -> Iterator[Run]:
             before = run
     if before is not None:
         yield before
-
-
-def unfold(batches: Iterable[AckBatch]) -> Iterator[tuple[int, AckType]]:
-    """Yield each offset of the ranges with its acknowledgement."""
-    for first, last, types in batches:
-        for offset in range(first, last + 1):
-            kind = types[0] if len(types) == 1 else types[offset - first]
-            yield offset, AckType(kind)

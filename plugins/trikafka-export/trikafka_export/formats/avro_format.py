@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from fastavro import schemaless_reader
 
 from .avro_types import MARK_BYTES, AvroSchema
-from .column_bytes import quickly
-from .rows import Decoded, decode_parts, decode_rows
+from .rows import Decoded, PartsDecoder
 from .sizes import Sizes, check, taken_by
 
 #: Values per part. One wrong value makes its whole part take the slow way.
@@ -28,7 +27,7 @@ _AT_ONCE = 8192
 # schema would then shift all values behind it. Therefore a mark follows each value: random bytes
 # that no producer can know. If a mark is not at its place, the block is split until the wrong value
 # is found (decode_rows).
-class AvroDecoder:
+class AvroDecoder(PartsDecoder):
     """A decoder of values written with one schema into columns of another.
 
     Avro's resolution rules apply.
@@ -55,20 +54,7 @@ class AvroDecoder:
         self._named = self._convert is not None and self._wanted is None
         self._mark = secrets.token_bytes(MARK_BYTES)  # random, so that no record can contain it
 
-    def decode(self, column: pa.BinaryArray) -> Decoded:
-        """Decode values as :meth:`Decoder.decode`."""
-        return decode_parts(self._sizes.parts(column), self._part, self._large, self.type)
-
-    def _part(self, column: pa.BinaryArray) -> Decoded:
-        array = quickly(self._quick, column)
-        return (
-            decode_rows(column.to_pylist(), self._block, self.type, self._check)
-            if array is None
-            else (array, {})
-        )
-
     def _large(self, values: Sequence[bytes]) -> pa.Array:
-        """Decode one value whose lists may become too large."""
         self._check(values[0], measured=True)
         return self._block(values)
 

@@ -18,7 +18,7 @@ import pyarrow.json as pj
 
 from trikafka import ConfigurationError, ExportError
 
-from .rows import AT_ONCE, Decoded, decode_parts, decode_rows
+from .rows import AT_ONCE, PartsDecoder
 from .sizes import Sizes, check
 
 #: The deepest nesting in values from which a schema is inferred. Readers of Parquet go no deeper
@@ -28,7 +28,7 @@ _DEEPEST = 30
 _NULLS = re.compile(rb"[\[,]\s*null")
 
 
-class JsonDecoder:
+class JsonDecoder(PartsDecoder):
     """A decoder of JSON objects of one schema."""
 
     def __init__(self, schema: Mapping[str, Any], where: str = "value_schema") -> None:
@@ -43,15 +43,7 @@ class JsonDecoder:
             unexpected_field_behavior="ignore",
         )
 
-    def decode(self, column: pa.BinaryArray) -> Decoded:
-        """Decode values as :meth:`Decoder.decode`."""
-        return decode_parts(self._sizes.parts(column), self._part, self._large, self.type)
-
-    def _part(self, column: pa.BinaryArray) -> Decoded:
-        return decode_rows(column.to_pylist(), self._block, self.type)
-
     def _large(self, values: Sequence[bytes]) -> pa.Array:
-        """Decode one value whose lists may become too large."""
         # Numbers and texts need about as much room as their JSON. Objects and nulls may need more,
         # so they are counted: there are no more objects than opening braces.
 

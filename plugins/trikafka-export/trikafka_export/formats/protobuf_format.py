@@ -15,7 +15,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .column_bytes import quickly
 from .errors import UnreadableError
 from .framing import by_head
 from .protobuf_columns import FIRST, LAST, reader_of
@@ -30,7 +29,7 @@ from .protobuf_types import (
     repeated,
     type_of,
 )
-from .rows import Decoded, Decoder, decode_parts, decode_rows, spread
+from .rows import Decoded, Decoder, PartsDecoder, spread
 from .sizes import Sizes
 
 #: Messages per part. One unusual message makes its whole part take the slow way.
@@ -41,28 +40,16 @@ _MOST_INDEXES = 32
 _MOST_KNOWN = 256
 
 
-class ProtobufDecoder:
+class ProtobufDecoder(PartsDecoder):
     """A decoder of messages of one type."""
 
     def __init__(self, schema: ProtobufSchema) -> None:
         self.type = schema.type
         self._sizes = Sizes(self.type, _AT_ONCE)
         self._descriptor = schema.descriptor
-        self._parse = schema.parse
+        self._parse = self._check = schema.parse
         self._array = _message(schema.descriptor)
         self._quick = reader_of(schema.descriptor)
-
-    def decode(self, column: pa.BinaryArray) -> Decoded:
-        """Decode values as :meth:`Decoder.decode`."""
-        return decode_parts(self._sizes.parts(column), self._part, self._large, self.type)
-
-    def _part(self, column: pa.BinaryArray) -> Decoded:
-        array = quickly(self._quick, column)
-        return (
-            decode_rows(column.to_pylist(), self._block, self.type, self._parse)
-            if array is None
-            else (array, {})
-        )
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
         """Decode one value whose lists may become too large, even as messages."""

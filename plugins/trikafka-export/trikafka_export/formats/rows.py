@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import pyarrow as pa
+
+from .column_bytes import quickly
+from .sizes import Sizes
 
 #: The most values decoded at once. The library's objects of all of them are in memory together.
 AT_ONCE = 4096
@@ -26,23 +30,39 @@ class Decoder(Protocol):
         """Decode a column without nulls; return an array of the same length, and the faults."""
 
 
-def decode_parts(
-    parts: Iterable[tuple[int, pa.BinaryArray, bool]],
-    several: Callable[[pa.BinaryArray], Decoded],
-    large: Callable[[Sequence[bytes]], pa.Array],
-    type: pa.DataType,
-) -> Decoded:
-    """Decode a column part by part, as :meth:`Sizes.parts` cuts it.
+class PartsDecoder(ABC):
+    """A decoder that decodes many values at once, and cuts a column into parts for that."""
 
-    ``large`` decodes the values that may become too large, ``several`` all others.
-    """
-    arrays: list[pa.Array] = []
-    bad: dict[int, str] = {}
-    for at, part, may_be_large in parts:
-        array, wrong = decode_rows(part.to_pylist(), large, type) if may_be_large else several(part)
-        arrays.append(array)
-        bad |= {at + number: why for number, why in wrong.items()}
-    return join(arrays, type), bad
+    #: The type of the column.
+    type: pa.DataType
+    _sizes: Sizes
+    #: Reads a part whose values have simple types, or raises :exc:`OddError`.
+    _quick: Callable[[pa.BinaryArray], pa.Array] | None = None
+    #: The cheap check of a single value, as :func:`decode_rows` uses it.
+    _check: Callable[[bytes], object] | None = None
+
+    def decode(self, column: pa.BinaryArray) -> Decoded:
+        """Decode values as :meth:`Decoder.decode`."""
+        arrays: list[pa.Array] = []
+        bad: dict[int, str] = {}
+        for at, part, may_be_large in self._sizes.parts(column):
+            if may_be_large:
+                array, wrong = decode_rows(part.to_pylist(), self._large, self.type)
+            elif (found := quickly(self._quick, part)) is not None:
+                array, wrong = found, {}
+            else:
+                array, wrong = decode_rows(part.to_pylist(), self._block, self.type, self._check)
+            arrays.append(array)
+            bad |= {at + number: why for number, why in wrong.items()}
+        return join(arrays, self.type), bad
+
+    @abstractmethod
+    def _large(self, values: Sequence[bytes]) -> pa.Array:
+        """Decode one value whose lists may become too large."""
+
+    @abstractmethod
+    def _block(self, values: Sequence[bytes]) -> pa.Array:
+        """Decode values, or raise if one of them is wrong."""
 
 
 # A library that decodes many values at once reports only that one of them is wrong. To decode each
