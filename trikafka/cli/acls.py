@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from itertools import product
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,18 +33,15 @@ _RESOURCES = {
 }
 
 
-class _AclVerbs(Suggesting):
-    words = MappingProxyType(
-        {
-            **dict.fromkeys(("add", "create", "grant", "allow"), "set"),
-            **dict.fromkeys(("show", "get", "describe"), "list"),
-            **dict.fromkeys(("remove", "rm", "revoke"), "delete"),
-        }
-    )
-    default = "list"
-
-
-@click.group(cls=_AclVerbs)
+@click.group(
+    cls=Suggesting,
+    default="list",
+    words={
+        "set": "add create grant allow",
+        "list": "show get describe",
+        "delete": "remove rm revoke",
+    },
+)
 @common_options
 def command(common: Common) -> None:
     """List, set or delete access rules (ACLs).

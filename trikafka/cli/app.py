@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Sequence
 from functools import partial
 from importlib.metadata import entry_points
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -62,45 +61,6 @@ _PLAIN = warnings.showwarning
 class Commands(Suggesting):
     """A group that imports a command when it is used."""
 
-    words = MappingProxyType(
-        {
-            "read": "consume",
-            "write": "produce",
-            "send": "produce",
-            "topic": "topics",
-            "group": "groups",
-            "config": "configs",
-            "record": "records",
-            **dict.fromkeys(("brokers", "metadata", "metadata-quorum"), "cluster"),
-            **dict.fromkeys(("features", "quorum"), "cluster"),
-            **dict.fromkeys(("health", "under-replicated"), "cluster health"),
-            **dict.fromkeys(("offsets", "get-offsets", "query"), "topics offsets"),
-            **dict.fromkeys(("list", "ls"), "topics list"),
-            **dict.fromkeys(("describe", "partitions"), "topics describe"),
-            **dict.fromkeys(("create", "delete"), "topics"),
-            **dict.fromkeys(("consumer-groups", "consumer-group"), "groups"),
-            **dict.fromkeys(("delete-records", "trim"), "records delete"),
-            "acl": "acls",
-            "quota": "quotas",
-            "user": "users",
-            "scram": "users",
-            "mirror": "copy",
-            "cp": "copy",
-            **dict.fromkeys(("cat", "tail"), "consume"),
-            "lag": "groups lag",
-            **dict.fromkeys(("reset-offsets", "reset", "seek"), "groups reset-offsets"),
-            "reassign-partitions": "reassign",
-            "reassignments": "reassign",
-            "move": "reassign",
-            "share-group": "share-groups",
-            "shares": "share-groups",
-            "log-dirs": "cluster log-dirs",
-            "elect": "topics elect",
-            "elect-leaders": "topics elect",
-            "leader-election": "topics elect",
-        }
-    )
-
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*_OWN, *_PLUGINS, *_offered()})
 
@@ -131,6 +91,30 @@ class Commands(Suggesting):
 
 @click.group(
     cls=Commands,
+    words={
+        "consume": "read cat tail",
+        "produce": "write send",
+        "topics": "topic create delete",
+        "groups": "group consumer-groups consumer-group",
+        "configs": "config",
+        "records": "record",
+        "cluster": "brokers metadata metadata-quorum features quorum",
+        "cluster health": "health under-replicated",
+        "topics offsets": "offsets get-offsets query",
+        "topics list": "list ls",
+        "topics describe": "describe partitions",
+        "records delete": "delete-records trim",
+        "acls": "acl",
+        "quotas": "quota",
+        "users": "user scram",
+        "copy": "mirror cp",
+        "groups lag": "lag",
+        "groups reset-offsets": "reset-offsets reset seek",
+        "reassign": "reassign-partitions reassignments move",
+        "share-groups": "share-group shares",
+        "cluster log-dirs": "log-dirs",
+        "topics elect": "elect elect-leaders leader-election",
+    },
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog=f"{COMMON_HELP}\n\n{EXIT_CODES}",

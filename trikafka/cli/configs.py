@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,13 +39,7 @@ _kind = click.argument("kind", type=_Kind(_TYPES), metavar="|".join(_TYPES))
 _name = click.argument("name", required=False)
 
 
-class _ConfigVerbs(Suggesting):
-    words = MappingProxyType(
-        {"show": "get", "list": "get", "describe": "get", "alter": "set", "delete": "set"}
-    )
-
-
-@click.group(cls=_ConfigVerbs)
+@click.group(cls=Suggesting, words={"get": "show list describe", "set": "alter delete"})
 @common_options
 def command(common: Common) -> None:
     """Show or change settings of topics, brokers and groups."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -20,18 +19,11 @@ if TYPE_CHECKING:
     from .._api.admin.quotas import QuotaEntity
 
 
-class _QuotaVerbs(Suggesting):
-    words = MappingProxyType(
-        {
-            **dict.fromkeys(("add", "create", "alter"), "set"),
-            **dict.fromkeys(("show", "get", "describe"), "list"),
-            **dict.fromkeys(("remove", "rm"), "delete"),
-        }
-    )
-    default = "list"
-
-
-@click.group(cls=_QuotaVerbs)
+@click.group(
+    cls=Suggesting,
+    default="list",
+    words={"set": "add create alter", "list": "show get describe", "delete": "remove rm"},
+)
 @common_options
 def command(common: Common) -> None:
     """List, set or delete quotas of users, client ids and addresses.

@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,18 +26,15 @@ Replicas = tuple[int, ...]
 Move = tuple["TopicPartition", Replicas, Replicas]
 
 
-class _ReassignVerbs(Suggesting):
-    words = MappingProxyType(
-        {
-            **dict.fromkeys(("plan", "generate", "execute", "start", "to"), "move"),
-            **dict.fromkeys(("verify", "list", "show", "progress"), "status"),
-            **dict.fromkeys(("stop", "abort"), "cancel"),
-        }
-    )
-    otherwise = "'move' begins, 'status' shows and 'cancel' ends a reassignment"
-
-
-@click.group(cls=_ReassignVerbs)
+@click.group(
+    cls=Suggesting,
+    otherwise="'move' begins, 'status' shows and 'cancel' ends a reassignment",
+    words={
+        "move": "plan generate execute start to",
+        "status": "verify list show progress",
+        "cancel": "stop abort",
+    },
+)
 @common_options
 def command(common: Common) -> None:
     """Move partitions to other brokers, see how far they are, or cancel that."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
@@ -28,12 +27,11 @@ if TYPE_CHECKING:
     from ..types import TopicPartition
 
 
-class _RecordVerbs(Suggesting):
-    words = MappingProxyType({"remove": "delete", "purge": "delete", "truncate": "delete"})
-    otherwise = "'trikafka consume' prints records, 'trikafka produce' writes them"
-
-
-@click.group(cls=_RecordVerbs)
+@click.group(
+    cls=Suggesting,
+    otherwise="'trikafka consume' prints records, 'trikafka produce' writes them",
+    words={"delete": "remove purge truncate"},
+)
 @common_options
 def command(common: Common) -> None:
     """Delete the oldest records of topics."""

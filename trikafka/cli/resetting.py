@@ -194,12 +194,23 @@ def reset_offsets(
             done = await changed(partitions, admin.alter_group_offsets(group, offsets))
         return [(tp, stored.get(tp), offsets[tp]) for tp in done]
 
-    rows = ask(common, work)
+    say_reset(group, ask(common, work), "OFFSET", output, executed=execute)
+
+
+def say_reset(
+    group: str,
+    rows: Iterable[tuple[TopicPartition, int | None, int]],
+    column: str,
+    output: str,
+    *,
+    executed: bool,
+) -> None:
+    """Print the offsets of a group's partitions before and after; ``column`` is their name."""
     if output == "json":
         say_json(
             {
                 "group": group,
-                "executed": execute,
+                "executed": executed,
                 "partitions": [
                     {"topic": tp.topic, "partition": tp.partition, "before": old, "after": new}
                     for tp, old, new in rows
@@ -207,13 +218,9 @@ def reset_offsets(
             }
         )
         return
-    say(
-        table(
-            ("TOPIC", "PARTITION", "OFFSET", "NEW"),
-            [(tp.topic, tp.partition, old, new) for tp, old, new in rows],
-        )
-    )
-    say(f"the offsets of {group} are set" if execute else "nothing was changed; add --execute")
+    cells = [(tp.topic, tp.partition, old, new) for tp, old, new in rows]
+    say(table(("TOPIC", "PARTITION", column, "NEW"), cells))
+    say(f"the offsets of {group} are set" if executed else "nothing was changed; add --execute")
 
 
 async def _check_group(admin: Admin, group: str) -> None:

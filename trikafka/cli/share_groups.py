@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -18,6 +17,7 @@ from .resetting import (
     parse_place,
     parse_topics,
     partitions_of,
+    say_reset,
     topics_option,
 )
 from .suggesting import Suggesting
@@ -31,21 +31,18 @@ if TYPE_CHECKING:
 _names = click.argument("names", nargs=-1, metavar="[GROUP]...")
 
 
-class _ShareVerbs(Suggesting):
-    words = MappingProxyType(
-        {
-            **dict.fromkeys(("ls", "show"), "list"),
-            **dict.fromkeys(("lag", "state", "offset"), "offsets"),
-            "members": "describe",
-            **dict.fromkeys(("reset", "reset-offset", "alter"), "reset-offsets"),
-            **dict.fromkeys(("rm", "remove"), "delete"),
-        }
-    )
-    otherwise = "'describe GROUP' shows a group"
-    default = "list"
-
-
-@click.group(cls=_ShareVerbs)
+@click.group(
+    cls=Suggesting,
+    otherwise="'describe GROUP' shows a group",
+    default="list",
+    words={
+        "list": "ls show",
+        "offsets": "lag state offset",
+        "describe": "members",
+        "reset-offsets": "reset reset-offset alter",
+        "delete": "rm remove",
+    },
+)
 @common_options
 def command(common: Common) -> None:
     """Show share groups and their offsets, reset or delete them.
@@ -219,25 +216,7 @@ def reset_offsets(
             done = await changed(partitions, admin.alter_share_group_offsets(group, new))
         return [(tp, stored.get(tp), new[tp]) for tp in done]
 
-    rows = ask(common, work)
-    if output == "json":
-        say_json(
-            {
-                "group": group,
-                "executed": execute,
-                "partitions": [
-                    {**_named(tp), "before": old, "after": new} for tp, old, new in rows
-                ],
-            }
-        )
-        return
-    say(
-        table(
-            ("TOPIC", "PARTITION", "START", "NEW"),
-            [(tp.topic, tp.partition, old, new) for tp, old, new in rows],
-        )
-    )
-    say(f"the offsets of {group} are set" if execute else "nothing was changed; add --execute")
+    say_reset(group, ask(common, work), "START", output, executed=execute)
 
 
 @command.command()

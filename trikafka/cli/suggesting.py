@@ -96,13 +96,25 @@ def complete_verbs(ctx: click.Context, param: click.Parameter, incomplete: str) 
 class Suggesting(click.Group):
     """A group of commands whose error for an unknown name suggests a command.
 
-    ``words`` maps words of other tools to commands. ``default`` is the command that runs if none is
-    named.
+    Args:
+        words: For each command the words of other tools for it.
+        otherwise: The hint if no command is similar.
+        default: The command that runs if none is named.
     """
 
-    words: ClassVar[Mapping[str, str]] = {}
-    otherwise: ClassVar[str] = ""  # the hint if no command is similar
-    default: ClassVar[str] = ""
+    def __init__(
+        self,
+        *args: Any,
+        words: Mapping[str, str],
+        otherwise: str = "",
+        default: str = "",
+        **rest: Any,
+    ) -> None:
+        super().__init__(*args, **rest)
+        #: The command that is meant by a word of another tool.
+        self.words = {word: meant for meant, each in words.items() for word in each.split()}
+        self.otherwise = otherwise
+        self.default = default
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Add the default command to arguments that name no command."""

@@ -5,7 +5,6 @@ The options of ``kafka-topics`` are accepted as well.
 
 from __future__ import annotations
 
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -38,27 +37,6 @@ _topic_option = click.option(
 class _TopicVerbs(Suggesting):
     """A group that accepts ``topics --create --topic x`` for ``topics create --topic x``."""
 
-    words = MappingProxyType(
-        {
-            "grow": "alter",
-            "add": "create",
-            "make": "create",
-            **dict.fromkeys(("remove", "rm", "drop"), "delete"),
-            **dict.fromkeys(("show", "info", "get"), "describe"),
-            **dict.fromkeys(("get-offsets", "offset", "query", "at"), "offsets"),
-            **dict.fromkeys(("add-partitions", "partitions"), "alter"),
-            **dict.fromkeys(("consume", "tail"), "trikafka consume"),
-            "produce": "trikafka produce",
-            **dict.fromkeys(("config", "configs"), "trikafka configs get topic"),
-            **dict.fromkeys(("alter-config", "set-config"), "trikafka configs set topic"),
-            **dict.fromkeys(("trim", "trim-prefix"), "trikafka records delete"),
-            "elect-leaders": "elect",
-            "leader-election": "elect",
-        }
-    )
-    otherwise = "of a topic that is there, 'describe NAME' says more"
-    default = "list"
-
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         verb = next((verb for verb in _VERBS if f"--{verb}" in args), None)
         if verb is not None:
@@ -66,7 +44,24 @@ class _TopicVerbs(Suggesting):
         return super().parse_args(ctx, args)
 
 
-@click.group(cls=_TopicVerbs)
+@click.group(
+    cls=_TopicVerbs,
+    otherwise="of a topic that is there, 'describe NAME' says more",
+    default="list",
+    words={
+        "alter": "grow add-partitions partitions",
+        "create": "add make",
+        "delete": "remove rm drop",
+        "describe": "show info get",
+        "offsets": "get-offsets offset query at",
+        "trikafka consume": "consume tail",
+        "trikafka produce": "produce",
+        "trikafka configs get topic": "config configs",
+        "trikafka configs set topic": "alter-config set-config",
+        "trikafka records delete": "trim trim-prefix",
+        "elect": "elect-leaders leader-election",
+    },
+)
 @common_options
 def command(common: Common) -> None:
     """List, create, delete, describe or grow topics; find offsets; elect leaders of partitions.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,18 +22,11 @@ if TYPE_CHECKING:
     from ..types import TopicPartition
 
 
-class _TransactionVerbs(Suggesting):
-    words = MappingProxyType(
-        {
-            **dict.fromkeys(("ls", "show"), "list"),
-            **dict.fromkeys(("hanging", "find"), "find-hanging"),
-            **dict.fromkeys(("kill", "end", "stop"), "abort"),
-        }
-    )
-    default = "list"
-
-
-@click.group(cls=_TransactionVerbs)
+@click.group(
+    cls=Suggesting,
+    default="list",
+    words={"list": "ls show", "find-hanging": "hanging find", "abort": "kill end stop"},
+)
 @common_options
 def command(common: Common) -> None:
     """List or describe transactions, find those that hang, or abort one.

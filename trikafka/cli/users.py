@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from difflib import get_close_matches
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import click
@@ -30,18 +29,15 @@ _mechanism = click.option(
 )
 
 
-class _UserVerbs(Suggesting):
-    words = MappingProxyType(
-        {
-            **dict.fromkeys(("add", "create", "alter", "passwd", "password"), "set"),
-            **dict.fromkeys(("show", "get", "describe"), "list"),
-            **dict.fromkeys(("remove", "rm"), "delete"),
-        }
-    )
-    default = "list"
-
-
-@click.group(cls=_UserVerbs)
+@click.group(
+    cls=Suggesting,
+    default="list",
+    words={
+        "set": "add create alter passwd password",
+        "list": "show get describe",
+        "delete": "remove rm",
+    },
+)
 @common_options
 def command(common: Common) -> None:
     """List, set or delete passwords of SCRAM users.
