@@ -266,9 +266,6 @@ class FetchLimits(NamedTuple):
     batch_size: int
 
 
-NO_RECORDS = FetchLimits(0, 0, 0, 0, 0)
-
-
 class _ShareRequest(RawRequest):
     """The common part of both requests: the member, the session's epoch, acknowledgements."""
 

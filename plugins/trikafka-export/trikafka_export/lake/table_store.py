@@ -9,14 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trikafka import ExportError
 from trikafka.interfaces import ExportPlan, PlannedRange, WrittenFile
 
-from .. import durable_files as files
 from ..directory_pieces import RangeWork, work_folder
 from ..directory_store import CLOSED, DirectoryStore
-
-_COMMITTED = "committed.json"
 
 
 class _TableWork(RangeWork):
@@ -31,10 +27,7 @@ class _TableWork(RangeWork):
 
 
 class TableStore(DirectoryStore):
-    """Plans, manifests and the lock of one table.
-
-    Also a note that a plan's rows are in the table, for formats that cannot show that.
-    """
+    """Plans, manifests and the lock of one table."""
 
     def _refuse_foreign(self) -> None:
         """No-op: a table may exist already, and its writer checks that."""
@@ -58,33 +51,3 @@ class TableStore(DirectoryStore):
 
     def _closed(self, plan: ExportPlan, planned: PlannedRange, folder: Path) -> RangeWork:
         return _TableWork(self.root, plan.number, planned, folder=folder)
-
-    def note_committed(self, number: int, text: str) -> None:
-        """Note durably that the rows of a plan are in the table.
-
-        Args:
-            number: The plan's number.
-            text: The note.
-
-        Raises:
-            ExportError: The note exists already: another export wrote at the same time.
-        """
-        with self.explained(f"cannot note in {self.root} what was written"):
-            folder = work_folder(self.root, number)
-            if not files.write_once(folder / _COMMITTED, text):
-                raise ExportError(
-                    f"{folder / _COMMITTED} is there already: another export wrote to {self.root} "
-                    "at the same time"
-                )
-
-    def committed(self, number: int) -> str | None:
-        """Return the note about a plan, if there is one.
-
-        Args:
-            number: The plan's number.
-        """
-        with self.explained(f"cannot read what was written to {self.root}"):
-            try:
-                return files.read_file(work_folder(self.root, number) / _COMMITTED).decode()
-            except FileNotFoundError:
-                return None
