@@ -16,11 +16,11 @@ T = TypeVar("T")
 PORTION = 1_000
 
 
-def portions(items: Iterable[T], size: int = PORTION) -> Iterator[list[T]]:
-    """Yield ``items`` in lists of at most ``size``.
+def portions(items: Iterable[T]) -> Iterator[list[T]]:
+    """Yield ``items`` in lists of at most :data:`PORTION`.
 
     The caller lets other tasks run between two lists.
     """
     left = iter(items)
-    while portion := list(islice(left, size)):
+    while portion := list(islice(left, PORTION)):
         yield portion

@@ -257,7 +257,7 @@ class ShareAcknowledgeResponse(_ShareResponse[AcknowledgedPartition]):
 
 
 class FetchLimits(NamedTuple):
-    """The limits of a ShareFetch. With a renewal in the request all of them must be 0."""
+    """The limits of a ShareFetch."""
 
     max_wait_ms: int
     min_bytes: int
@@ -311,7 +311,6 @@ class ShareFetchMessage(_ShareRequest):
         limits: What the response may bring.
         by_record: Acquire no more than ``max_records`` (KIP-1206); brokers older than Kafka 4.2
             acquire whole batches.
-        renews: True if an acknowledgement renews a lock.
         forgotten: The partitions that leave the session.
     """
 
@@ -329,10 +328,9 @@ class ShareFetchMessage(_ShareRequest):
         limits: FetchLimits,
         *,
         by_record: bool = False,
-        renews: bool = False,
         forgotten: Sequence[SharePartition] = (),
     ) -> None:
-        super().__init__(group, member, epoch, acknowledgements, renews)
+        super().__init__(group, member, epoch, acknowledgements, False)
         self._limits = limits
         self._by_record = by_record
         self._forgotten = forgotten
@@ -345,7 +343,7 @@ class ShareFetchMessage(_ShareRequest):
             _LIMITS.pack(self._epoch, *self._limits),
         )
         if version >= WITH_RENEWALS:
-            pieces.append(_MODE.pack(self._by_record, self._renews))
+            pieces.append(_MODE.pack(self._by_record, False))
         self._write_topics(pieces, count, tags)
         forgotten: dict[UUID, list[int]] = {}
         for topic_id, partition in self._forgotten:
@@ -359,7 +357,8 @@ class ShareFetchMessage(_ShareRequest):
 class ShareAcknowledgeMessage(_ShareRequest):
     """A ShareAcknowledge request; with the epoch :data:`CLOSES` it ends the session.
 
-    The arguments are those of :class:`ShareFetchMessage`.
+    The arguments are those of :class:`ShareFetchMessage`. ``renews``: an acknowledgement renews a
+    lock.
     """
 
     API_KEY = _SHARE_ACKNOWLEDGE

@@ -277,7 +277,7 @@ class Producing:
         number: int,
     ) -> None:
         """Send rows of a Parquet file; ``number`` rows are before them."""
-        where = _rows_from(name, number)
+        where: Callable[[int], str] = lambda row: f"{name}row {number + row}"  # noqa: E731
         try:
             ack = await producer.enqueue_arrow(
                 topic, table, partition=self._plan.partition, **names
@@ -312,7 +312,8 @@ class Producing:
             try:
                 await self._count_partitions(producer, topic)
             except (click.ClickException, TrikafkaError) as error:
-                raise BadLineError(f"{where}: {_text_of(error)}") from error
+                text = error.message if isinstance(error, click.ClickException) else error
+                raise BadLineError(f"{where}: {text}") from error
         if partition is not None:
             self._check_partition(topic, partition, where)
         try:
@@ -375,11 +376,3 @@ def _by_partition(outcome: Any) -> Mapping[TopicPartition, PartitionDelivery]:
 
 def _places(name: str, first: int, places: Sequence[int]) -> Callable[[int], str]:
     return lambda row: f"{name}line {first + places[row]}"
-
-
-def _rows_from(name: str, first: int) -> Callable[[int], str]:
-    return lambda row: f"{name}row {first + row}"
-
-
-def _text_of(error: Exception) -> str:
-    return error.message if isinstance(error, click.ClickException) else str(error)

@@ -153,11 +153,11 @@ class ExportJob:
         self._began = begun
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
-            await (
-                self._publish_settled(plan)
-                if self.state.settled
-                else self._carry_out(plan, "resumed")
-            )
+            if self.state.settled:
+                # As far as it has come; the rest is carried into the next plan.
+                await self._publish(plan, await self.sink.settle(plan, plan.ranges))
+            else:
+                await self._carry_out(plan, "resumed")
         await self._rounds()
         if not (self.state.last_number or self.state.visited or self._broken) and isinstance(
             self.sink, VisitedSink
@@ -184,10 +184,6 @@ class ExportJob:
             )
             await self._publish(plan, settled)
         return await self._result(started, begun, resumed)
-
-    async def _publish_settled(self, plan: ExportPlan) -> None:
-        """Publish a plan as far as it has come; the rest is carried into the next plan."""
-        await self._publish(plan, await self.sink.settle(plan, plan.ranges))
 
     async def _load(self) -> bool:
         self.state = await self.sink.load()

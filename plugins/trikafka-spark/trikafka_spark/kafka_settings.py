@@ -89,12 +89,12 @@ def consumer_settings(kafka: Mapping[str, str], tell: bool = True) -> dict[str, 
     return settings
 
 
-def producer_settings(kafka: Mapping[str, str], tell: bool = True) -> dict[str, Any]:
+def producer_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
     """Return the settings for :func:`trikafka.open_producer` from options without ``kafka.``.
 
     Raises :exc:`ConfigurationError`.
     """
-    settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, tell)
+    settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, True)
     ProducerConfig.build(
         {name: value for name, value in settings.items() if name != "transaction_timeout_ms"}
     )

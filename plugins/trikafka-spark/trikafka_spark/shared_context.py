@@ -225,7 +225,8 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
     _compile_quietly()
     from pyspark import SparkConf
 
-    ignore_pandas()
+    # A new release of pandas, which PySpark imports for its own checks and which is not used here.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
     spark_conf = SparkConf(loadDefaults=False)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryFile() as said:
@@ -238,14 +239,6 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
             raise ExportError(
                 f"Spark could not be started: {_last_words(said) or first_line(error)}"
             ) from error
-
-
-def ignore_pandas() -> None:
-    """Silence PySpark's warning of a new release of pandas.
-
-    PySpark imports pandas, where it is installed, for its own checks. Pandas is not used here.
-    """
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
 
 
 def _make_scratch() -> None:

@@ -58,6 +58,10 @@ class Observers:
         self._observers = observers
         self._failed: set[tuple[str, str]] = set()
 
+    def caller(self, method: str) -> Callable[..., None] | None:
+        """Return a function that calls the observers' method; ``None`` if no observer has it."""
+        return partial(self.call, method) if self.has(method) else None
+
     def has(self, method: str) -> bool:
         """Return whether an observer has this method."""
         return any(callable(getattr(observer, method, None)) for _, observer in self._observers)
@@ -165,10 +169,8 @@ class Context(SharedContext, Generic[Config]):
         self.observers = Observers(
             answers(self.plugins, "trikafka_observer", Observer, context=self)
         )
-        if self.observers.has("connection_changed"):
-            self.brokers.when_changed(
-                lambda event: self.observers.call("connection_changed", event)
-            )
+        if (watch := self.observers.caller("connection_changed")) is not None:
+            self.brokers.when_changed(watch)
         service.when_failed(lambda error: self.observers.call("failed", error))
 
     def _sasl_mechanism(self) -> Callable[[Node], Any] | None:

@@ -198,7 +198,9 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         self._settled()
         wanted = [checked_partition(tp) for tp in partitions]
         if not wanted and self._subscription.grouped:
-            self._unsubscribe_soon()
+            # In the background: an empty subscription is a plain call (seed 001).
+            self._begin_unsubscribing(trio.current_time() + self._config.default_api_timeout)
+            self._parts.start_soon(self._unsubscribe_in_background)
             return
         if self._parts.group.auto_commit is not None and not self._subscription.grouped:
             self._parts.group.auto_commit.carry_over(frozenset(wanted))
@@ -1113,11 +1115,6 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             self._receiver.stop(None)
             if not self._closed:
                 self._parts.start_over()
-
-    def _unsubscribe_soon(self) -> None:
-        """Unsubscribe in the background: an empty subscription is a plain call (seed 001)."""
-        self._begin_unsubscribing(trio.current_time() + self._config.default_api_timeout)
-        self._parts.start_soon(self._unsubscribe_in_background)
 
     async def _unsubscribe_in_background(self) -> None:
         try:

@@ -49,7 +49,7 @@ class ConsumerCore:
             locate=signals.locate.notify,
             commit=signals.commit.notify,
             assigned=self._notify_assigned,
-            overtaken=self._drop,
+            overtaken=lambda partition: self.buffer.drop(partition),
         )
         self.assignment = Assignment(
             self.wake,
@@ -131,6 +131,3 @@ class ConsumerCore:
     def _notify_assigned(self) -> None:
         for notify in self._on_assigned:
             notify(self.assignment)
-
-    def _drop(self, partition: AssignedPartition) -> None:
-        self.buffer.drop(partition)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
 import trio
@@ -80,12 +79,7 @@ class ConsumerGroup:
         self._core = core
         self.events: MembershipEvents | None = None
         if config.group_id is not None:
-            observers = context.observers
-            watch = (
-                partial(observers.call, "membership_changed")
-                if observers.has("membership_changed")
-                else None
-            )
+            watch = context.observers.caller("membership_changed")
             self.events = MembershipEvents(config.group_id, core.member, watch)
         self.assignors: list[Assignor] = []
         self.commits: CommitManager | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from functools import partial
 
 import trio
 
@@ -39,11 +38,7 @@ class ShareParts(Context[ShareConsumerConfig]):
         RebalanceTimes(self.core.member, self.metrics.rebalanced)
         self.metrics.time_share("consumer.share.poll.idle.ratio.avg", self.core.poll_timer.waited)
         self.metrics.identify(self.core.member.attributes)
-        watch = (
-            partial(self.observers.call, "membership_changed")
-            if self.observers.has("membership_changed")
-            else None
-        )
+        watch = self.observers.caller("membership_changed")
         self.membership_events = MembershipEvents(config.group_id, self.core.member, watch)
         self.decompression = codecs_of(self.plugins)
         self.deserializers = Deserializers.of(config)

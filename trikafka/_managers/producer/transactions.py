@@ -466,7 +466,8 @@ class Transactions:
         elif pending is not None and not pending.commit:
             return pending
         else:
-            self._check_current(begun)
+            if begun is not self._begun:
+                raise _over()
             transaction.check("abort")
         return self._start(
             begun, PendingEndTxn(begun.number, commit, named=transaction.state is _S.PREPARED)
@@ -490,7 +491,7 @@ class Transactions:
             pending.done.set()
         return pending
 
-    def _check_commit(self, begun: Begun, call: str = "commit") -> None:
+    def _check_commit(self, begun: Begun) -> None:
         """Raise if ``begun`` cannot be committed any more.
 
         Passes if the commit is legal now, in progress, over, or was refused by the coordinator.
@@ -501,7 +502,7 @@ class Transactions:
         elif not pending.commit:
             if begun is self._begun and self._transaction.state is _S.FATAL_ERROR:
                 self._transaction.check("commit")
-            raise _ended_meanwhile(call, pending)
+            raise _ended_meanwhile("commit", pending)
 
     # --- parts ------------------------------------------------------------------------------------
 
@@ -514,10 +515,6 @@ class Transactions:
             if begun is not None and begun.number == number:
                 return begun
         raise _over()
-
-    def _check_current(self, begun: Begun) -> None:
-        if begun is not self._begun:
-            raise _over()
 
     def _same(self, number: int) -> None:
         if number != self._transaction.number:

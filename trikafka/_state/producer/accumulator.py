@@ -384,20 +384,17 @@ class Accumulator(Generic[Ack]):
             return None
         taken = self._extend_open(queue, known.table_batch, columns, group, start)
         batch = queue.open
+        # The open batch is full: the next row did not fail for lack of memory.
         if (
             taken is None
             and group.partition is None
             and batch is not None
-            and self._is_full(batch, known.table_batch)
+            and batch.size + self.pool.free >= known.table_batch
         ):
             self._queues.close(queue)
             queue = known.stuck_to()
             taken = self._extend_open(queue, known.table_batch, columns, group, start)
         return taken or self._extend_new(queue, known.table_batch, columns, group, start)
-
-    def _is_full(self, batch: ProducerBatch, most: int) -> bool:
-        """Return whether ``batch`` is full: the next row did not fail for lack of memory."""
-        return batch.size + self.pool.free >= most
 
     def _extend_open(
         self, queue: PartitionQueue, most: int, columns: Columns, group: RowGroup, start: int

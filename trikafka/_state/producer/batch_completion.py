@@ -211,7 +211,9 @@ class BatchCompletion:
         elif refused_number:
             self._numbers_refused(queue, batch, node, error, now)
         elif isinstance(error, MessageTooLargeError) and batch.count > 1:
-            self._split_in_two(queue, batch)
+            if queue.topic is not None:
+                queue.topic.found_too_large(batch.size)
+            self._split(queue, batch, [batch.count // 2])
         elif error.retriable and batch.attempts <= self._retries:
             if not queue.may_skip_backoff(node):
                 queue.back_off(now, self._delay)
@@ -267,11 +269,6 @@ class BatchCompletion:
         self._producer.fenced(error)
         if self._producer.renumbers:
             queue.reset_sequences()
-
-    def _split_in_two(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
-        if queue.topic is not None:
-            queue.topic.found_too_large(batch.size)
-        self._split(queue, batch, [batch.count // 2])
 
     def _split(
         self, queue: PartitionQueue, batch: ProducerBatch, cuts: list[int]
