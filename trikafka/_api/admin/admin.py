@@ -1076,7 +1076,7 @@ class Admin(MeteredClient):
         chosen = names_of("group_ids", group_ids)
         parts: Parts[str, GroupDescription] = Parts(chosen)
 
-        attempt = partial(share_groups.describe, operations=authorized_operations)
+        attempt = partial(share_groups.describe_share, operations=authorized_operations)
         return await self._call_parts("describe_share_groups", attempt, parts, timeout, chosen)
 
     async def list_share_group_offsets(
@@ -1191,7 +1191,7 @@ class Admin(MeteredClient):
         chosen = names_of("group_ids", group_ids)
         parts: Parts[str, StreamsGroupDescription] = Parts(chosen)
 
-        attempt = partial(streams_groups.describe, operations=authorized_operations)
+        attempt = partial(streams_groups.describe_streams, operations=authorized_operations)
         return await self._call_parts("describe_streams_groups", attempt, parts, timeout, chosen)
 
     # --- transactions -----------------------------------------------------------------------------

@@ -6,9 +6,10 @@ share group go to its group coordinator, not to the share coordinator, which kee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from ..._net.deadlines import RunningCall
 from ..._wire.extra_messages import (
@@ -27,7 +28,7 @@ from ...errors import (
     topic_error,
 )
 from ...interfaces import CoordinatorKind
-from ...types import GroupDescription, TopicPartition
+from ...types import TopicPartition
 from ..client.option_parsing import names_of
 from .messages import (
     by_topic,
@@ -39,6 +40,7 @@ from .messages import (
 )
 from .routing import Parts, Routing
 
+T = TypeVar("T")
 #: The partitions to list, by group; ``None`` means all that a group has offsets for.
 Wanted = dict[str, list[TopicPartition] | None]
 
@@ -93,26 +95,36 @@ def checked_starts(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition
 async def describe(
     routing: Routing,
     call: RunningCall,
-    parts: Parts[str, GroupDescription],
+    parts: Parts[str, T],
     *,
     operations: bool,
+    request: Any,
+    read_group: Callable[[Any], T],
 ) -> None:
-    """Ask the coordinators to describe the groups that are left."""
+    """Ask the coordinators to describe the groups that are left, by the request of their kind."""
 
     def build(groups: list[str]) -> Any:
-        return ShareGroupDescribeRequest(group_ids=groups, include_authorized_operations=operations)
+        return request(group_ids=groups, include_authorized_operations=operations)
 
     def read(response: Any, groups: list[str]) -> None:
         for group in response.groups:
             if group.error_code:
                 parts.failed(group.group_id, group_error(group, "Describe"))
             else:
-                parts.done(group.group_id, read_modern_group(group, "share"))
-        parts.check(groups, "ShareGroupDescribe")
+                parts.done(group.group_id, read_group(group))
+        parts.check(groups, request.__name__.removesuffix("Request"))
 
     await routing.coordinators(
         call, CoordinatorKind.GROUP, parts.left, build, read, refuse=parts.refuse
     )
+
+
+#: Describe share groups.
+describe_share = partial(
+    describe,
+    request=ShareGroupDescribeRequest,
+    read_group=partial(read_modern_group, kind="share"),
+)
 
 
 async def offsets(

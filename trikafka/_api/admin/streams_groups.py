@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
-from ..._net.deadlines import RunningCall
 from ..._wire.extra_messages import StreamsGroupDescribeRequest
-from ...interfaces import CoordinatorKind
 from .messages import operations_of
-from .routing import Parts, Routing
-from .share_groups import group_error
+from .share_groups import describe
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,33 +103,6 @@ class StreamsGroupDescription:
     authorized_operations: frozenset[str] | None
 
 
-async def describe(
-    routing: Routing,
-    call: RunningCall,
-    parts: Parts[str, StreamsGroupDescription],
-    *,
-    operations: bool,
-) -> None:
-    """Ask the coordinators to describe the groups that are left."""
-
-    def build(groups: list[str]) -> Any:
-        return StreamsGroupDescribeRequest(
-            group_ids=groups, include_authorized_operations=operations
-        )
-
-    def read(response: Any, groups: list[str]) -> None:
-        for group in response.groups:
-            if group.error_code:
-                parts.failed(group.group_id, group_error(group, "Describe"))
-            else:
-                parts.done(group.group_id, _described(group))
-        parts.check(groups, "StreamsGroupDescribe")
-
-    await routing.coordinators(
-        call, CoordinatorKind.GROUP, parts.left, build, read, refuse=parts.refuse
-    )
-
-
 def _described(group: Any) -> StreamsGroupDescription:
     topology = group.topology
     configured = topology is not None and topology.subtopologies is not None
@@ -146,6 +117,10 @@ def _described(group: Any) -> StreamsGroupDescription:
         group.assignor_name or None,
         operations_of(group.authorized_operations),
     )
+
+
+#: Describe streams groups.
+describe_streams = partial(describe, request=StreamsGroupDescribeRequest, read_group=_described)
 
 
 def _subtopology(part: Any) -> StreamsSubtopology:
