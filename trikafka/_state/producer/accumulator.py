@@ -353,7 +353,7 @@ class Accumulator(Generic[Ack]):
     def _open(self, queue: PartitionQueue, encoder: BatchEncoder) -> ProducerBatch:
         """Open a batch with the content of ``encoder``; the batch before it is closed."""
         batch = ProducerBatch(queue.place.topic, queue.place.partition, encoder, self._clock())
-        self.pool.reserve(batch.size)
+        self._memory.take(batch.size)
         self._queues.add(queue, batch)
         return batch
 
@@ -374,7 +374,7 @@ class Accumulator(Generic[Ack]):
         ``None``: there is no room, or no such partition.
         """
         known = self._queues.topics.get(topic)
-        if known is None or not self.pool.may_take(admitted):
+        if known is None or (self._memory.waiters and not admitted):
             return None
         if group.partition is None:
             queue = known.stuck_to()
@@ -389,7 +389,7 @@ class Accumulator(Generic[Ack]):
             taken is None
             and group.partition is None
             and batch is not None
-            and batch.size + self.pool.free >= known.table_batch
+            and batch.size + self._memory.free >= known.table_batch
         ):
             self._queues.close(queue)
             queue = known.stuck_to()
@@ -403,14 +403,14 @@ class Accumulator(Generic[Ack]):
         if batch is None or batch.encoder is None:
             return None
         first, before = batch.encoder.count, batch.encoder.size
-        end = group.put(batch.encoder, columns, start, min(most, before + self.pool.free))
-        self.pool.reserve(batch.encoder.size - before)
+        end = group.put(batch.encoder, columns, start, min(most, before + self._memory.free))
+        self._memory.take(batch.encoder.size - before)
         return Taken(batch, first, end) if end > start else None
 
     def _extend_new(
         self, queue: PartitionQueue, most: int, columns: Columns, group: RowGroup, start: int
     ) -> Taken | None:
-        free = self.pool.free
+        free = self._memory.free
         encoder = self._make_encoder()
         end = group.put(encoder, columns, start, min(most, free))
         if end == start:
@@ -440,7 +440,7 @@ class Accumulator(Generic[Ack]):
         While any caller waits, new calls get no room, and no batch lingers.
         """
         lingered = not self.pool.exhausted
-        self.pool.add_waiter(waiter)
+        self._memory.waiters.append(waiter)
         if lingered:
             self.wake()
 

@@ -275,7 +275,7 @@ class BatchCompletion:
     ) -> list[ProducerBatch]:
         size = batch.size
         parts = batch.split(cuts, self._make_encoder)
-        self._pool.reserve(sum(part.size for part in parts))
+        self._pool.memory.take(sum(part.size for part in parts))
         self._pool.give(size)
         queue.replace(batch, parts)
         self.counters.split()

@@ -31,16 +31,6 @@ class BufferPool:
         self.memory = _implementation.current.BufferMemory(capacity)
 
     @property
-    def capacity(self) -> int:
-        """The limit, ``buffer_memory``."""
-        return self.memory.capacity
-
-    @property
-    def free(self) -> int:
-        """The bytes that may still be taken."""
-        return self.memory.free
-
-    @property
     def used(self) -> int:
         """The bytes in use."""
         return self.memory.capacity - self.memory.free
@@ -55,22 +45,10 @@ class BufferPool:
         """The number of waiting callers."""
         return len(self.memory.waiters)
 
-    def may_take(self, admitted: bool) -> bool:
-        """Return whether a call may take memory. ``admitted``: it is the first of the waiters."""
-        return admitted or not self.memory.waiters
-
-    def reserve(self, size: int) -> None:
-        """Take ``size`` bytes."""
-        self.memory.take(size)
-
     def give(self, size: int) -> None:
         """Free ``size`` bytes and wake the first waiter."""
         self.memory.give(size)
         self.wake()
-
-    def add_waiter(self, waiter: Waiter) -> None:
-        """Add ``waiter`` behind the others."""
-        self.memory.waiters.append(waiter)
 
     def leave(self, waiter: Waiter) -> None:
         """Remove ``waiter`` and wake the waiter that is first now."""
