@@ -440,7 +440,7 @@ class Accumulator(Generic[Ack]):
         While any caller waits, new calls get no room, and no batch lingers.
         """
         lingered = not self.pool.exhausted
-        self._memory.waiters.append(waiter)
+        self.pool.add_waiter(waiter)
         if lingered:
             self.wake()
 

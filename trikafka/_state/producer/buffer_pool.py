@@ -50,6 +50,10 @@ class BufferPool:
         self.memory.give(size)
         self.wake()
 
+    def add_waiter(self, waiter: Waiter) -> None:
+        """Add ``waiter`` behind the others."""
+        self.memory.waiters.append(waiter)
+
     def leave(self, waiter: Waiter) -> None:
         """Remove ``waiter`` and wake the waiter that is first now."""
         self.memory.waiters.remove(waiter)
