@@ -20,6 +20,13 @@ CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
     "commit of no offset": lambda consumer: consumer.commit({T0: -5}),
     "end_offsets": lambda consumer: consumer.end_offsets([T0], timeout=-1),
     "offsets_for_times": lambda consumer: consumer.offsets_for_times({T0: -1}),
+    "a time past all times": lambda consumer: consumer.offsets_for_times({T0: 2**63}),
+    "partitions_for": lambda consumer: consumer.partitions_for(None),
+    "partitions_for of a number": lambda consumer: consumer.partitions_for(5),
+    "partitions_for of a name that no topic has": lambda consumer: consumer.partitions_for("a b"),
+    "topic_ids of one name": lambda consumer: consumer.topic_ids("t"),
+    "topic_ids": lambda consumer: consumer.topic_ids([None]),
+    "topic_ids of half a character": lambda consumer: consumer.topic_ids(["\ud800"]),
     "receive_batch": lambda consumer: consumer.receive_batch(timeout=float("nan")),
     "unsubscribe": lambda consumer: consumer.unsubscribe(timeout="5"),
     "aclose": lambda consumer: consumer.aclose(timeout=True),
@@ -40,9 +47,45 @@ async def test_wrong_argument_is_refused_early(autojump_clock: Clock, name: str)
                 ConfigurationError, match="an offset must be a whole number from 0, not -1"
             ):
                 consumer.seek(T0, -1)
+            # The mistake has no effect on what is called later.
+            assert await consumer.end_offsets([T0]) == {T0: 0}
+            assert len(await consumer.partitions_for("t")) == 1
     assert isinstance(caught.value, ValueError)
     assert isinstance(caught.value, TrikafkaError)
     assert not caught.value.retriable
+
+
+@pytest.mark.parametrize("epoch", ["1", 2**31, -1, 0.5, True])
+async def test_wrong_epoch_stops_no_other_partition(autojump_clock: Clock, epoch: Any) -> None:
+    """It would be part of each fetch from the broker, and so stop all its partitions."""
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        cluster.append("t", 1, [b"x"])
+        async with trikafka.open_consumer(auto_offset_reset="earliest", **given) as consumer:
+            consumer.assign([T0, trikafka.TopicPartition("t", 1)])
+            with pytest.raises(ConfigurationError, match="a leader epoch must be a whole number"):
+                consumer.seek(T0, trikafka.OffsetAndMetadata(0, epoch))
+            assert (await consumer.receive()).partition == 1
+
+
+async def test_numbers_of_other_kinds_are_offsets(autojump_clock: Clock) -> None:
+    """As tables of numpy and pandas have them."""
+    numpy = pytest.importorskip("numpy")
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        cluster.append("t", 0, [b"0", b"1", b"2"])
+        async with trikafka.open_consumer(group_id="g", **given) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, numpy.int64(1))
+            assert (await consumer.receive()).offset == 1
+            consumer.seek(T0, trikafka.OffsetAndMetadata(numpy.int64(2), numpy.int32(0)))
+            assert (await consumer.receive()).offset == 2
+            found = await consumer.offsets_for_times({T0: numpy.int64(0)})
+            at = found[T0]
+            assert at is not None
+            assert at.offset == 0
+            with pytest.raises(ConfigurationError, match="an offset must be a whole number"):
+                consumer.seek(T0, numpy.float64(1))
 
 
 def test_memory_budget_is_shared_by_threads() -> None:

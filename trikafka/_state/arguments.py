@@ -5,10 +5,11 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from .._wire import _format
 from .._wire.columns import RecordBatch
+from ..config.text import plain_text
 from ..config.topics import check_topic_name
 from ..errors import ConfigurationError
 from ..types import AnyRecord, GroupMetadata, OffsetAndMetadata, Record, TopicPartition
@@ -40,7 +41,7 @@ def checked_partition(given: Any) -> TopicPartition:
         ) from None
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"a partition's topic must be a name, not {topic!r}")
-    check_topic_name(topic)
+    topic = check_topic_name(topic)
     if not _is_number(number, _format.MAX_INT32):
         raise ConfigurationError(
             f"a partition's number must be a whole number from 0{_most(number)}, not {number!r}"
@@ -51,8 +52,6 @@ def checked_partition(given: Any) -> TopicPartition:
 def check_target(topic: object, partition: object) -> str:
     """Return the topic's name as a plain string, after checking topic and partition.
 
-    A member of a string enum is a string, too, but not a key by which names are looked up.
-
     Args:
         topic: the topic's name.
         partition: its number; ``None``: not given.
@@ -62,20 +61,12 @@ def check_target(topic: object, partition: object) -> str:
     """
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"topic must be a name, not {topic!r}")
-    check_topic_name(topic)
+    topic = check_topic_name(topic)
     if partition is not None and not _is_number(partition, _format.MAX_INT32):
         raise ConfigurationError(
             f"partition must be a whole number from 0{_most(partition)}, not {partition!r}"
         )
-    return plain(topic)
-
-
-def plain(name: str) -> str:
-    """Return ``name`` as a plain string, also if it is a member of a string enum.
-
-    A member is formatted by its own name otherwise.
-    """
-    return str.__str__(name)
+    return topic
 
 
 def _is_number(given: object, most: int) -> bool:
@@ -223,12 +214,61 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
             f"the note beside the offset for {tp} has {size} bytes, and at most {_LONGEST_NOTE} "
             "can be sent"
         )
-    return position
+    return position if type(note) is str else replace(position, metadata=plain_text(note))
+
+
+def position_to_seek(given: OffsetAndMetadata | int) -> tuple[int, int | None]:
+    """Return the offset and the leader epoch that a caller seeks to, checked.
+
+    A wrong epoch must not get further: it would be part of every fetch from that broker, and so
+    stop the broker's other partitions, too.
+
+    Raises:
+        ConfigurationError: The offset is not a whole number from 0, or the epoch is none either.
+    """
+    offset: object = given
+    epoch: object = None
+    if isinstance(given, OffsetAndMetadata):
+        offset, epoch = given.offset, given.leader_epoch
+    offset, epoch = _whole(offset), _whole(epoch)
+    if not _is_number(offset, _format.MAX_INT64):
+        raise ConfigurationError(f"an offset must be a whole number from 0, not {offset!r}")
+    if epoch is not None and not _is_number(epoch, _format.MAX_INT32):
+        raise ConfigurationError(
+            f"a leader epoch must be a whole number from 0, or None, not {epoch!r}"
+        )
+    return cast("int", offset), cast("int | None", epoch)
+
+
+def times_to_find(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+    """Return the time to look up in each partition, checked.
+
+    Raises:
+        TypeError: ``given`` is not a mapping.
+        ConfigurationError: A time is not a whole number of milliseconds from 0.
+    """
+    if not isinstance(given, Mapping):
+        raise TypeError(f"timestamps must be a mapping of partitions to times, not {given!r}")
+    found: dict[TopicPartition, int] = {}
+    for tp, timestamp in given.items():
+        time = _whole(timestamp)
+        if not _is_number(time, _format.MAX_INT64):
+            raise ConfigurationError(
+                f"the time for {tp} must be milliseconds since the epoch, at least 0, not "
+                f"{timestamp!r}"
+            )
+        found[checked_partition(tp)] = time
+    return found
 
 
 def _whole(number: object) -> Any:
     """Return ``number`` as an ``int``, if it is an integer of another kind, such as numpy's."""
-    return operator.index(number) if hasattr(number, "__index__") else number
+    if isinstance(number, int) or not hasattr(number, "__index__"):
+        return number
+    try:
+        return operator.index(number)
+    except TypeError:  # numpy's arrays and floats have the method, too
+        return number
 
 
 def check_group(group: GroupMetadata) -> GroupMetadata:
@@ -245,7 +285,14 @@ def check_group(group: GroupMetadata) -> GroupMetadata:
         raise ConfigurationError(
             f"group: the generation must be a whole number from 0, or -1, not {generation!r}"
         )
-    return group
+    if all(type(text) is str for text in texts):
+        return group
+    return replace(
+        group,
+        group_id=plain_text(group.group_id),
+        member_id=plain_text(group.member_id),
+        group_instance_id=plain_text(group.group_instance_id),
+    )
 
 
 def offsets_to_commit(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -26,6 +26,7 @@ from .resets import OffsetReset, parse_reset
 from .secrets import holds_secret, secret
 from .security import SecurityConfig
 from .setting import INT32, LONGEST_TEXT, setting, settings_of, unknown
+from .text import plain_text
 
 _log = logging.getLogger("trikafka.config")
 
@@ -172,7 +173,7 @@ class ClientConfig(SecurityConfig):
         return {
             name: secret(value)
             if name not in known or known[name].secret or holds_secret(value)
-            else value
+            else plain_text(value)
             for name, value in settings.items()
         }
 

@@ -47,7 +47,7 @@ def secret(value: Value) -> Value:
     """Return the same value, hidden if it is text or bytes, or a list of these."""
     hidden: Any = value
     if isinstance(value, str):
-        hidden = Secret(value)
+        hidden = Secret(str.__str__(value))  # a member of a string enum by its value
     elif isinstance(value, bytes | bytearray):
         hidden = SecretBytes(value)
     elif isinstance(value, list | tuple):

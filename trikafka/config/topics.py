@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ..errors import ConfigurationError
 from ..types import SubscriptionPattern
+from .text import plain_text
 
 LONGEST_TOPIC_NAME = 249
 #: The form of a broker's address, which some users pass as the first argument.
@@ -15,7 +16,7 @@ _FORBIDDEN = re.compile(r"[^a-zA-Z0-9._-]")
 
 
 def check_topic_name(name: object) -> str:
-    """Return ``name`` if it is a valid topic name.
+    """Return ``name`` as a plain string if it is a valid topic name.
 
     Raises:
         ConfigurationError: The name is invalid. The error says why.
@@ -37,7 +38,7 @@ def check_topic_name(name: object) -> str:
             f"topic {name!r} has {', '.join(map(repr, wrong))} in its name; Kafka allows letters "
             "(a-z), digits, '.', '_' and '-'"
         )
-    return name
+    return plain_text(name)
 
 
 def check_topics_given(call: str, topics: Sequence[object]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from kafka.protocol.admin import (
 )
 
 from ..._net.deadlines import RunningCall
+from ...config.text import plain_text
 from ...errors import (
     ConfigurationError,
     DamagedResponseError,
@@ -193,7 +194,9 @@ def checked_changes(changes: Mapping[ConfigResource, Mapping[str, ConfigValue]])
                 f"the changes of {resource} must be a mapping of names and values that is not "
                 f"empty, not {entries if entries == {} else type(entries).__name__}"
             )
-        found[resource] = {name: _change(name, value) for name, value in entries.items()}
+        found[resource] = {
+            plain_text(name): _change(name, value) for name, value in entries.items()
+        }
     return found
 
 

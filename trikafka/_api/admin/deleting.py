@@ -25,7 +25,7 @@ def checked_limits(before: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
         raise ConfigurationError(
             f"delete_records wants a mapping of TopicPartition to offset, not {before!r}"
         )
-    partitions_of(before)
+    chosen = partitions_of(before)
     for tp, offset in before.items():
         whole = isinstance(offset, int) and not isinstance(offset, bool | OffsetSpec)
         if offset is not OffsetSpec.LATEST and not (whole and 0 <= offset < 1 << 63):
@@ -34,8 +34,7 @@ def checked_limits(before: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
                 f"OffsetSpec.LATEST for all, not {offset!r}"
             )
     return {
-        TopicPartition(*tp): _END if offset is OffsetSpec.LATEST else int(offset)
-        for tp, offset in before.items()
+        tp: _END if (offset := before[tp]) is OffsetSpec.LATEST else int(offset) for tp in chosen
     }
 
 

@@ -20,6 +20,7 @@ from ..._managers.group.group_messages import (
     decode_assignment,
     decode_subscription,
 )
+from ...config.text import plain_text
 from ...errors import (
     BrokerResponseError,
     ConfigurationError,
@@ -61,7 +62,7 @@ def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
             or not 0 <= number < 1 << 31
         ):
             raise ConfigurationError(f"a partition is a TopicPartition, not {tp!r}")
-        found.append(TopicPartition(topic, number))
+        found.append(TopicPartition(plain_text(topic), number))
     return list(dict.fromkeys(found))
 
 
@@ -348,16 +349,16 @@ def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
             "list_offsets wants a mapping of TopicPartition to an OffsetSpec or milliseconds, not "
             f"{wanted!r}"
         )
-    partitions_of(wanted)
+    chosen = partitions_of(wanted)
     for tp, what in wanted.items():
         known = isinstance(what, OffsetSpec) or (
-            isinstance(what, int) and not isinstance(what, bool) and what >= 0
+            isinstance(what, int) and not isinstance(what, bool) and 0 <= what < 1 << 63
         )
         if not known:
             raise ConfigurationError(
                 f"for {tp}: {what!r} is neither an OffsetSpec nor milliseconds since the epoch"
             )
-    return {TopicPartition(*tp): int(what) for tp, what in wanted.items()}
+    return {tp: int(wanted[tp]) for tp in chosen}
 
 
 def listed_offset(at: OffsetAndTimestamp | None) -> ListedOffset | None:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...config.text import plain_text
 from ...errors import ConfigurationError
 from ...types import Node, TopicPartition
 
@@ -25,7 +26,7 @@ TRANSACTION_STATES = (
 
 def config_text(value: object) -> str:
     """Return the value of a setting in the brokers' notation."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(plain_text(value))
 
 
 def checked_brokers(what: str, brokers: Any) -> tuple[int, ...]:
@@ -117,7 +118,7 @@ class NewTopic:
 
         :meth:`Admin.topic_configs` returns the same texts for a topic with these settings.
         """
-        return {name: config_text(value) for name, value in self.config.items()}
+        return {plain_text(name): config_text(value) for name, value in self.config.items()}
 
 
 @dataclass(frozen=True, slots=True)

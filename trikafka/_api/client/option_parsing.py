@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...config.secrets import holds_secret
+from ...config.text import plain_text
 from ...errors import ConfigurationError
 from .opens import Opening
 
@@ -50,7 +51,7 @@ def names_of(what: str, names: Iterable[str]) -> list[str]:
     for name in found:
         if not is_name(name):
             raise ConfigurationError(f"{what} must be names, not {name!r}")
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(map(plain_text, found)))
 
 
 def is_name(value: object) -> bool:

@@ -15,7 +15,15 @@ import trio
 
 from ..._managers.group.listener_invoker import check_listener
 from ..._net.deadlines import RunningCall, check_timeout, run_call
-from ..._state.arguments import ToCommit, checked_partition, offsets_to_commit, topic_names
+from ..._state.arguments import (
+    ToCommit,
+    check_target,
+    checked_partition,
+    offsets_to_commit,
+    position_to_seek,
+    times_to_find,
+    topic_names,
+)
 from ..._state.consumer.assignment import AssignedPartition
 from ..._state.consumer.subscription import Mode
 from ..._state.group.member import MemberState
@@ -60,7 +68,6 @@ from .streams import PartitionStreams
 
 T = TypeVar("T")
 
-_MAX_OFFSET = 2**63 - 1
 _UNSUBSCRIBING = "unsubscribe() is under way"
 
 
@@ -302,18 +309,9 @@ class Consumer(MeteredClient, Generic[Key, Value]):
 
         Raises:
             IllegalStateError: The partition is not assigned.
-            ConfigurationError: ``offset`` is not a whole number from 0.
+            ConfigurationError: ``offset``, or its leader epoch, is not a whole number from 0.
         """
-        leader_epoch: int | None = None
-        if isinstance(offset, OffsetAndMetadata):
-            leader_epoch, offset = offset.leader_epoch, offset.offset
-        if (
-            isinstance(offset, bool)
-            or not isinstance(offset, int)
-            or not 0 <= offset <= _MAX_OFFSET
-        ):
-            raise ConfigurationError(f"an offset must be a whole number from 0, not {offset!r}")
-        self._assignment.get(partition).seek(offset, leader_epoch)
+        self._assignment.get(partition).seek(*position_to_seek(offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Go to the first offset of these partitions, by default of all assigned ones.
@@ -894,13 +892,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
 
         When cancelled, nothing has changed.
         """
-        for tp, timestamp in timestamps.items():
-            if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
-                raise ConfigurationError(
-                    f"the time for {tp} must be milliseconds since the epoch, at least 0, not "
-                    f"{timestamp!r}"
-                )
-        return await self._look_up("offsets_for_times", timestamps, timeout)
+        return await self._look_up("offsets_for_times", times_to_find(timestamps), timeout)
 
     async def partitions_for(
         self, topic: str, *, timeout: float | None = None
@@ -912,12 +904,14 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
+            ConfigurationError: ``topic`` cannot be a topic's name.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
+        name = check_target(topic, None)
         return await self._ask(
-            "partitions_for", lambda call: self._parts.partitions_of(call, topic), timeout
+            "partitions_for", lambda call: self._parts.partitions_of(call, name), timeout
         )
 
     async def list_topics(self, *, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
@@ -947,11 +941,12 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             The id of each topic that exists; ``None`` where the brokers have no ids.
 
         Raises:
+            ConfigurationError: ``topics`` has something else than names of topics.
             KafkaTimeoutError: No answer in time.
 
         When cancelled, nothing has changed.
         """
-        names = list(dict.fromkeys(topics))
+        names = list(dict.fromkeys(topic_names(topics)))
         return await self._ask("topic_ids", lambda call: self._parts.ids_of(call, names), timeout)
 
     async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:

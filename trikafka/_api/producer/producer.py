@@ -17,12 +17,13 @@ from ..._managers.producer.produce import Fields, level_of
 from ..._managers.producer.transaction_signals import ProducerTransactionSignals
 from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.signal import Signal
-from ..._state.arguments import HeaderPairs, check_target, plain
+from ..._state.arguments import HeaderPairs, check_target
 from ..._state.producer.accumulator import Partitioner
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._wire.partitioning import KEY_RULES
 from ...config import ProducerConfig
+from ...config.text import plain_text
 from ...errors import (
     ClientFailedError,
     ConfigurationError,
@@ -388,7 +389,7 @@ class Producer(MeteredClient):
             self._raise_closed()
         ack = self._append(topic, value, key, headers, timestamp, partition)
         if ack is None:
-            topic = plain(topic)
+            topic = plain_text(topic)
             if not self._manager.knows(topic, partition):
                 self._manager.look_up(topic, partition)
             raise trio.WouldBlock
@@ -528,7 +529,7 @@ class Producer(MeteredClient):
             raise
 
     async def _enqueue_slowly(self, record: Fields) -> Ack:
-        topic, partition = plain(record[0]), record[5]
+        topic, partition = plain_text(record[0]), record[5]
         joins = self._joining()
 
         def admitted() -> Ack | None:

@@ -1,0 +1,22 @@
+"""Texts that callers pass as members of a string enum."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from .secrets import Secret
+
+Value = TypeVar("Value")
+
+
+def plain_text(value: Value) -> Value:
+    """Return ``value`` as a plain string, if it is a member of a string enum.
+
+    A member of ``class Topics(str, Enum)`` is a string, but ``str()`` returns its own name. The
+    messages encode their texts by ``str()``. So ``group_id=Groups.BILLING`` would silently be a
+    group that is called ``Groups.BILLING``.
+    """
+    text: Any = value
+    if isinstance(value, str) and type(value) not in (str, Secret):
+        text = str.__str__(value)
+    return text  # type: ignore[no-any-return]
