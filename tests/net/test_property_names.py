@@ -161,6 +161,26 @@ def test_producers_property_is_mapped(given: dict[str, Any], found: dict[str, An
             {"sasl.oauthbearer.extensions": "a=1,b=x=y"},
             {"sasl_oauth_extensions": {"a": "1", "b": "x=y"}},
         ),
+        # Java's maps of properties may have lists.
+        (
+            {
+                "partition.assignment.strategy": [
+                    "org.apache.kafka.clients.consumer.RangeAssignor",
+                    "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+                ]
+            },
+            {"partition_assignment_strategy": ("range", "cooperative-sticky")},
+        ),
+        ({"bootstrap.servers": ("a:1", "b:2")}, {"bootstrap_servers": "a:1,b:2"}),
+        ({"bootstrap_servers": ["a:1"]}, {"bootstrap_servers": ["a:1"]}),
+        (
+            {"security.protocol": "SSL", "ssl.enabled.protocols": ["TLSv1.3"]},
+            {"security_protocol": "SSL", "ssl_minimum_version": "TLSv1.3"},
+        ),
+        (
+            {"security.protocol": "SSL", "ssl.cipher.suites": ["ECDHE+AESGCM"]},
+            {"security_protocol": "SSL", "ssl_ciphers": "ECDHE+AESGCM"},
+        ),
     ],
 )
 def test_consumers_property_is_mapped(given: dict[str, Any], found: dict[str, Any]) -> None:

@@ -279,6 +279,32 @@ def test_contradictory_settings_show_no_secret(settings: dict[str, Any], says: s
             {"sasl.kerberos.keytab": "k", "sasl.kerberos.principal": "alice"},  # librdkafka's
             {"sasl_kerberos_keytab": "k", "sasl_kerberos_principal": "alice"},
         ),
+        (  # GSSAPI is the default of both, so their files need not name it
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.jaas.config": "com.sun.security.auth.module.Krb5LoginModule required;",
+            },
+            {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"},
+        ),
+        (
+            {"security.protocol": "sasl_plaintext", "sasl.kerberos.service.name": "kafka"},
+            {
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "GSSAPI",
+                "sasl_kerberos_service_name": "kafka",
+            },
+        ),
+        (  # for another mechanism, which is then missing: an error when the client opens
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.jaas.config": "x.PlainLoginModule required username=a password=b;",
+            },
+            {
+                "security_protocol": "SASL_SSL",
+                "sasl_plain_username": "a",
+                "sasl_plain_password": "b",
+            },
+        ),
     ],
 )
 def test_names_of_java_and_librdkafka_are_read(

@@ -20,6 +20,7 @@ from .property_names import RULES, PropertyRule, is_for_librdkafka, rule_of
 from .secrets import holds_secret, plain, secret
 from .security_properties import NAMES, take_security
 from .setting import Setting, nearest, settings_of, unknown
+from .text import plain_text
 from .unused import SERIALIZATION, leave_out_unused
 
 #: Java's classes for keys and values as bytes, which trikafka uses anyway.
@@ -263,7 +264,21 @@ def _hidden(properties: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str,
         raise ConfigurationError(
             f"the names of properties are texts, such as 'group.id', not {strangers[0]!r}"
         )
-    return {name: secret(_trimmed(name, value)) for name, value in properties.items()}
+    return {
+        name: secret(_trimmed(name, _as_line(name, value))) for name, value in properties.items()
+    }
+
+
+def _as_line(name: str, value: Any) -> Any:
+    """Return a list of texts as the line that a file has for it.
+
+    Java's maps of properties may have lists, such as the names of assignors.
+    """
+    if "." in name and isinstance(value, list | tuple):
+        parts = list(value)
+        if parts and all(isinstance(part, str) for part in parts):
+            return ",".join(map(plain_text, parts))
+    return value
 
 
 def _trimmed(name: str, value: Any) -> Any:

@@ -62,6 +62,7 @@ def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
         _take_grant,
         _take_stores,
         _take_hostname_check,
+        _choose_kerberos,
         _take_jaas,
         _take_ciphers,
         _take_extensions,
@@ -187,6 +188,24 @@ def _take_extensions(rest: MutableMapping[str, Any], settings: MutableMapping[st
         raise ConfigurationError(f"{dotted} must be NAME=VALUE,NAME=VALUE...")
     found = {name.strip(): value for name, _, value in parts}
     _put(settings, "sasl_oauth_extensions", found, dotted)
+
+
+def _choose_kerberos(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    """Choose GSSAPI where Java and librdkafka do: it is their default mechanism.
+
+    Files for Kerberos therefore often name no mechanism. A file that names none and has nothing of
+    Kerberos was meant for another mechanism, and stays an error.
+    """
+    names = {name.replace("_", ".") for name in rest}
+    if names & {"sasl.mechanism", "sasl.mechanisms"}:
+        return
+    protocol = rest.get("security.protocol", rest.get("security_protocol", ""))
+    jaas = _LOGIN_MODULE.match(str(rest.get("sasl.jaas.config", "")))
+    if str(protocol).upper().startswith("SASL_") and (
+        (jaas is not None and jaas[1].endswith("Krb5LoginModule"))
+        or any(name.startswith("sasl.kerberos.") for name in names)
+    ):
+        settings["sasl_mechanism"] = "GSSAPI"
 
 
 def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
