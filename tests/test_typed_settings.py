@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 #: Lines that end in ``# wrong`` must be found, by the name that stands there, and no others.
 PROGRAM = """
+from array import array
 from dataclasses import dataclass
 from typing import Any, Unpack
 
@@ -150,6 +151,12 @@ async def right(**more: Unpack[ConsumerSettings]) -> None:
         pass
     async with trikafka.open_producer(bootstrap_servers="localhost:9092", acks=1, compression_type="of a plugin") as producer:
         print((await producer.send("topic", b"value")).offset)
+        print((await producer.send("topic", bytearray(b"value"), key=memoryview(b"key"))).offset)
+        await producer.enqueue("topic", array("B", b"value"))
+        await producer.send("topic", "value")  # wrong
+        producer.send_nowait("topic", b"", key=5)  # wrong
+    async with trikafka.aio.open_producer(bootstrap_servers="localhost:9092") as second:
+        print((await second.send("topic", bytearray(b"value"))).offset)
     async with trikafka.open_admin(bootstrap_servers="localhost:9092", client_id="c") as admin:
         print(await admin.list_topics())
 

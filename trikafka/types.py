@@ -22,13 +22,17 @@ from .errors.peer_text import peer_text
 # The defaults (PEP 696) are for type checkers, which know typing_extensions by themselves: Record
 # alone means a record of bytes. Python's own TypeVar has them from 3.13 on.
 if TYPE_CHECKING:
-    from typing_extensions import TypeVar
+    from typing_extensions import Buffer, TypeVar
 
     #: The type of keys and values: bytes, or what a deserializer returns.
     Key = TypeVar("Key", default=bytes | None, covariant=True)
     Value = TypeVar("Value", default=bytes | None, covariant=True)
+    #: What a producer writes: bytes, or another object with Python's buffer protocol (PEP 688).
+    BytesLike: TypeAlias = Buffer
 else:
     from typing import TypeVar
+
+    BytesLike: TypeAlias = bytes | bytearray | memoryview
 
     Key = TypeVar("Key", covariant=True)
     Value = TypeVar("Value", covariant=True)

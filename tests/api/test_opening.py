@@ -217,3 +217,17 @@ async def test_unreadable_tls_file_is_refused(settings: dict[str, Any], says: st
             bootstrap_servers="a:1", security_protocol="SSL", dial=dial, **settings
         ):
             pass
+
+
+@each_opener
+async def test_block_is_entered_once(opener: Callable[..., Any]) -> None:
+    """A loop that enters one opening again and again gets a line that it can act on."""
+    async with ScriptedCluster(topics={"flights": 1}) as cluster:
+        opening = opener(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial)
+        async with opening:
+            with pytest.raises(IllegalStateError, match="can be entered once: call"):
+                async with opening:
+                    pytest.fail("it opened again")
+        with pytest.raises(IllegalStateError, match="again for another client"):
+            async with opening:
+                pytest.fail("it opened again")

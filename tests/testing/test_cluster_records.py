@@ -84,7 +84,7 @@ async def test_appended_records_are_read_decoded(autojump_clock: Clock, compress
             b"v",
             (b"k", None),
             (None, b"w" * 500, 7),
-            (b"", b"", None, (("h", b"1"), ("h", None))),
+            (b"", b"", None, [("h", b"1"), ("h", None)]),  # a list as in send()
         ]
         assert cluster.append("t", 0, records, compression=compression) == 0
         found = cluster.records("t", 0)

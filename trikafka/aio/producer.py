@@ -23,6 +23,7 @@ from .. import (
 )
 from .. import Producer as _Producer
 from .. import Transaction as _Transaction
+from ..types import BytesLike
 from .consumer import Consumer
 from .crossing import OpenedClient, cross
 from .guest import Guest, resolve
@@ -232,9 +233,9 @@ class Producer(OpenedClient):
     async def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: BytesLike | None,
         *,
-        key: bytes | None = None,
+        key: BytesLike | None = None,
         headers: Headers = (),
         timestamp: int | None = None,
         partition: int | None = None,
@@ -282,9 +283,9 @@ class Producer(OpenedClient):
     async def enqueue(
         self,
         topic: str,
-        value: bytes | None,
+        value: BytesLike | None,
         *,
-        key: bytes | None = None,
+        key: BytesLike | None = None,
         headers: Headers = (),
         timestamp: int | None = None,
         partition: int | None = None,
@@ -326,9 +327,9 @@ class Producer(OpenedClient):
     def send_nowait(
         self,
         topic: str,
-        value: bytes | None,
+        value: BytesLike | None,
         *,
-        key: bytes | None = None,
+        key: BytesLike | None = None,
         headers: Headers = (),
         timestamp: int | None = None,
         partition: int | None = None,
@@ -362,8 +363,8 @@ class Producer(OpenedClient):
     async def _enqueue(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None,
+        value: BytesLike | None,
+        key: BytesLike | None,
         headers: Headers,
         timestamp: int | None,
         partition: int | None,

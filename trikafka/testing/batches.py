@@ -14,14 +14,14 @@ import cramjam
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from trikafka._checksum import crc32c
-from trikafka.types import Headers, Record, TimestampType
+from trikafka.types import Record, TimestampType
 
 #: A record that a test appends: a value, or ``(key, value[, timestamp in ms[, headers]])``.
 Appendable: TypeAlias = (
     bytes
     | tuple[bytes | None, bytes | None]
     | tuple[bytes | None, bytes | None, int | None]
-    | tuple[bytes | None, bytes | None, int | None, Headers]
+    | tuple[bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes | None]]]
     | None
 )
 
@@ -252,7 +252,7 @@ def _normal(
     key, value, *rest = record
     when = rest[0] if rest else None
     headers = rest[1] if len(rest) > 1 else ()
-    if not (when is None or isinstance(when, int)) or not isinstance(headers, tuple):
+    if not (when is None or isinstance(when, int)) or not isinstance(headers, list | tuple):
         raise TypeError(
             f"a record is a value or (key, value[, timestamp in ms[, headers]]), not {record!r}"
         )

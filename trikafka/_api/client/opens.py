@@ -24,11 +24,12 @@ Client = TypeVar("Client")
 class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
     """A client that ``async with`` will open; before that there is none."""
 
-    __slots__ = ("_block", "_call")
+    __slots__ = ("_block", "_call", "_entered")
 
     def __init__(self, call: str, block: AbstractAsyncContextManager[Client]) -> None:
         self._call = call
         self._block = block
+        self._entered = False
 
     @property
     def opens(self) -> str:
@@ -40,6 +41,12 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
 
     @trio.lowlevel.enable_ki_protection
     def __aenter__(self) -> Coroutine[Any, Any, Client]:
+        if self._entered:
+            raise IllegalStateError(
+                f"a block of {self._call}() can be entered once: call {self._call}() again for "
+                "another client"
+            )
+        self._entered = True
         return self._block.__aenter__()
 
     @trio.lowlevel.enable_ki_protection

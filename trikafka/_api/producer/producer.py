@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
-from ..._managers.producer.produce import Fields, level_of
+from ..._managers.producer.produce import level_of
 from ..._managers.producer.transaction_signals import ProducerTransactionSignals
 from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.signal import Signal
@@ -37,6 +37,7 @@ from ...interfaces import ProducerContext, TransactionManager
 from ...types import (
     BrokerLatency,
     BrokerThrottle,
+    BytesLike,
     ConnectionStatistics,
     MetricsPush,
     PartitionInfo,
@@ -61,6 +62,8 @@ _POINTS = ("batch_sent", "batch_retried", "batch_delivered", "batch_failed")
 _PARTITIONER_TAKES = ("", None, ())
 #: Batches that fail at a close before other tasks run.
 _STEP = 1_000
+#: The arguments of a record; the accumulator makes bytes of key and value.
+_Fields = tuple[str, Any, Any, HeaderPairs, int | None, int | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,8 +224,8 @@ class Producer(MeteredClient):
     def _append_in_transaction(
         self,
         topic: str,
-        value: bytes | None,
-        key: bytes | None,
+        value: BytesLike | None,
+        key: BytesLike | None,
         headers: HeaderPairs,
         timestamp: int | None,
         partition: int | None,
@@ -246,9 +249,9 @@ class Producer(MeteredClient):
     async def send(
         self,
         topic: str,
-        value: bytes | None,
+        value: BytesLike | None,
         *,
-        key: bytes | None = None,
+        key: BytesLike | None = None,
         headers: HeaderPairs = (),
         timestamp: int | None = None,
         partition: int | None = None,
@@ -311,9 +314,9 @@ class Producer(MeteredClient):
     async def enqueue(
         self,
         topic: str,
-        value: bytes | None,
+        value: BytesLike | None,
         *,
-        key: bytes | None = None,
+        key: BytesLike | None = None,
         headers: HeaderPairs = (),
         timestamp: int | None = None,
         partition: int | None = None,
@@ -360,9 +363,9 @@ class Producer(MeteredClient):
     def send_nowait(
         self,
         topic: str,
-        value: bytes | None,
+        value: BytesLike | None,
         *,
-        key: bytes | None = None,
+        key: BytesLike | None = None,
         headers: HeaderPairs = (),
         timestamp: int | None = None,
         partition: int | None = None,
@@ -528,7 +531,7 @@ class Producer(MeteredClient):
                 self._transaction.failed(error if isinstance(error, Exception) else cancelled)
             raise
 
-    async def _enqueue_slowly(self, record: Fields) -> Ack:
+    async def _enqueue_slowly(self, record: _Fields) -> Ack:
         topic, partition = plain_text(record[0]), record[5]
         joins = self._joining()
 

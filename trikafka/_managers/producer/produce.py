@@ -58,8 +58,6 @@ from .producer_id import ProducerIds
 
 Ack = TypeVar("Ack")
 T = TypeVar("T")
-#: A record as ``append`` takes it: topic, value, key, headers, timestamp, partition.
-Fields = tuple[str, bytes | None, bytes | None, HeaderPairs, int | None, int | None]
 #: How many batches expire before other tasks run.
 _STEP = 1_000
 
