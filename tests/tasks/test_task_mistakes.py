@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 import signal
 from typing import Any
 
@@ -222,3 +223,61 @@ async def test_ctrl_c_may_stop_in_order() -> None:
             await trikafka.run_tasks(consumer, handler, stop_on=[signal.SIGTERM, signal.SIGINT])
         assert done == [0]
         assert committed(cluster) == 1
+
+
+@pytest.mark.parametrize("by", ["name", "assignment"])
+async def test_dead_letter_topic_is_not_read(autojump_clock: Clock, by: str) -> None:
+    """Its records would fail again, each time as another one."""
+    async with (
+        cluster_of(1, records=1, topics={"t.dead": 1}) as cluster,
+        producer_of(cluster) as producer,
+        trikafka.open_consumer(
+            group_id="g",
+            enable_auto_commit=False,
+            bootstrap_servers=cluster.bootstrap_servers,
+            dial=cluster.dial,
+        ) as consumer,
+    ):
+        if by == "name":
+            consumer.subscribe(["t", "t.dead"])
+        else:
+            consumer.assign([trikafka.TopicPartition("t.dead", 0)])
+        with pytest.raises(ConfigurationError, match="reads the dead-letter topic"):
+            await trikafka.run_tasks(consumer, never, dead_letter="t.dead", producer=producer)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+async def test_pattern_that_matches_its_dead_letters_ends_the_run(
+    autojump_clock: Clock, exists: bool
+) -> None:
+    """With ``exists=False`` the pattern matches the topic only once the run has made it."""
+
+    async def handler(record: trikafka.Record) -> None:
+        raise KeyError("bad")
+
+    topics = {"t.dead": trikafka.NewTopic(1)}
+    async with (
+        cluster_of(1, records=1, topics={"t.dead": 1} if exists else {}) as cluster,
+        producer_of(cluster) as producer,
+        trikafka.open_consumer(
+            re.compile(r"t.*"),
+            group_id="g",
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            metadata_max_age_ms=1000,
+            bootstrap_servers=cluster.bootstrap_servers,
+            dial=cluster.dial,
+        ) as consumer,
+    ):
+        with (
+            pytest.raises(ConfigurationError, match="out of what its pattern matches"),
+            trio.fail_after(300),
+        ):
+            await trikafka.run_tasks(
+                consumer, handler, dead_letter="t.dead", producer=producer, topics=topics
+            )
+        assert len(cluster.records("t.dead", 0)) <= 1
+
+
+async def never(record: trikafka.Record) -> None:
+    pytest.fail("a record was handled")

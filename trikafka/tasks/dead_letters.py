@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from ..config import check_topic_name
 from ..errors import ConfigurationError, DeserializationError
 from ..errors.groups import outlined, unwrapped
 from ..types import Record, TopicPartition
@@ -48,9 +49,23 @@ class DeadLetter:
     def __post_init__(self) -> None:
         if not isinstance(self.topic, str) or not self.topic:
             raise ConfigurationError(f"dead_letter must be the name of a topic, not {self.topic!r}")
+        object.__setattr__(self, "topic", check_topic_name(self.topic))
         if self.too_large not in _TOO_LARGE:
             raise ConfigurationError(
                 f"too_large must be one of {', '.join(_TOO_LARGE)}, not {self.too_large!r}"
+            )
+
+    def check_not_read(self, topics: Container[str]) -> None:
+        """Raise :exc:`ConfigurationError` if a worker that reads ``topics`` reads its dead letters.
+
+        Each letter would fail again and become another one: the topic would grow without end, and
+        its records by the headers of each turn.
+        """
+        if self.topic in topics:
+            raise ConfigurationError(
+                f"the consumer reads the dead-letter topic {self.topic!r} too, so its records "
+                "would come back for ever: leave it out of the subscription, or out of what its "
+                "pattern matches"
             )
 
 

@@ -292,6 +292,10 @@ class Handling:
         assert self._producer is not None
         assert self._dead_letter is not None
         topic, acks = self._dead_letter.topic, []
+        try:  # a pattern may have come to match it since the start
+            self._dead_letter.check_not_read([record.topic for record in work.records])
+        except ConfigurationError as reads_itself:
+            raise reads_itself from error
         refused: RecordTooLargeError | None = None
         try:
             for letter in work.letters:

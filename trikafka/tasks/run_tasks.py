@@ -159,6 +159,10 @@ async def run_tasks(
         )
     assert config.group_id is not None
     letter = DeadLetter(dead_letter) if isinstance(dead_letter, str) else dead_letter
+    if letter is not None:
+        letter.check_not_read(
+            {*consumer.subscription(), *(tp.topic for tp in consumer.assignment())}
+        )
     handling = Handling(handler, retry, letter, producer, config.group_id, batches)
     plan = HandlingPlan(
         task_timeout_ms, dict(topics or {}), tuple(stop_on), handling, concurrency, prepare
