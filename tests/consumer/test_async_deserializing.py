@@ -434,3 +434,24 @@ async def test_process_hands_over_values(autojump_clock: Clock) -> None:
             await until(lambda: cluster.committed("g", T0).offset == 5)
             nursery.cancel_scope.cancel()
     assert seen == list(range(5))
+
+
+@pytest.mark.parametrize("side", ["key", "value"])
+@pytest.mark.parametrize("other_is_async", [False, True])
+async def test_coroutine_of_a_plain_function_is_an_error(
+    autojump_clock: Clock, side: str, other_is_async: bool
+) -> None:
+    """A lambda around an async function is itself not async; its coroutine was the value."""
+    registry = Registry()
+    other = "value" if side == "key" else "key"
+    given = {f"{side}_deserializer": lambda data: registry.number(data)}
+    given[f"{other}_deserializer"] = registry.number if other_is_async else bytes.decode
+    async with reading(registry, **given) as (cluster, consumer):
+        cluster.append("t", 0, [(b"1", b"2")])
+        with pytest.raises(DeserializationError) as caught:
+            await consumer.receive()
+        assert "returned the coroutine Registry.number(), which nothing awaits" in str(
+            caught.value.__cause__
+        )
+        assert consumer.membership() is None
+        assert await consumer.position(T0) == 0

@@ -26,6 +26,7 @@ from __future__ import annotations
 import inspect
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
+from types import CoroutineType
 from typing import Any, Literal, TypeAlias
 
 import trio
@@ -90,10 +91,14 @@ class Deserializers:
             if self._key is not None and key is not None:
                 function, sees = self._key
                 key = function(record.topic, record.headers, key) if sees else function(key)
+                if type(key) is CoroutineType:
+                    raise _not_awaited(key)
             part = "value"
             if self._value is not None and value is not None:
                 function, sees = self._value
                 value = function(record.topic, record.headers, value) if sees else function(value)
+                if type(value) is CoroutineType:
+                    raise _not_awaited(value)
         except Exception as error:
             raise _failed(record, part) from error
         return record._replace(key=key, value=value)
@@ -105,14 +110,32 @@ class Deserializers:
         try:
             if self._key is not None and key is not None:
                 key = _called(self._key, record, key)
-                key = await key if self._key_is_async else key
+                if self._key_is_async:
+                    key = await key
+                elif type(key) is CoroutineType:
+                    raise _not_awaited(key)
             part = "value"
             if self._value is not None and value is not None:
                 value = _called(self._value, record, value)
-                value = await value if self._value_is_async else value
+                if self._value_is_async:
+                    value = await value
+                elif type(value) is CoroutineType:
+                    raise _not_awaited(value)
         except Exception as error:
             raise _failed(record, part) from error
         return record._replace(key=key, value=value)
+
+
+def _not_awaited(result: CoroutineType[Any, Any, Any]) -> TypeError:
+    """Return the error for a plain function that returned a coroutine, such as a lambda.
+
+    Its result cannot be awaited here: a batch has been delivered already when it is iterated over.
+    """
+    result.close()
+    return TypeError(
+        f"the deserializer returned the coroutine {result.__qualname__}(), which nothing awaits: "
+        "give a deserializer that is an async function itself (async def)"
+    )
 
 
 def _function(given: Given) -> _Function | None:
