@@ -453,5 +453,4 @@ async def test_coroutine_of_a_plain_function_is_an_error(
         assert "returned the coroutine Registry.number(), which nothing awaits" in str(
             caught.value.__cause__
         )
-        assert consumer.membership() is None
         assert await consumer.position(T0) == 0

@@ -123,3 +123,31 @@ async def test_wrong_pattern_opens_nothing(topics: Any, settings: Any, says: str
     with pytest.raises(ConfigurationError, match=says):
         async with trikafka.open_consumer(*topics, bootstrap_servers="a:1", **settings):
             pytest.fail("it was opened")
+
+
+WRONG: list[Any] = [
+    re.compile(b"t.*"),
+    SubscriptionPattern(""),
+    SubscriptionPattern(b"t.*"),  # type: ignore[arg-type]
+    SubscriptionPattern(None),  # type: ignore[arg-type]
+    SubscriptionPattern("\ud800"),
+]
+
+
+@pytest.mark.parametrize("pattern", WRONG, ids=repr)
+async def test_wrong_pattern_is_refused_early(autojump_clock: Clock, pattern: Any) -> None:
+    """It ended the client, or matched nothing for ever."""
+    async with cluster_of(records=1) as cluster:
+        before = len(cluster.log)
+        with pytest.raises(ConfigurationError):
+            async with trikafka.open_consumer(
+                pattern, bootstrap_servers="kafka:9092", dial=cluster.dial, group_id="g"
+            ):
+                pytest.fail("it opened")
+        assert len(cluster.dials) == 0
+        assert len(cluster.log) == before
+        async with consumer_of(cluster, group_id="g", group_protocol="auto") as consumer:
+            with pytest.raises(ConfigurationError):
+                consumer.subscribe(pattern)
+            consumer.subscribe(["t"])
+            assert (await consumer.receive()).topic == "t"

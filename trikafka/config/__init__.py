@@ -15,7 +15,7 @@ from .clients import (
 from .properties import from_properties
 from .resets import OffsetReset, parse_reset
 from .setting import Setting, settings_of
-from .topics import check_topic_name, check_topics_given
+from .topics import check_pattern, check_topic_name, check_topics_given
 
 __all__ = [
     "AdminConfig",
@@ -26,6 +26,7 @@ __all__ = [
     "ProducerConfig",
     "Setting",
     "ShareConsumerConfig",
+    "check_pattern",
     "check_topic_name",
     "check_topics_given",
     "from_properties",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from ..errors import ConfigurationError
 from ..types import SubscriptionPattern
+from .secrets import is_text
 from .text import plain_text
 
 LONGEST_TOPIC_NAME = 249
@@ -39,6 +41,27 @@ def check_topic_name(name: object) -> str:
             "(a-z), digits, '.', '_' and '-'"
         )
     return plain_text(name)
+
+
+def check_pattern(pattern: re.Pattern[Any] | SubscriptionPattern) -> None:
+    """Raise :exc:`ConfigurationError` unless a pattern can match names of topics.
+
+    A pattern of bytes would fail at the first name that it meets, in the background. A broker's
+    pattern that is no text would be written as one, and match nothing.
+    """
+    if isinstance(pattern, re.Pattern):
+        if isinstance(pattern.pattern, bytes):
+            raise ConfigurationError(
+                f"a pattern for topics must be compiled from text, not from {pattern.pattern!r}"
+            )
+    elif not isinstance(pattern.pattern, str) or not pattern.pattern:
+        raise ConfigurationError(
+            f"a SubscriptionPattern needs a text that is not empty, not {pattern.pattern!r}"
+        )
+    elif not is_text(pattern.pattern):
+        raise ConfigurationError(
+            f"a SubscriptionPattern must be text that UTF-8 can carry, not {pattern.pattern!r}"
+        )
 
 
 def check_topics_given(call: str, topics: Sequence[object]) -> tuple[str, ...]:

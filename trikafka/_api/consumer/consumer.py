@@ -28,7 +28,7 @@ from ..._state.consumer.assignment import AssignedPartition
 from ..._state.consumer.subscription import Mode
 from ..._state.group.member import MemberState
 from ..._wire.columns import RecordBatch
-from ...config import ConsumerConfig
+from ...config import ConsumerConfig, check_pattern
 from ...error_codes import ErrorCode
 from ...errors import (
     ConfigurationError,
@@ -157,7 +157,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         Raises:
             ConfigurationError: The consumer has no ``group_id``, or ``listener`` is not a listener
                 (its methods must be ``async``), or a :class:`SubscriptionPattern` meets
-                ``group_protocol="classic"``.
+                ``group_protocol="classic"`` or is empty, or a pattern is not of text.
             IllegalStateError: The consumer has called :meth:`assign`, or has another kind of
                 subscription (topics, a pattern, the broker's pattern). :meth:`unsubscribe` first.
             trio.BusyResourceError: Another task unsubscribes.
@@ -169,6 +169,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
                 "subscribing needs a group_id; to read without a group use assign()"
             )
         check_listener(listener)
+        if isinstance(topics, re.Pattern | SubscriptionPattern):
+            check_pattern(topics)
         if isinstance(topics, re.Pattern):
             self._subscription.subscribe_pattern(topics)
             self._parts.metadata.want((), everything=True)

@@ -6,7 +6,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from ...config import ConsumerConfig, check_topics_given
+from ...config import ConsumerConfig, check_pattern, check_topics_given
 from ...config.describe import documented
 from ...config.typed import BytesConsumerSettings
 from ...errors import ConfigurationError
@@ -83,6 +83,8 @@ async def open_consumer(
     pattern = topics[0] if len(topics) == 1 and not isinstance(topics[0], str) else None
     if not isinstance(pattern, re.Pattern | SubscriptionPattern):
         pattern = None
+    if pattern is not None:
+        check_pattern(pattern)
     names = () if pattern else check_topics_given("open_consumer", topics)
     given: dict[str, Any] = settings  # type: ignore[assignment]  # with all keywords; taken below
     given["key_deserializer"] = key_deserializer
