@@ -88,6 +88,20 @@ async def test_numbers_of_other_kinds_are_offsets(autojump_clock: Clock) -> None
                 consumer.seek(T0, numpy.float64(1))
 
 
+async def test_huge_integer_is_no_limit(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_consumer(**given) as consumer:
+            assert await consumer.end_offsets([T0], timeout=10**400) == {T0: 0}
+            await consumer.aclose(10**400)
+        async with trikafka.open_producer(**given) as producer:
+            await producer.flush(10**400)
+        for name in ("max_block_ms", "delivery_timeout_ms", "close_timeout_ms"):
+            with pytest.raises(ConfigurationError, match=f"{name} is an integer of 1329 bits"):
+                async with trikafka.open_producer(**given, **{name: 10**400}):
+                    pytest.fail("it opened")
+
+
 def test_memory_budget_is_shared_by_threads() -> None:
     budget = trikafka.MemoryBudget(1000)
 

@@ -16,6 +16,7 @@ all of seed 000:
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
@@ -78,16 +79,17 @@ def check_timeout(timeout: float | None, default: float) -> float:
     """
     if timeout is None:
         return default
+    # An integer may be larger than any float, and is then compared without a conversion.
     if (
         not isinstance(timeout, int | float)
         or isinstance(timeout, bool)
-        or math.isnan(timeout)
+        or timeout != timeout
         or timeout < 0
     ):
         raise ConfigurationError(
             f"timeout must be a number of seconds, at least 0, not {timeout!r}"
         )
-    return float(timeout)
+    return math.inf if timeout > sys.float_info.max else float(timeout)
 
 
 def _says_so(error: Exception | None, waiting_for: str) -> bool:

@@ -9,6 +9,7 @@ typed keywords of ``open_*``, ``help()`` and ``docs/settings.md`` all derive fro
 from __future__ import annotations
 
 import difflib
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
@@ -156,6 +157,10 @@ class Setting:
     def _check_number(self, value: object) -> None:
         if not isinstance(value, int | float) or value != value:
             raise ConfigurationError(f"{self.name} must be a number, not {value!r}")
+        if isinstance(value, int) and abs(value) > sys.float_info.max:
+            raise ConfigurationError(
+                f"{self.name} is an integer of {value.bit_length()} bits, too large to count with"
+            )
         if float not in self.kinds and not isinstance(value, int):
             raise ConfigurationError(f"{self.name} must be a whole number, not {value!r}")
         low, high = (
