@@ -6,6 +6,7 @@ A failing record can be skipped by a seek.
 from __future__ import annotations
 
 import importlib
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -252,3 +253,16 @@ async def test_batch_from_before_a_seek_moves_nothing(autojump_clock: Clock) -> 
         with pytest.raises(DeserializationError):
             list(batch)
         assert await consumer.position(T0) == 4
+
+
+async def test_batch_with_deserializers_says_what_to_pickle(autojump_clock: Clock) -> None:
+    async with (
+        cluster_of(1, records=2) as cluster,
+        consumer_of(cluster, value_deserializer=int) as consumer,
+    ):
+        consumer.assign([T0])
+        batch = await consumer.receive_batch()
+        with pytest.raises(TypeError, match=r"pickle batch\.raw"):
+            pickle.dumps(batch)
+        assert [record.value for record in pickle.loads(pickle.dumps(batch.raw))] == [b"0", b"1"]
+        assert [record.value for record in pickle.loads(pickle.dumps(list(batch)))] == [0, 1]

@@ -1,5 +1,7 @@
 """The views of a batch: records, slices, heads, and Arrow over the same memory."""
 
+import copy
+import pickle
 import subprocess
 import sys
 from typing import Any
@@ -345,3 +347,33 @@ def test_every_row_has_a_time_and_no_offset(count: int, stamp: int) -> None:
     assert list(found.offsets) == [0] * count
     assert list(found.timestamps) == [stamp] * count
     assert list(found.timestamp_types) == [0] * count
+
+
+@pytest.mark.parametrize("protocol", [2, 5])
+@pytest.mark.parametrize(("start", "stop"), [(0, 27), (0, 0), (3, 17), (26, 27), (8, 16)])
+def test_batch_is_pickled(batch: RecordBatch, start: int, stop: int, protocol: int) -> None:
+    """For worker processes."""
+    part = batch[start:stop]
+    found = pickle.loads(pickle.dumps(part, protocol))
+    assert list(found) == list(part)
+    assert found.next_offset == part.next_offset
+    assert found.leader_epoch == part.leader_epoch
+    assert found.nbytes == part.nbytes
+    assert found.to_arrow().equals(part.to_arrow())
+    assert list(found[1:5]) == list(part[1:5])
+
+
+def test_pickled_slice_has_only_its_own_bytes() -> None:
+    whole = decode(batch_v2([Rec(b"k" * 1000, b"v" * 1000)] * 100))
+    assert len(pickle.dumps(whole[50:51])) < 5_000
+
+
+def test_copies_are_the_batch_itself(batch: RecordBatch) -> None:
+    assert copy.copy(batch) is batch
+    assert copy.deepcopy({"batch": batch})["batch"] is batch
+
+
+def test_index_of_another_type_is_explained(batch: RecordBatch) -> None:
+    wrong: Any = "0"
+    with pytest.raises(TypeError, match="'str' object cannot be interpreted as an integer"):
+        batch[wrong]

@@ -6,7 +6,18 @@ the bytes of keys and values. Imports nothing of this package but ``_format``.
 
 from __future__ import annotations
 
+from array import array
+from typing import Any, Literal
+
 from trikafka._wire._format import Buffer
+
+#: The items of each column, in the order of the arguments of ``Columns``; ``None``: bytes.
+_FORMS: tuple[Literal["q", "b", "i"] | None, ...] = (
+    *("q", "q", "b"),
+    *("i", None, None),
+    *("i", None, None),
+    *("i", "i", None, "i", None, None),
+)
 
 
 class Columns:
@@ -99,6 +110,27 @@ class Columns:
             self.header_value_validity,
         )
 
+    # A batch is often a slice of a fetch of some megabytes. So of keys and values only the bytes of
+    # its own records are copied, and the offsets into them are moved to zero.
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Return copies of these records' bytes, for other processes."""
+        keys, key_data = _own(self.key_offsets, self.key_data)
+        values, value_data = _own(self.value_offsets, self.value_data)
+        rows = (bytes(self.offsets), bytes(self.timestamps), bytes(self.timestamp_types))
+        sides = (
+            *(keys, key_data, _bytes(self.key_validity)),
+            *(values, value_data, _bytes(self.value_validity)),
+        )
+        headers = (
+            _bytes(self.header_offsets),
+            _bytes(self.header_name_offsets),
+            _bytes(self.header_name_data),
+            _bytes(self.header_value_offsets),
+            _bytes(self.header_value_data),
+            _bytes(self.header_value_validity),
+        )
+        return _restored, (self.count, *rows, *sides, *headers)
+
     @property
     def nbytes(self) -> int:
         """The bytes of these records' keys, values, headers, and their entries in the columns."""
@@ -136,6 +168,26 @@ class Columns:
             b"",
             None,
         )
+
+
+def _bytes(data: Buffer | None) -> bytes | None:
+    return None if data is None else bytes(data)
+
+
+def _own(offsets: memoryview, data: Buffer) -> tuple[bytes, bytes]:
+    """Return the part of ``data`` that the offsets cover, and the offsets into that part."""
+    first, last = offsets[0], offsets[-1]
+    moved = bytes(offsets) if first == 0 else array("i", [at - first for at in offsets]).tobytes()
+    return moved, bytes(memoryview(data)[first:last])
+
+
+def _restored(count: int, *columns: bytes | None) -> Columns:
+    """Return the columns that ``Columns.__reduce__`` described."""
+    views: list[Any] = [
+        data if data is None or form is None else memoryview(data).cast(form)
+        for data, form in zip(columns, _FORMS, strict=True)
+    ]
+    return Columns(count, *views)
 
 
 def slice_bits(bits: Buffer | None, start: int, stop: int) -> Buffer | None:

@@ -5,10 +5,11 @@ A ``RecordBatch`` is not written to after it was made; slices share the bytes of
 
 from __future__ import annotations
 
+import operator
 import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Generic, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, overload
 
 from trikafka._wire import _implementation
 from trikafka._wire._columns import Columns as Columns
@@ -32,7 +33,8 @@ class RecordBatch(Sequence[Record[Key, Value]], Generic[Key, Value]):
     """Records of one partition, in the order of their offsets.
 
     A sequence of :class:`Record` objects, which are made on demand; :meth:`to_arrow` makes none. A
-    slice with step 1 is a ``RecordBatch`` that shares the memory of keys and values.
+    slice with step 1 is a ``RecordBatch`` that shares the memory of keys and values. A batch can be
+    pickled, for a worker process; of one with deserializers, pickle :attr:`raw`.
     """
 
     __slots__ = ("_columns", "_leader_epoch", "_next_offset", "_partition", "_topic")
@@ -123,10 +125,22 @@ class RecordBatch(Sequence[Record[Key, Value]], Generic[Key, Value]):
             if step != 1:
                 raise ValueError("a RecordBatch can only be sliced with step 1")
             return self._slice(start, max(start, stop))
+        index = operator.index(index)
         position = index + count if index < 0 else index
         if not 0 <= position < count:
             raise IndexError(f"index {index} of {count} records")
         return self._make(position, position + 1)[0]
+
+    def __reduce__(self) -> tuple[Any, tuple[Any, ...]]:
+        """Return what pickles the batch: a worker process gets a copy of these records alone."""
+        parts = (self._topic, self._partition, self._columns, self._next_offset)
+        return RecordBatch, (*parts, self._leader_epoch)
+
+    def __copy__(self) -> Self:
+        return self  # it is not written to
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     def __iter__(self) -> Iterator[Record[Key, Value]]:
         return _implementation.current.iterate(self._columns, self._topic, self._partition)

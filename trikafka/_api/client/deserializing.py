@@ -27,7 +27,7 @@ import inspect
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from types import CoroutineType
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NoReturn, TypeAlias
 
 import trio
 
@@ -188,6 +188,12 @@ class DeserializedBatch(RecordBatch):
         )
         self._deserializers = deserializers
         self._stands_at = stands_at
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError(
+            "a batch with deserializers cannot be pickled: pickle batch.raw, whose records have "
+            "bytes, or list(batch)"
+        )
 
     def delivered_by(self, stands_at: Callable[[int], object]) -> DeserializedBatch:
         """Return the same batch, with errors reported to ``stands_at``."""
