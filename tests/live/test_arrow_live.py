@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.dataset
 import pytest
 import trio
 import trio.lowlevel
@@ -24,6 +25,8 @@ from trikafka import TopicPartition
 from trikafka._wire.partitioning import partition_for_key
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from trikafka_broker.broker import KafkaBroker
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "columns.md"
@@ -222,3 +225,19 @@ async def test_examples_of_the_page_run(
         assert {row["partition"] for row in found} == {0}
     else:
         assert pairs == everything
+
+
+class Tables:
+    """A consumer whose tables begin with the same offset of different partitions."""
+
+    async def arrow_batches(self, **_: Any) -> AsyncIterator[pa.Table]:
+        for partition in range(3):
+            yield pa.table({"partition": [partition, partition], "offset": [0, 1]})
+
+
+async def test_the_files_of_the_page_keep_the_rows_of_all_partitions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    await run_snippet("dataset-out", {}, None, Tables(), None)
+    assert pyarrow.dataset.dataset("flights").count_rows() == 6

@@ -483,9 +483,9 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     ) -> ArrowBatches:
         """Iterate over :class:`pyarrow.Table` s with the columns of ``RecordBatch.to_arrow``.
 
-        A table holds at least one record, and what else is buffered then, up to the given size.
-        Values are not copied, unless the table would consist of many small chunks. Records are
-        committed as with :meth:`batches`.
+        A table holds at least one record, and what else is buffered then, of any partition, up to
+        the given size. Values are not copied, unless the table would consist of many small chunks.
+        Records are committed as with :meth:`batches`.
 
         Args:
             until: As in :meth:`batches`.
