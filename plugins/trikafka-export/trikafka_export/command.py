@@ -305,9 +305,7 @@ class _ExportRun:
         if result.dead_letters:
             topic = self._dead_letter_topic
             where = _dead_letters(result) if topic is None else f"the topic {topic}"
-            warn(
-                f"{_records(result.dead_letters)} could not be parsed, and were written to {where}"
-            )
+            warn(f"{_records(result.dead_letters)} could not be parsed: see {where}")
         say(_sentence(result))
 
 
