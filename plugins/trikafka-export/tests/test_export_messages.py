@@ -6,7 +6,7 @@ Pure.
 from __future__ import annotations
 
 import pytest
-from trikafka_export.command import _dead_letters, _gist
+from trikafka_export.command import _dead_letters, _ExportRun, _gist, _sentence
 
 from trikafka import ExportResult
 
@@ -64,3 +64,19 @@ def test_place_of_dead_letters_is_named(
         destination, (), False, (), {}, {}, dead_letters=1, format=format, location=location
     )
     assert _dead_letters(result) == told
+
+
+@pytest.mark.parametrize(("count", "records"), [(1, "1 record"), (2, "2 records")])
+def test_report_of_dead_letters_fits_any_number(
+    count: int, records: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = ExportResult("/data/orders", (), False, (), {}, {}, dead_letters=count)
+    _ExportRun(None, False, False)._print(result)
+    warning = f"Warning: {records} could not be parsed: see _dead_letters in /data/orders"
+    assert warning in capsys.readouterr().err.splitlines()
+
+
+@pytest.mark.parametrize(("count", "records"), [(1, "1 record waits"), (2, "2 records wait")])
+def test_report_of_waiting_records_fits_any_number(count: int, records: str) -> None:
+    result = ExportResult("/data/orders", (), False, (), {}, {}, waiting=count)
+    assert _sentence(result) == f"nothing written: {records} for more, or for --max-file-delay"

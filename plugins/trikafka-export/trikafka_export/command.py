@@ -392,7 +392,10 @@ def _compared(found: ExportCheck) -> str:
 
 def _sentence(result: ExportResult) -> str:
     if result.already_done and result.waiting:
-        return f"nothing written: {_records(result.waiting)} wait for more, or for --max-file-delay"
+        wait = "waits" if result.waiting == 1 else "wait"
+        return (
+            f"nothing written: {_records(result.waiting)} {wait} for more, or for --max-file-delay"
+        )
     if result.already_done:
         which = "all records that could be read" if result.carried else "all records"
         return f"nothing new: {which} have been exported to {result.destination}"
