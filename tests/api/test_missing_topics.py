@@ -114,6 +114,23 @@ async def test_admin_client_names_the_topic(autojump_clock: Clock) -> None:
         )
 
 
+async def test_partition_that_a_topic_lacks_is_not_called_a_missing_topic(
+    autojump_clock: Clock,
+) -> None:
+    """The coordinator of a group has one code for both."""
+    async with (
+        ScriptedCluster(topics={"orders": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        for tp in (TopicPartition("orders", 7), TopicPartition("ordrs", 7)):
+            with pytest.raises(UnknownTopicOrPartitionError) as caught:
+                await admin.alter_group_offsets("g", {tp: 1})
+            assert str(caught.value).endswith(
+                f": topic {tp.topic!r} does not exist, or has no partition 7; see: trikafka topics "
+                "list"
+            )
+
+
 async def test_ensure_topics_names_the_topic(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"orders": 1}) as cluster:
         async with trikafka.open_consumer("ordrs", **settings(cluster, group_id="g")) as consumer:

@@ -387,8 +387,14 @@ def of_partition(
     return from_code(code, f"{tp}{words(message)}", operation=operation)
 
 
+# The code stands for both, and a broker says no more: to name only the topic would be wrong for a
+# partition that a topic lacks.
 def partition_error(code: int, tp: TopicPartition, operation: str) -> BrokerResponseError:
-    """Return the error of a partition; that of an unknown topic names the topic."""
+    """Return the error of a partition; that of an unknown one says what may be missing."""
     if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-        return topic_error(code, tp.topic, make=False)
+        return from_code(
+            code,
+            f"topic {tp.topic!r} does not exist, or has no partition {tp.partition}; see: trikafka "
+            "topics list",
+        )
     return from_code(code, str(tp), operation=operation)
