@@ -270,7 +270,12 @@ def test_wrong_arguments_of_a_queue_are_told_first() -> None:
     async def main() -> None:
         async def handle(delivery: object) -> None: ...
 
-        for wrong in ({"concurrency": 0}, {"reject_after": True}, {"stop_on": [9]}):
+        for wrong in (
+            {"concurrency": 0},
+            {"reject_after": True},
+            {"retry": 3},
+            {"stop_on": [9]},
+        ):
             with pytest.raises(trikafka.ConfigurationError, match=next(iter(wrong))):
                 await trikafka.aio.run_queue(handle, "t", group_id="g", **wrong)  # type: ignore[arg-type]
 

@@ -198,6 +198,7 @@ async def test_a_fatal_error_is_raised_as_it_is(autojump_clock: Clock) -> None:
     [
         ({"concurrency": 0}, "concurrency must be a whole number from 1, not 0"),
         ({"reject_after": 0}, "reject_after must be a whole number from 1, not 0"),
+        ({"retry": 3}, "retry must be a RetryPolicy, such as .*, not 3"),
         ({"auto_offset_reset": "earliest"}, "share.auto.offset.reset"),
     ],
 )

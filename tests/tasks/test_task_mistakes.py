@@ -151,6 +151,7 @@ async def test_wrong_handler_of_process_is_refused(autojump_clock: Clock) -> Non
         ({"topics": {"x": 3}}, "topics must have a NewTopic for 'x', not 3"),
         ({"topics": {"": NewTopic(1)}}, "topics must be names"),
         ({"dead_letter": 3}, "dead_letter must be the name of a topic"),
+        ({"batches": "no"}, "batches must be True or False, not 'no'"),
     ],
 )
 async def test_wrong_task_options_are_refused(

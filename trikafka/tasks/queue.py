@@ -21,7 +21,7 @@ from ..errors.groups import members, outlined
 from ..toolkit import Reminder, backoff
 from .callbacks import awaitable, check_async
 from .handling import RetryPolicy, is_fatal
-from .run_tasks import check_stop_on
+from .run_tasks import check_retry, check_stop_on
 
 _log = logging.getLogger("trikafka.tasks")
 #: The most kinds of a handler's errors whose tracebacks are remembered.
@@ -69,7 +69,7 @@ async def run_queue(
 
     When cancelled, handlers are cut off, and their records are released within a second.
     """
-    given = queue_settings(handler, concurrency, reject_after, stop_on, settings)
+    given = queue_settings(handler, concurrency, retry, reject_after, stop_on, settings)
     async with open_share_consumer(*topics, group_id=group_id, **given) as queue:
         await QueueRun(queue, handler, retry, reject_after).run(concurrency, tuple(stop_on))
 
@@ -77,6 +77,7 @@ async def run_queue(
 def queue_settings(
     handler: object,
     concurrency: int,
+    retry: RetryPolicy | None,
     reject_after: int | None,
     stop_on: Collection[signal.Signals],
     settings: Mapping[str, Any],
@@ -88,6 +89,7 @@ def queue_settings(
             continue
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
+    check_retry(retry)
     check_stop_on(stop_on)
     return {"acquire": "records", "max_in_flight": 2 * concurrency, **settings}
 

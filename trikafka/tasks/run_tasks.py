@@ -144,7 +144,8 @@ async def run_tasks(
     check_async("handler", handler, "batch" if batches else "record")
     if prepare is not None:
         check_async("prepare", prepare, "partition")
-    _check_choices(retry, dead_letter)
+    check_retry(retry)
+    _check_dead_letter(dead_letter)
     check_stop_on(stop_on)
     if topics is not None:
         check_topics(topics)
@@ -213,12 +214,16 @@ def check_stop_on(stop_on: object) -> None:
             )
 
 
-def _check_choices(retry: object, dead_letter: object) -> None:
+def check_retry(retry: object) -> None:
+    """Raise :exc:`ConfigurationError` unless the value is a policy or ``None``."""
     if retry is not None and not isinstance(retry, RetryPolicy):
         raise ConfigurationError(
             "retry must be a RetryPolicy, such as RetryPolicy(ConnectionError, attempts=3), not "
             f"{retry!r}"
         )
+
+
+def _check_dead_letter(dead_letter: object) -> None:
     if dead_letter is not None and (
         not isinstance(dead_letter, str | DeadLetter) or not dead_letter
     ):
@@ -228,6 +233,8 @@ def _check_choices(retry: object, dead_letter: object) -> None:
 
 
 def _check_numbers(concurrency: int, batches: bool) -> None:
+    if not isinstance(batches, bool):
+        raise ConfigurationError(f"batches must be True or False, not {batches!r}")
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise ConfigurationError(f"concurrency must be a whole number from 1, not {concurrency!r}")
     if batches and concurrency > 1:
