@@ -460,6 +460,15 @@ async def test_wrong_parquet_is_explained(
         pq.write_table(pa.table({"x": [float("nan")]}), file)
         with pytest.raises(click.ClickException, match="NaN or an infinite number"):
             await produced(cluster, file, "parquet")
+        # A year that Python's dates do not have, and two columns of which one would be lost.
+        pq.write_table(pa.table({"x": pa.array([100_000_000], pa.date32())}), file)
+        with pytest.raises(
+            click.ClickException, match=r"column 'x' \(date32.*\) cannot become JSON"
+        ):
+            await produced(cluster, file, "parquet")
+        pq.write_table(pa.table([pa.array([1]), pa.array([2])], names=["a", "a"]), file)
+        with pytest.raises(click.ClickException, match=r"in\.parquet has two columns named 'a'"):
+            await produced(cluster, file, "parquet")
         monkeypatch.setitem(sys.modules, "pyarrow", None)
         with pytest.raises(click.ClickException, match=r"pip install 'trikafka\[arrow\]'"):
             await produced(cluster, file, "parquet")

@@ -73,6 +73,9 @@ class ParquetFile:
         except pyarrow.ArrowException as error:
             what = "the standard input" if self._path == "-" else self._path
             raise click.ClickException(f"{what} is no Parquet file: {error}") from None
+        twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+        if twice:
+            raise click.ClickException(f"{self._path} has two columns named {twice[0]!r}")
         found = roles(schema.names, self._key, self._value)
         self._as_json = "value" not in found
         self._key = found.get("key")
@@ -102,10 +105,11 @@ class ParquetFile:
         if not self._as_json:
             ignored = {"partition"} if self._any_partition else set()
             return batch.select([name for name in batch.schema.names if name not in ignored])
+        rows = self._rows_of(batch)
         try:
             values = [
                 json.dumps(row, ensure_ascii=False, allow_nan=False, default=_json_value).encode()
-                for row in batch.to_pylist()
+                for row in rows
             ]
         except ValueError:
             raise click.ClickException(
@@ -115,6 +119,18 @@ class ParquetFile:
         if keys is not None:
             columns["key"] = keys
         return pyarrow.RecordBatch.from_pydict(columns)
+
+    def _rows_of(self, batch: Any) -> list[dict[str, Any]]:
+        """Return rows as Python's values, which do not hold all of Arrow's (a year 10000)."""
+        columns = {}
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            try:
+                columns[name] = column.to_pylist()
+            except (ValueError, OverflowError, LookupError) as error:
+                raise click.ClickException(
+                    f"{self._path}: column {name!r} ({column.type}) cannot become JSON: {error}"
+                ) from None
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 def _standard_input() -> bytes:
