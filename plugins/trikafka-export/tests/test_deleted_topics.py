@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from test_flow import T0, T1, World
 
-from trikafka import TopicPartition
+from trikafka import ExportError, TopicPartition
 from trikafka.testing import ScriptedCluster
 
 OTHER = TopicPartition("other", 0)
@@ -51,3 +51,9 @@ async def test_deleted_topic_is_logged_once(world: World, caplog: pytest.LogCapt
             if record.levelno == logging.WARNING and record.getMessage() == WARNING
         ]
         assert len(told) == 1
+
+
+async def test_missing_topic_suggests_those_of_the_cluster(world: World) -> None:
+    with pytest.raises(ExportError, match="topic 'othr' does not exist; did you mean 'other'"):
+        await world.export(["t", "othr"])
+    assert not world.root.exists()

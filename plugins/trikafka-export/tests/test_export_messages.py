@@ -1,14 +1,15 @@
-"""Messages of ``trikafka export``: with ``--every`` an outage once, and the place of dead letters.
-
-Pure.
-"""
+"""Messages of ``trikafka export``: with ``--every`` an outage once, and the place of dead letters."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from test_flow import World
 from trikafka_export.command import _dead_letters, _ExportRun, _gist, _sentence
 
-from trikafka import ExportResult
+from trikafka import ExportResult, TrikafkaError
+from trikafka.testing import ScriptedCluster
 
 LATE = (
     "t-1 could not be exported: reading t-1 from offset {} did not finish within {} s (1 attempt)"
@@ -80,3 +81,26 @@ def test_report_of_dead_letters_fits_any_number(
 def test_report_of_waiting_records_fits_any_number(count: int, records: str) -> None:
     result = ExportResult("/data/orders", (), False, (), {}, {}, waiting=count)
     assert _sentence(result) == f"nothing written: {records} for more, or for --max-file-delay"
+
+
+async def test_an_export_without_records_says_only_what_is_true(
+    tmp_path: Path, autojump_clock: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Neither a deleted topic nor --abandon means that all records have been exported."""
+
+    async with ScriptedCluster(topics={"t": 2, "other": 1}) as cluster:
+        world = World(cluster, tmp_path / "out")
+        world.fill(0, 5)
+        run, abandon = _ExportRun(None, False, False), _ExportRun(None, True, False)
+        async with world.exporter(["t"]) as exporter:
+            for work in (run, run, abandon):
+                await work._once(exporter)
+            cluster.delete_topic("t")
+            with pytest.raises(TrikafkaError, match="topic 't' does not exist"):
+                await run._once(exporter)
+    where = f"lines://{tmp_path / 'out'}"
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        f"nothing new: all records have been exported to {where}",
+        f"nothing to publish: no plan is unfinished in {where}",
+        f"nothing written to {where}",
+    ]

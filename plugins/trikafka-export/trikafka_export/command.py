@@ -262,9 +262,14 @@ class _ExportRun:
         from trikafka import ExportIncompleteError
 
         try:
-            self._print(await (exporter.abandon() if self._abandon else exporter.run()))
+            if self._abandon:
+                self._print(
+                    await exporter.abandon(), "nothing to publish: no plan is unfinished in"
+                )
+            else:
+                self._print(await exporter.run())
         except ExportIncompleteError as error:
-            self._print(error.result)
+            self._print(error.result, "nothing written to")
             raise
 
     async def _again_and_again(self, exporter: Exporter, every: float) -> None:
@@ -288,7 +293,7 @@ class _ExportRun:
                 reported = _gist(text)
             await trio.sleep_until(due)
 
-    def _print(self, result: ExportResult) -> None:
+    def _print(self, result: ExportResult, nothing: str | None = None) -> None:
         if self._as_json and self._every is not None:
             say(json.dumps(_as_json(result)))  # one line each
             return
@@ -306,7 +311,7 @@ class _ExportRun:
             topic = self._dead_letter_topic
             where = _dead_letters(result) if topic is None else f"the topic {topic}"
             warn(f"{_records(result.dead_letters)} could not be parsed: see {where}")
-        say(_sentence(result))
+        say(_sentence(result, nothing))
 
 
 def _dead_letters(result: ExportResult) -> str:
@@ -390,7 +395,13 @@ def _compared(found: ExportCheck) -> str:
     return f", byte by byte, but {files} written by an older release, and only decoded"
 
 
-def _sentence(result: ExportResult) -> str:
+def _sentence(result: ExportResult, nothing: str | None = None) -> str:
+    """Return what the export did.
+
+    ``nothing`` stands for a result without a plan where that does not mean that all is exported.
+    """
+    if nothing is not None and result.already_done:
+        return f"{nothing} {result.destination}"
     if result.already_done and result.waiting:
         wait = "waits" if result.waiting == 1 else "wait"
         return (

@@ -296,7 +296,7 @@ class ExportJob:
         plans.check_cluster(self.state, view.cluster_id, destination)
         for topic in look.missing:
             if topic not in self.state.topic_ids:
-                raise ExportError(topic_missing(topic, self.options.topics))
+                raise ExportError(topic_missing(topic, look.known))
             error = ExportError(f"topic {topic!r} does not exist")
             if self.options.fail_on_data_loss:
                 self._give_up_topic(topic, error)

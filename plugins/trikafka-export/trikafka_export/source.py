@@ -7,7 +7,7 @@ answer delays no other.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,16 +28,22 @@ from trikafka.interfaces import ExportState
 from .plan import SourceView
 from .shared_log import Reminders
 
+#: Seconds for listing the topics, which only improves an error message.
+_NAMES_WITHIN = 5
 Start = str | int | Mapping[TopicPartition, int]
 
 
 @dataclass
 class Look:
-    """The cluster's answers, the timeouts of some partitions, and the missing topics."""
+    """The cluster's answers, the timeouts of some partitions, and the missing topics.
+
+    ``known``: names of existing topics, for suggestions; empty if no topic is newly missing.
+    """
 
     view: SourceView
     errors: dict[TopicPartition, KafkaTimeoutError] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    known: Collection[str] = ()
     fatal: TrikafkaError | None = None
 
 
@@ -95,6 +101,10 @@ class ExportSource:
                     for info in partitions
                     if only is None or TopicPartition(topic, info.partition) in only
                 ]
+            if not self._missing.issuperset(look.missing):
+                # Without the permission to list topics, no names are suggested.
+                with suppress(TrikafkaError):
+                    look.known = await consumer.list_topics(timeout=_NAMES_WITHIN)
             ids = await _ids(consumer, [topic for topic in topics if topic not in look.missing])
             look.view = SourceView(consumer.cluster_id, ids, {}, {})
             by_leader: dict[object, list[TopicPartition]] = {}

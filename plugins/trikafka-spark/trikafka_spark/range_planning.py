@@ -5,15 +5,20 @@ All tasks of a query see one state of the topics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 import trikafka
 from trikafka import OffsetOutOfRangeError, OffsetRange, TopicPartition, TrikafkaError
+from trikafka.errors import topic_missing
 
 from .read_options import EARLIEST, LATEST, Bound, ReadOptions
 from .topic_patterns import topic_pattern
+
+#: Seconds for listing the topics, which only improves an error message.
+_NAMES_WITHIN = 5
 
 
 class Planned(NamedTuple):
@@ -79,7 +84,7 @@ async def find_partitions(
         and options.pattern is None
         and (gone := [topic for topic in topics if topic not in ids])
     ):
-        raise TrikafkaError(f"topic {gone[0]!r} does not exist")
+        raise await _no_topic(consumer, gone[0])
     found = [
         TopicPartition(topic, info.partition)
         for topic in ids
@@ -92,6 +97,14 @@ async def find_partitions(
     return sorted(chosen), {
         topic: None if known is None else str(known) for topic, known in ids.items()
     }
+
+
+async def _no_topic(consumer: Any, topic: str) -> TrikafkaError:
+    """Return the error about a missing topic, with similar names."""
+    known: Iterable[str] = ()
+    with suppress(TrikafkaError):  # without the permission to list topics, no names are suggested
+        known = await consumer.list_topics(timeout=_NAMES_WITHIN)
+    return TrikafkaError(topic_missing(topic, known, make=False))
 
 
 async def resolve(
