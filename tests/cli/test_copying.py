@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -15,6 +16,7 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import ConfigResource, Record, TopicPartition
+from trikafka._checksum import crc32c
 from trikafka.cli import copy, lag
 from trikafka.cli.copying import Copying
 from trikafka.cli.options import Common
@@ -22,6 +24,7 @@ from trikafka.cli.running import Stop
 from trikafka.config import ProducerConfig
 from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster
+from trikafka.testing.batches import encode_batch
 from trikafka.testing.group import CommittedOffset
 
 
@@ -54,6 +57,36 @@ async def test_copy_keeps_all_of_a_record(autojump_clock: Clock) -> None:
         assert work.delivered.count == 40
         await copied(here, there, count=7)
         assert sum(len(there.records("t", number)) for number in range(2)) == 7
+
+
+def batch_from(first: int) -> bytes:
+    """Return a batch of three records, whose timestamps are ``first`` and two seconds after it."""
+    records = [(None, b"v", 1), (None, b"w", 2_001), (None, b"x", 2_001)]
+    data = bytearray(encode_batch(records, timestamp=0))
+    struct.pack_into(">q", data, 27, first)
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return bytes(data)
+
+
+async def test_copy_tells_of_timestamps_that_it_cannot_keep(
+    autojump_clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker takes times before 1970, and a producer may write none."""
+    async with (
+        ScriptedCluster(topics={"t": 2}) as here,
+        ScriptedCluster(topics={"t": 2}, cluster_id="other") as there,
+    ):
+        here.append_batch("t", 0, batch_from(0))
+        for first in (5, -1_000, -5_000):
+            here.append_batch("t", 1, batch_from(first))
+        await copied(here, there, keep_partitions=True)
+        assert [r.timestamp for r in there.records("t", 0)] == [0, 2_000, 2_000]
+        assert [r.timestamp for r in there.records("t", 1)][:3] == [5, 2_005, 2_005]
+        assert all(r.timestamp >= 5 for r in there.records("t", 1))
+    assert capsys.readouterr().err.splitlines() == [
+        "Warning: t-1 has timestamps before 1970, the first one at offset 3: no producer may write "
+        "them, so these records get the time of the copy"
+    ]
 
 
 async def test_copy_leaves_aborted_records_out(autojump_clock: Clock) -> None:

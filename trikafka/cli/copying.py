@@ -98,6 +98,7 @@ class Copying(Consuming):
         self._changed = trio.lowlevel.ParkingLot()
         self._copied: dict[TopicPartition, int] = {}  # the offsets to commit
         self._failed: dict[TopicPartition, click.ClickException] = {}
+        self._untimed: set[TopicPartition] = set()  # warned of timestamps before 1970
         self.delivered = Delivered()
 
     async def main(self, stop: Stop) -> None:
@@ -277,6 +278,7 @@ class Copying(Consuming):
         )
         await self._until(lambda: len(self._under_way) < _MOST)
         place = TopicPartition(batch.topic, batch.partition)
+        self._warn_of_times(place, some)
         # A signal does not cut a batch: a part of it would be there, and not known.
         with self._stop.finishing():
             try:
@@ -291,6 +293,18 @@ class Copying(Consuming):
             self._changed.unpark_all()
         self._printed += len(some)
         return self._printed == count
+
+    def _warn_of_times(self, place: TopicPartition, batch: RecordBatch) -> None:
+        """Warn once of timestamps before 1970, which no producer may write; -1 stands for none."""
+        times = batch.timestamps
+        if place in self._untimed or min(times, default=0) >= -1:
+            return
+        self._untimed.add(place)
+        first = next(at for at, time in zip(batch.offsets, times, strict=True) if time < -1)
+        warn(
+            f"{place} has timestamps before 1970, the first one at offset {first}: no producer may "
+            "write them, so these records get the time of the copy"
+        )
 
     async def _settle(self) -> None:
         """Wait for the outcome of each batch, in order."""
