@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from trikafka_export.columns import SCHEMA
 from trikafka_export.directory_pieces import RangeWork
-from trikafka_export.formats.dead_letters import FileLetters, room_for
+from trikafka_export.formats.dead_letters import FileLetters, _record, room_for
+from trikafka_export.formats.parsing import rows_of
 from trikafka_export.sink import FileSink
 from trikafka_export.sink_options import sink_options
 
@@ -43,6 +47,30 @@ def test_letters_are_on_disk_until_dropped(
     assert (letters.count, letters.bytes) == (3, path.stat().st_size)
     letters.drop()
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("time", "told"),
+    [
+        (0, "1970-01-01T00:00:00+00:00"),
+        (1_700_000_000_123_000, "2023-11-14T22:13:20.123000+00:00"),
+        (-1, "1969-12-31T23:59:59.999999+00:00"),
+        (1_700_000_000_000_000_000, "+55840-11-08T22:13:20+00:00"),
+        (-100_000_000_000_000_000, "-1199-02-15T14:13:20+00:00"),
+    ],
+)
+def test_time_of_a_letter_may_be_in_any_year(tmp_path: Path, time: int, told: str) -> None:
+    """A producer may send microseconds in the place of milliseconds."""
+    columns = {name: [value] for name, value in (row(0) | {"timestamp": time}).items()}
+    records = pa.table(columns, schema=SCHEMA.remove(SCHEMA.get_field_index("timestampType")))
+    (letter,) = rows_of(records)
+    letters = FileLetters(RangeWork(tmp_path, 1, PLANNED, folder=tmp_path))
+    letters.add([(letter, "no")])
+    letters.staged(0)
+    (path,) = tmp_path.iterdir()
+    assert json.loads(path.read_text())["timestamp"] == told
+    headers = dict(_record(letter, "no")["headers"])
+    assert headers["trikafka.timestamp"] == b"%d" % (time // 1_000)
 
 
 def test_letters_become_one_file_of_the_piece(tmp_path: Path) -> None:

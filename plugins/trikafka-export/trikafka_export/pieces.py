@@ -21,7 +21,7 @@ from trikafka.interfaces import FileFormat, FileWriter, PlannedRange
 
 from .columns import spark_table
 from .folders import Folders
-from .formats.parsing import Parser
+from .formats.parsing import Parser, rows_of
 from .formats.range_parsing import RangeParsing
 from .lake.columns import TableColumns
 from .parquet_files import ParquetFiles
@@ -223,7 +223,7 @@ class PieceWriter:
                 chosen = records.filter(
                     pc.is_in(records["offset"], pa.array(list(unfit), pa.int64()))
                 )
-                refused += [(record, unfit[record["offset"]]) for record in chosen.to_pylist()]
+                refused += [(record, unfit[record["offset"]]) for record in rows_of(chosen)]
             self._letters.add(refused)
             yield read
 

@@ -9,7 +9,7 @@ import base64
 import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,7 +37,10 @@ _AT_ONCE = 1_000
 #: Upper bound of the bytes that a request and a batch add to a record.
 _AROUND = 1 << 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-#: A record as a row of Spark's columns, and the reason for the refusal.
+#: 400 years, after which the calendar repeats, in microseconds.
+_CYCLE = 146_097 * 86_400 * 1_000_000
+#: A record as a row of Spark's columns with its time in microseconds, and the reason for the
+#: refusal.
 Refused = tuple[Mapping[str, Any], str]
 
 
@@ -223,7 +226,7 @@ async def check_topic(topic: str, settings: Mapping[str, Any]) -> None:
 
 def _record(row: Mapping[str, Any], why: str) -> dict[str, Any]:
     headers = tuple((each["key"], each["value"]) for each in row["headers"] or ())
-    time = None if row["timestamp"] is None else _milliseconds(row["timestamp"])
+    time = None if row["timestamp"] is None else row["timestamp"] // 1_000
     record = Record(
         row["topic"],
         row["partition"],
@@ -243,9 +246,14 @@ def _size(record: Mapping[str, Any]) -> int:
     return len(record["key"] or b"") + len(record["value"] or b"") + headers
 
 
-def _milliseconds(time: datetime) -> int:
-    since = time - _EPOCH
-    return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
+def _iso(time: int) -> str:
+    """Return a time in microseconds as text of ISO 8601; a year beyond four digits has a sign."""
+    try:
+        return (_EPOCH + timedelta(microseconds=time)).isoformat()
+    except OverflowError:
+        cycles, rest = divmod(time, _CYCLE)
+        text = (_EPOCH + timedelta(microseconds=rest)).isoformat()
+        return f"{int(text[:4]) + 400 * cycles:+05d}{text[4:]}"
 
 
 def _line(row: Mapping[str, Any], error: str) -> str:
@@ -255,7 +263,7 @@ def _line(row: Mapping[str, Any], error: str) -> str:
         return None if value is None else base64.b64encode(value).decode()
 
     body = {name: row[name] for name in ("topic", "partition", "offset")} | {
-        "timestamp": None if row["timestamp"] is None else row["timestamp"].isoformat(),
+        "timestamp": None if row["timestamp"] is None else _iso(row["timestamp"]),
         "error": error,
         "key": text(row["key"]),
         "value": text(row["value"]),

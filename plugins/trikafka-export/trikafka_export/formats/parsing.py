@@ -82,7 +82,7 @@ class Parser:
         refused = (
             list(
                 zip(
-                    table.take(sorted(bad)).to_pylist(),
+                    rows_of(table.take(sorted(bad))),
                     (bad[index] for index in sorted(bad)),
                     strict=True,
                 )
@@ -97,6 +97,18 @@ class Parser:
         if bad:
             table = table.filter(pa.array([index not in bad for index in range(table.num_rows)]))
         return table, refused
+
+
+# Python's times end with the year 9999. A producer may send later ones, such as microseconds in the
+# place of milliseconds, and such a record would otherwise end each export of its partition.
+def rows_of(records: pa.Table) -> list[dict[str, Any]]:
+    """Return records as rows for dead letters, with their times in microseconds."""
+    place = records.schema.get_field_index("timestamp")
+    if place >= 0:
+        times = records.column(place).cast(pa.int64())
+        records = records.set_column(place, "timestamp", times)
+    rows: list[dict[str, Any]] = records.to_pylist()
+    return rows
 
 
 def _read(column: pa.ChunkedArray, decoder: Decoder) -> tuple[pa.Array, dict[int, str]]:
