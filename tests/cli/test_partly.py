@@ -135,6 +135,33 @@ def test_group_with_members_names_them(
         assert ended.err.startswith("Error: 1 of 2 failed\n  g1: ")
 
 
+@pytest.mark.parametrize(
+    ("args", "shown", "name"),
+    [
+        (("topics", "describe"), "topic", "t"),
+        (("topics", "offsets", "--at", "latest"), "topic", "t"),
+        (("groups",), "group", "g1"),
+        (("groups", "lag"), "group", "g1"),
+    ],
+)
+def test_a_missing_name_hides_no_other(
+    command: Command, serve: Serve, args: tuple[str, ...], shown: str, name: str
+) -> None:
+    serve(lambda cluster: None)
+    ended = command(*args, "nosuch", name, "-o", "jsonl")
+    assert {row[shown] for row in ended.lines} == {name}
+    assert ended.code == 1
+    first, second = ended.err.splitlines()
+    assert first == "Error: 1 of 2 failed"
+    assert second.startswith(f"  nosuch: {shown} 'nosuch' does not exist")
+    ended = command(*args, "nosuch", "other", "-o", "jsonl")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.err.startswith("Error: 2 of 2 failed\n  nosuch: ")
+    ended = command(*args, "nosuch", "-o", "jsonl")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.err.startswith(f"Error: {shown} 'nosuch' does not exist")
+
+
 def test_topic_is_described_without_its_settings(command: Command, serve: Serve) -> None:
     serve(lambda cluster: cluster.fail("DescribeConfigs", INVALID, None))
     ended = command("topics", "describe", "t", "-o", "jsonl")

@@ -9,7 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import others
+from .partly import existing, others
 from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
 from .start import At, Start
 from .tables import say, say_json, table, time_text
@@ -117,9 +117,12 @@ async def found_at(
     admin: Admin, chosen: Mapping[str, set[int] | None], place: OffsetSpec | int
 ) -> list[Found]:
     """Return the offset of a place in each chosen partition."""
+    from ..errors import topic_missing
     from ..types import OffsetSpec
 
-    partitions = partitions_of(chosen, await admin.list_topics(include_internal=True))
+    known = await admin.list_topics(include_internal=True)
+    there = existing(chosen, known, lambda name: topic_missing(name, known, make=False))
+    partitions = partitions_of({name: chosen[name] for name in there}, known)
     found = await others(admin.list_offsets(dict.fromkeys(partitions, place)))
     ends = await others(admin.list_offsets(dict.fromkeys(found, OffsetSpec.LATEST)))
     rows = []

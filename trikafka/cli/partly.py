@@ -7,7 +7,7 @@ or together with the error that ends it.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -233,8 +233,8 @@ async def named_groups(
         hints: The end of the error for a word that is no group.
 
     Raises:
-        click.ClickException: There is no such group.
-        AdminErrors: A broker that may have the group failed.
+        click.ClickException: There is no such group, or the word for one has a hint.
+        AdminErrors: A broker that may have a group failed, or no group exists.
     """
     from difflib import get_close_matches
 
@@ -248,14 +248,46 @@ async def named_groups(
         failed = _by_broker(errors)
         listed = [group for found in errors.results.values() for group in found]
     known = {group.group_id: group for group in listed}
-    for name in wanted:
-        if name not in known:
-            if failed is not None:  # the group may be there, on a broker that did not answer
-                raise failed
-            near = get_close_matches(name, known, n=1)
-            hint = (hints or {}).get(name) or (f"; did you mean {near[0]!r}?" if near else "")
-            raise click.ClickException(f"group {name!r} does not exist{hint}")
-    return {name: known[name] for name in wanted}
+    if failed is not None and not known.keys() >= set(wanted):
+        raise failed  # the group may be there, on a broker that did not answer
+    hinted = [name for name in wanted if name not in known and name in (hints or {})]
+    if hinted:
+        raise click.ClickException(f"group {hinted[0]!r} does not exist{(hints or {})[hinted[0]]}")
+
+    def missing(name: str) -> str:
+        near = get_close_matches(name, known, n=1)
+        return f"group {name!r} does not exist" + (f"; did you mean {near[0]!r}?" if near else "")
+
+    return {name: known[name] for name in existing(wanted, known, missing)}
+
+
+def existing(
+    names: Iterable[str], known: Container[str], missing: Callable[[str], str]
+) -> list[str]:
+    """Return those of the named things that exist, and note the failures of the others.
+
+    Args:
+        names: The things that were asked for.
+        known: Those that exist.
+        missing: Returns what to say of one that does not.
+
+    Raises:
+        click.ClickException: The only one does not exist.
+        AdminErrors: None of several exists.
+    """
+    from ..errors import AdminErrors, TrikafkaError
+
+    wanted = list(dict.fromkeys(names))
+    found = [name for name in wanted if name in known]
+    failures = {name: TrikafkaError(missing(name)) for name in wanted if name not in known}
+    if failures:
+        if len(wanted) == 1:
+            raise click.ClickException(missing(wanted[0]))
+        errors = AdminErrors.of(failures, dict.fromkeys(found))
+        if not found:
+            raise errors
+        fail_later(errors)
+    return found
 
 
 async def every_transaction(admin: Admin, **filters: Any) -> list[TransactionListing]:

@@ -13,7 +13,7 @@ from .admin import ask, chosen
 from .elections import elect
 from .offsets import offsets
 from .options import Common, common_options, output_option, pairs
-from .partly import beside, changed
+from .partly import beside, changed, existing
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -257,9 +257,8 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
     from ..types import OffsetSpec, TopicPartition
 
     topics = await admin.list_topics(include_internal=names is not None)
-    for name in names or ():
-        if name not in topics:
-            raise click.ClickException(topic_missing(name, topics))
+    if names is not None:
+        names = existing(names, topics, lambda name: topic_missing(name, topics))
     wanted = list(topics) if names is None else names
     places = [
         TopicPartition(name, info.partition)
