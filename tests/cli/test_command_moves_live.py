@@ -97,6 +97,22 @@ def test_consumer_group_is_no_share_group(command: Command, topic: str) -> None:
     assert group.encode() in command("groups").out
 
 
+def test_other_share_groups_are_shown_and_deleted(command: Command, topic: str) -> None:
+    """Beside a consumer group, which stays, and a group that does not exist."""
+    share, other, missing = fresh(), fresh(), fresh()
+    to = ("-t", topic, "--to", "earliest", "--execute")
+    found(command, "share-groups", "reset-offsets", share, *to)
+    found(command, "groups", "reset-offsets", other, *to)
+    for verb in ("describe", "offsets", "delete"):
+        ended = command("share-groups", verb, missing, share, other)
+        assert (ended.code, share.encode() in ended.out) == (1, True)
+        assert f"  {missing}: group {missing!r} does not exist" in ended.err
+        assert f"  {other}: {other!r} is not a share group but a " in ended.err
+    listed = command("groups").out
+    assert other.encode() in listed
+    assert share.encode() not in listed
+
+
 def test_members_to_remove_are_shown_first(command: Command, topic: str) -> None:
     group = fresh()
     assert "does not exist" in command("groups", "remove-members", group, "--all").err

@@ -10,7 +10,7 @@ import click
 from .admin import ask, chosen
 from .deleting import delete_groups
 from .options import Common, common_options, output_option
-from .partly import changed, each, every_group, named_groups, others
+from .partly import changed, each, every_group, existing, named_groups, others
 from .resetting import (
     execute_option,
     offsets_at,
@@ -71,20 +71,23 @@ async def _listed(admin: Admin) -> list[tuple[str, str | None]]:
 
 
 async def _chosen(admin: Admin, names: Collection[str]) -> list[str]:
-    """Return the named share groups, or all.
+    """Return the named share groups, or all; note those that are missing or of another kind.
 
     Raises:
-        ClickException: A group of this name is missing, or is no share group.
+        ClickException: The only group is missing, or is no share group.
+        AdminErrors: None of several is a share group.
     """
     if not names:
         return [name for name, _ in await _listed(admin)]
-    for name, group in (await named_groups(admin, names)).items():
-        if group.type != "share":
-            raise click.ClickException(
-                f"{name!r} is not a share group but a {group.type or 'consumer'} group; see "
-                "`trikafka groups`"
-            )
-    return list(names)
+    found = await named_groups(admin, names)
+
+    def other(name: str) -> str:
+        return (
+            f"{name!r} is not a share group but a {found[name].type or 'consumer'} group; see "
+            "`trikafka groups`"
+        )
+
+    return existing(found, {name for name in found if found[name].type == "share"}, other)
 
 
 @command.command()
@@ -233,11 +236,11 @@ def reset_offsets(
 @common_options
 def delete(common: Common, names: tuple[str, ...], topics: tuple[str, ...], output: str) -> None:
     """Delete share groups without members, or with --topic only their offsets of topics."""
-    todo = chosen("group", names)
+    named = chosen("group", names)
 
     async def work(admin: Admin) -> Collection[str]:
-        # The broker deletes a group of any kind, so the kind is checked here.
-        await _chosen(admin, todo)
+        # The broker deletes a group of any kind, so only those that are share groups are named.
+        todo = await _chosen(admin, named)
         if not topics:
             cure = "stop them first"
             return await delete_groups(admin, todo, admin.describe_share_groups, cure)
