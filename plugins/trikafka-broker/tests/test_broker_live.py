@@ -20,6 +20,7 @@ from trikafka_broker import (
     KafkaBroker,
     KafkaCluster,
 )
+from trikafka_broker import cluster as cluster_module
 from trikafka_broker.probe import answers, registered_brokers
 from trikafka_broker.pytest_plugin import MakeKafkaCluster
 from trikafka_broker.settings import TOOLS_VERSION
@@ -177,6 +178,24 @@ def test_given_directory_is_opened_again(tmp_path: Path) -> None:
         assert "kept" in listed.stdout.split()
     with pytest.raises(BrokerError, match="holds the data of 1 brokers, not 3"):
         KafkaCluster(directory=directory, brokers=3).start()
+
+
+def test_directory_of_running_brokers_is_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second cluster would write to the metadata of the first before Kafka notices."""
+    monkeypatch.setattr(cluster_module, "_LOCKED_WITHIN", 0.0)
+    with KafkaCluster(directory=tmp_path) as cluster:
+        files = [tmp_path / "ports.json", tmp_path / "broker-0" / "server.properties"]
+        before = [file.read_text() for file in files]
+        with pytest.raises(BrokerError, match=r"Other brokers run in .*: end them first"):
+            KafkaCluster(directory=tmp_path).start()
+        assert [file.read_text() for file in files] == before
+        cluster.brokers[0].restart()
+        create_topic(cluster, "kept")
+    with KafkaCluster(directory=tmp_path) as cluster:
+        listed = cluster.run_tool(TOPICS, "--bootstrap-server", cluster.bootstrap_servers, "--list")
+        assert "kept" in listed.stdout.split()
 
 
 def test_properties_override_the_defaults(make_kafka_cluster: MakeKafkaCluster) -> None:

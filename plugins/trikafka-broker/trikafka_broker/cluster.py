@@ -6,6 +6,8 @@ This module owns all of them from `start` to `close`.
 from __future__ import annotations
 
 import atexit
+import contextlib
+import fcntl
 import json
 import logging
 import os
@@ -15,7 +17,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self, Unpack
+from typing import IO, NamedTuple, Self, Unpack
 
 from . import archive, formatting
 from .broker import KafkaBroker, log_tail
@@ -37,8 +39,11 @@ from .settings import (
     write_logging,
     write_properties,
 )
+from .waiting import wait_until
 
 _PORT_ATTEMPTS = 3
+#: Seconds to wait for the lock of a directory: brokers of a killed process end a moment after it.
+_LOCKED_WITHIN = 5.0
 _log = logging.getLogger("trikafka_broker")
 
 
@@ -64,6 +69,7 @@ class KafkaCluster:
         self.guardian = Guardian()
         self._ports = Ports()
         self._directory: Path | None = None
+        self._lock: IO[bytes] | None = None
         self._java: Path | None = None
         self._jars: _Jars
         #: The jars of the tools, if they were needed and are those of another version.
@@ -294,7 +300,9 @@ class KafkaCluster:
         self._jars = self._fetch(self.settings.version)
         self.guardian.start()
         atexit.register(self.close)
-        self._directory = self._make_directory()
+        directory = self._make_directory()
+        self._lock = _locked(directory)
+        self._directory = directory
         self._scratch = self._make_scratch(self._directory)
         write_logging(self._directory)
         if self.settings.security.tls:
@@ -472,9 +480,49 @@ class KafkaCluster:
         self.guardian.close()
         self._ports.release()
         self._directory = None
+        if self._lock is not None:
+            # A fork of this process has the file open, too, so closing it would not be enough.
+            with contextlib.suppress(OSError):
+                fcntl.flock(self._lock, fcntl.LOCK_UN)
+            self._lock.close()
+            self._lock = None
 
     def _removes(self, directory: Path) -> bool:
         return self.settings.directory is None and not self.settings.keep
+
+
+# Kafka locks its data, too, but late: before it notices, a second controller writes to the metadata
+# of the first, and this package has replaced the ports and properties of the brokers that run.
+def _locked(directory: Path) -> IO[bytes]:
+    """Return the file of a lock on a cluster's directory, which is held until it is released.
+
+    Raises:
+        BrokerError: Brokers run in the directory, or nothing can be written into it.
+    """
+    try:
+        file = (directory / "lock").open("ab")
+    except OSError as error:
+        raise BrokerError(f"Nothing can be written into {directory}: {error.strerror}") from error
+
+    def lock() -> bool:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # a file system without locks
+            return True
+        return True
+
+    try:
+        if wait_until(lock, _LOCKED_WITHIN):
+            return file
+    except BaseException:
+        file.close()
+        raise
+    file.close()
+    raise BrokerError(
+        f"Other brokers run in {directory}: end them first, or choose another directory"
+    )
 
 
 def _remove_all_but_logs(directory: Path) -> None:
