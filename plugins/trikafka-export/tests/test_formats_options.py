@@ -96,6 +96,14 @@ REGISTRY = "http://registry:8081"
             {"schema_registry": REGISTRY, "schema_registry_timeout_ms": "0"},
             "must be a whole number of at least 1",
         ),
+        (
+            {"value_format": "json", "value_schema": "no/such.json"},
+            r"^value_schema is neither a schema nor a file that can be read: .*no/such.json",
+        ),
+        (
+            {"value_format": "avro", "value_schema": "no/such.avsc"},
+            r"^value_schema is neither a schema nor a file that can be read: .*no/such.avsc",
+        ),
         ({"dead_letter_topic": " "}, "dead_letter_topic must be the name of a topic"),
         ({"value_forma": "json"}, "did you mean 'value_format'"),
     ],

@@ -155,10 +155,9 @@ def _json_schema(column: str, schema: Any, message: str | None) -> Mapping[str, 
     hint = _JSON_HINT.format(f"{column}_schema")
     if isinstance(schema, str | os.PathLike):
         text = os.fspath(schema)
+        given = text if text.lstrip()[:1] in ("{", "[") else _read(column, text)
         try:
-            schema = json.loads(
-                text if text.lstrip()[:1] in ("{", "[") else _read(column, text).decode()
-            )
+            schema = json.loads(given)
         except ValueError as error:
             raise ConfigurationError(hint) from error
     if not isinstance(schema, Mapping) or not schema:
@@ -175,10 +174,9 @@ def _avro_schema(column: str, schema: Any, message: str | None) -> Mapping[str, 
         if text in _PRIMITIVES:
             schema = text
         else:
+            given = text if text.lstrip()[:1] in ("{", "[", '"') else _read(column, text)
             try:
-                schema = json.loads(
-                    text if text.lstrip()[:1] in ("{", "[", '"') else _read(column, text).decode()
-                )
+                schema = json.loads(given)
             except ValueError as error:
                 raise SchemaError(
                     f"{column}_schema is no Avro schema: it is not JSON: {error}"
