@@ -64,6 +64,9 @@ def test_batches_are_acknowledged_by_mask() -> None:
         async with a_queue(4) as (cluster, queue):
             batch = await queue.receive_batch()
             assert len(batch) == len(batch.delivery_counts) == batch.to_arrow().num_rows == 4
+            for wrong in (None, 5, "accept", {True: 1}):
+                with pytest.raises(ValueError, match="verdicts must be a sequence, one for each"):
+                    batch.acknowledge(wrong)  # type: ignore[arg-type]
             batch.acknowledge([True, "reject", True, True])
             await batch.acknowledged()
             assert states(cluster) == ["acknowledged", "archived", "acknowledged", "acknowledged"]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import trio
 from sharing import cluster_of, queue_of, shared, states, until
@@ -223,6 +225,16 @@ async def test_acknowledged_raises_the_brokers_error(autojump_clock: Clock) -> N
         assert queue.statistics().failed == 1
         with pytest.raises(AcknowledgementError):
             await delivery.acknowledged()
+
+
+@pytest.mark.parametrize("kind", [np.array, pa.array, lambda mask: pa.chunked_array([mask]), tuple])
+async def test_a_mask_may_be_any_array(autojump_clock: Clock, kind: Any) -> None:
+    """A column of an Arrow table is a chunked array."""
+    async with cluster_of(records=2) as cluster, queue_of(cluster) as queue:
+        batch = await queue.receive_batch()
+        batch.acknowledge(kind([True, False]))
+        await batch.acknowledged()
+        assert (states(cluster)[0], states(cluster)[1] == "acknowledged") == ("acknowledged", False)
 
 
 async def test_flush_raises_a_failure(autojump_clock: Clock) -> None:

@@ -386,7 +386,15 @@ class ShareBatch(_Held, Generic[Key, Value]):
             LockLostError: As :meth:`accept`.
             IllegalStateError: As :meth:`accept`.
         """
-        given = verdicts.tolist() if hasattr(verdicts, "tolist") else verdicts
+        given: Any = verdicts
+        for name in ("tolist", "to_pylist"):  # Arrow's chunked arrays have only the second
+            if hasattr(verdicts, name):
+                given = getattr(verdicts, name)()
+                break
+        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+            raise ValueError(
+                f"verdicts must be a sequence, one for each record, not {given!r:.100}"
+            )
         if len(given) != len(self):
             raise ValueError(f"{len(given)} verdicts for {len(self)} records")
         self._acknowledge(
