@@ -14,6 +14,7 @@ from sharing import cluster_of, queue_of, shared, states, until
 from trio.testing import MockClock as Clock
 
 from trikafka import Delivery
+from trikafka.error_codes import ErrorCode
 from trikafka.errors import AcknowledgementError, AuthorizationError, LockLostError
 from trikafka.testing import ScriptedCluster
 from trikafka.testing.steps import StepCounter
@@ -439,6 +440,51 @@ async def test_a_quiet_broker_is_asked_once_a_second(autojump_clock: Clock) -> N
         assert all(later - earlier <= 21 for earlier, later in zip(before, after, strict=True))
 
 
+async def test_a_throttled_member_does_not_ask_in_quick_succession(autojump_clock: Clock) -> None:
+    """Its connection writes nothing meanwhile, so the broker owes no response."""
+
+    async def throttles(request: object, default: Any) -> Any:
+        response = await default()
+        response.throttle_time_ms = 20_000
+        return response
+
+    async with cluster_of(records=10, nodes=2) as cluster, queue_of(cluster) as queue:
+        cluster.shares.times.lock = 60
+        async with await queue.receive():
+            cluster.on("ShareFetch", throttles, 1)
+            await trio.sleep(3)
+            before = len(cluster.requests("Metadata"))
+            await trio.sleep(15)
+            assert len(cluster.requests("Metadata")) - before <= 16
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ],
+)
+async def test_an_old_leaders_word_about_an_ack_ends_the_block(
+    autojump_clock: Clock, code: ErrorCode
+) -> None:
+    """An acknowledgement's response says it of all records of the partition."""
+    async with (
+        cluster_of(records=10, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=10) as queue,
+    ):
+        first, second = await queue.receive(), await queue.receive()
+        with pytest.raises(LockLostError, match="does not lead t-0 now"):  # noqa: PT012
+            async with second:
+                cluster.delay("Metadata", 20)
+                cluster.fail("ShareAcknowledge", code, topic="t")
+                first.accept()
+                moved = trio.current_time()
+                await trio.sleep_forever()
+        assert trio.current_time() - moved <= 0.5
+
+
 async def test_a_failed_ack_takes_no_renewal_along(autojump_clock: Clock) -> None:
     async with cluster_of(records=10) as cluster:
         async with queue_of(cluster, max_in_flight=10) as queue:
@@ -518,27 +564,52 @@ async def test_a_broker_that_is_missing_for_a_moment_keeps_its_locks(autojump_cl
         assert epochs.count(0) == 1  # one session from the first record to the last
 
 
-async def test_a_broker_that_has_left_keeps_no_connection(autojump_clock: Clock) -> None:
+def fetches_from(queue: Any, node: int) -> list[int]:
+    """Return the ports of the connections over which a member fetches from a broker."""
+    return [
+        each.node.port
+        for each in queue.statistics().connections
+        if each.node.node_id == node and each.purpose == "fetch" and each.state == "ready"
+    ]
+
+
+@pytest.mark.parametrize("how", ["closed", "lost"])
+async def test_a_broker_that_has_left_keeps_no_connection(autojump_clock: Clock, how: str) -> None:
     """Once its session is over, nothing holds the connection."""
     async with cluster_of(records=1, nodes=2) as cluster:
         async with queue_of(cluster, metadata_max_age_ms=500) as queue:
-
-            def fetches_from(node: int) -> bool:
-                return any(
-                    each.node.node_id == node and each.purpose == "fetch" and each.state == "ready"
-                    for each in queue.statistics().connections
-                )
-
             leader = cluster.partition("t", 0).leader
             assert leader is not None
             async with await queue.receive():
                 pass
             await queue.flush()
-            assert fetches_from(leader)
+            assert fetches_from(queue, leader)
+            if how == "lost":
+                # The broker has forgotten the session, and says so once its partition has moved.
+                cluster.delay("ShareFetch", 2, 1, node=leader)
+                cluster.fail("ShareFetch", ErrorCode.SHARE_SESSION_NOT_FOUND, None, node=leader)
+                await trio.sleep(1)
             cluster._state.nodes[leader].listed = False
             cluster.move_leader("t", 0, 1 - leader)
             with trio.fail_after(60):
-                await until(lambda: not fetches_from(leader), step=0.1)
+                await until(lambda: not fetches_from(queue, leader), step=0.1)
             cluster.append("t", 0, [b"new"])
             async with await queue.receive() as delivery:
                 assert delivery.record.value == b"new"
+
+
+async def test_a_broker_at_another_address_keeps_no_connection_at_the_old(
+    autojump_clock: Clock,
+) -> None:
+    async with cluster_of(records=2, nodes=2) as cluster, queue_of(cluster) as queue:
+        leader = cluster.partition("t", 0).leader
+        assert leader is not None
+        async with await queue.receive():
+            pass
+        await queue.flush()
+        cluster._state.nodes[leader].port = 9999
+        queue._parts.metadata.request_update()
+        with trio.fail_after(10):
+            await until(lambda: fetches_from(queue, leader) == [9999], step=0.1)
+        async with await queue.receive():
+            pass

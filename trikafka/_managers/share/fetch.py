@@ -77,6 +77,9 @@ _PROBE_VERSION = 3
 _SHORT_LOCK = 0.1
 #: The errors of a partition by which its broker has lost the leadership.
 _LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
+#: The errors of acknowledgements that say the same. A broker without leadership has no record of
+#: the partition's locks, and calls the partition unknown.
+_HAS_NO_LOCKS = _LEADS_NO_MORE | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 #: What the task of a broker does next: fetch, acknowledge, or close the session.
 _Step = Literal["fetch", "acknowledge", "close"]
 
@@ -110,9 +113,11 @@ class _Broker:
         self.errors = errors
         self.failure = None
 
-    def asked(self, due_at: float) -> None:
-        """Record a request whose response is overdue at ``due_at``."""
-        self.due_at = due_at
+    # A throttled connection writes nothing until its throttle is over (KIP-219). The silence until
+    # then is the client's own, and says nothing about the broker.
+    def asked(self, connection: Connection, now: float, patience: float) -> None:
+        """Record a request whose response is overdue ``patience`` seconds after it can be sent."""
+        self.due_at = max(now, connection.throttled_until) + patience
 
     def heard(self, now: float) -> None:
         """Record a response of any kind."""
@@ -265,7 +270,7 @@ class ShareFetcher:
                 self._metadata.request_update()
             for broker in unheard:
                 if broker.due_at == math.inf and broker.connection is not None:
-                    broker.asked(now + _UNHEARD)
+                    broker.asked(broker.connection, now, _UNHEARD)
                     self._start_soon(self._probe, broker, broker.connection)
 
     def _until_next_look(self) -> float:
@@ -488,7 +493,7 @@ class ShareFetcher:
     def _connected(self, broker: _Broker, connection: Connection) -> None:
         """Take over another connection: the session of the last one has ended with it."""
         if broker.connection is not None:
-            broker.connection.hold(False)
+            broker.connection.close()
         broker.connected(connection)
         broker.session.lost(KafkaConnectionError("the connection was replaced"))
         connection.when_ended(lambda error: self._disconnected(broker, connection, error))
@@ -509,6 +514,8 @@ class ShareFetcher:
         """Take in that there is no usable response; return whether to go on at once."""
         known = broker.session.is_open
         broker.session.lost(error)
+        if broker.connection is not None:
+            broker.connection.hold(False)
         broker.failed(error)
         broker.has_outcomes()
         self._changed()
@@ -553,7 +560,7 @@ class ShareFetcher:
             by_record=config.acquire == "records",
             forgotten=request.forgotten,
         )
-        broker.asked(sent + wait / 1000 + _UNHEARD)
+        broker.asked(connection, sent, wait / 1000 + _UNHEARD)
         self._reserved += room
         self._fetching.add(broker.node_id)
         self._wake.notify()  # the next one in line may have room, too
@@ -620,7 +627,7 @@ class ShareFetcher:
         broker.flush(session.pending_since < math.inf)  # those behind a renewal
         if request.awaited:
             broker.sends_acknowledgements(sent)
-        broker.asked(sent + _UNHEARD)
+        broker.asked(connection, sent, _UNHEARD)
         response: ShareAcknowledgeResponse = await connection.request(
             ShareAcknowledgeMessage(
                 self._config.group_id,
@@ -729,7 +736,18 @@ class ShareFetcher:
             if error.refresh_metadata:
                 self._metadata.request_update()
             broker.refuse(error)
-        return broker.session.acknowledged(request, key, error, sent, lock)
+        repeats = broker.session.acknowledged(request, key, error, sent, lock)
+        if code in _HAS_NO_LOCKS:
+            self._lose_led_elsewhere(broker, key)
+        return repeats
+
+    # A broker forgets the locks of a partition that it does not lead any more. The new leader gives
+    # the records to others, maybe before this member learns which broker that is.
+    def _lose_led_elsewhere(self, broker: _Broker, key: SharePartition) -> None:
+        """Lose the locks of a partition that a broker does not lead any more."""
+        broker.session.lose_led_elsewhere(
+            key, f"broker {broker.node_id}, which held it, does not lead {self.name(key)} now"
+        )
 
     def _partition_failed(self, broker: _Broker, part: ShareFetchedPartition) -> TrikafkaError:
         detail = f": {peer_text(part.error_message)}" if part.error_message else ""
@@ -738,13 +756,8 @@ class ShareFetcher:
         )
         if error.refresh_metadata:
             self._metadata.request_update()
-        # A broker forgets the locks of a partition that it does not lead any more. The new leader
-        # gives the records to others, maybe before this member learns which broker that is.
         if part.error_code in _LEADS_NO_MORE:
-            broker.session.lose_led_elsewhere(
-                part.key,
-                f"broker {broker.node_id}, which held it, does not lead {self.name(part.key)} now",
-            )
+            self._lose_led_elsewhere(broker, part.key)
             self._changed()
         if error.retriable:
             _log.debug("share fetch from broker %d: %s", broker.node_id, error)
