@@ -15,6 +15,7 @@ from consuming import T0, T1, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import Consumer
+from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster, control_batch, encode_batch
 
 LIMIT = 10.0  # stall_warning_ms
@@ -132,3 +133,54 @@ async def test_bounded_iteration_behind_a_transaction_is_logged(
         assert list(consumer.health().behind_transactions) == [T0]
     (line,) = told(caplog)
     assert "committed records of t-0: no progress" in line
+
+
+@pytest.mark.parametrize("how", ["refused", "frozen", "lost", "no leader"])
+async def test_outage_is_not_blamed_on_a_transaction(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """The last fetch showed an open transaction, which may have ended since."""
+    async with (
+        cluster_of(records=3, nodes=2) as cluster,
+        consumer_of(cluster, **COMMITTED) as consumer,
+    ):
+        consumer.assign([T0])
+        await values(consumer, 3)
+        begin(cluster)
+        await pass_by(consumer, 1)
+        leader = cluster.partition("t", 0).leader
+        assert leader is not None
+        if how == "refused":
+            cluster.fail("Fetch", ErrorCode.KAFKA_STORAGE_ERROR, None)
+        elif how == "frozen":
+            cluster.freeze(leader)
+        elif how == "lost":
+            cluster.stop(leader, noticed=False)
+        else:
+            cluster.move_leader("t", 0, None)
+        await pass_by(consumer, 4 * LIMIT)
+        (line,) = told(caplog)
+        assert line.startswith("WARNING t-0: no progress for ")
+        health = consumer.health()
+        assert (list(health.stalled), dict(health.behind_transactions)) == ([T0], {})
+        cluster.thaw(leader)
+
+
+async def test_pause_does_not_end_a_wait(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The log does not say that the records go on while the transaction is open."""
+    caplog.set_level(logging.INFO)
+    async with cluster_of(records=3) as cluster, consumer_of(cluster, **COMMITTED) as consumer:
+        consumer.assign([T0])
+        await values(consumer, 3)
+        begin(cluster)
+        await pass_by(consumer, 2 * LIMIT)
+        (line,) = told(caplog)
+        consumer.pause([T0])
+        await pass_by(consumer, 2 * LIMIT)
+        assert told(caplog) == [line]
+        assert not consumer.health().behind_transactions
+        consumer.resume([T0])
+        await pass_by(consumer, 2 * LIMIT)
+        assert list(consumer.health().behind_transactions) == [T0]

@@ -93,7 +93,10 @@ class Watchdog(StallWatch):
         self._held = held
         # A broker may wait for fetch_max_wait_ms before it responds to a fetch. So a partition
         # counts as idle until twice that time after its last successful fetch.
-        self._fresh = max(0.0, 2 * config.fetch_max_wait_ms / 1000 - limit)
+        two_fetches = 2 * config.fetch_max_wait_ms / 1000
+        self._fresh = max(0.0, two_fetches - limit)
+        # For so long (seconds) the last fetch counts as the present state of the log.
+        self._believed = max(limit / 2, two_fetches)
 
     # --- partitions ---
 
@@ -214,25 +217,42 @@ class Watchdog(StallWatch):
     # forgotten it (KIP-664). So this wait has an entry of its own, whose progress is the last
     # stable offset. Health reports it apart from the stalls: another program causes it, and a
     # restart of this one would not end it.
+    #
+    # Only a fetch shows an open transaction. When a broker is lost, the last fetches of busy topics
+    # show one that was about to end. So without recent fetches nothing is said of transactions:
+    # `_partitions` names the cause.
     def _transactions(self, now: float) -> Iterator[Owed]:
         if self._config.isolation_level != "read_committed":
             return
         for partition in list(self._core.assignment):
+            behind = partition.behind_transaction
+            if behind and not self._waits_for_commits(partition, now):
+                continue
             key = CommittedRecords(partition)
-            waits = (
-                partition.behind_transaction
-                and partition.state is PartitionState.FETCHING
-                and partition.error is None
-                and not partition.paused
-                and not partition.at_limit
-            )
             yield Owed(
                 key,
                 key,
                 partition.log.last_stable_offset,
-                NEVER if waits else now,
+                NEVER if behind else now,
                 lambda: _OPEN_TRANSACTION,
             )
+
+    def _waits_for_commits(self, partition: AssignedPartition, now: float) -> bool:
+        """Return whether the user waits for records of a partition, and a recent fetch found none.
+
+        A plugin does not report when it fetched.
+        """
+        if (
+            partition.state is not PartitionState.FETCHING
+            or partition.error is not None
+            or partition.paused
+            or partition.at_limit
+        ):
+            return False
+        if not isinstance(self._fetcher, Fetcher):
+            return True
+        fetched_at = self._fetcher.last_fetch(partition)[0]
+        return fetched_at is not None and now - fetched_at <= self._believed
 
     # --- the group ---
 
