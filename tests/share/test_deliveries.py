@@ -227,7 +227,22 @@ async def test_acknowledged_raises_the_brokers_error(autojump_clock: Clock) -> N
             await delivery.acknowledged()
 
 
-@pytest.mark.parametrize("kind", [np.array, pa.array, lambda mask: pa.chunked_array([mask]), tuple])
+class Column:
+    """A column of a library whose columns are no ``Sequence``, such as a Series of polars."""
+
+    def __init__(self, values: list[bool]) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, index: int) -> bool:
+        return self._values[index]
+
+
+@pytest.mark.parametrize(
+    "kind", [np.array, pa.array, lambda mask: pa.chunked_array([mask]), tuple, Column]
+)
 async def test_a_mask_may_be_any_array(autojump_clock: Clock, kind: Any) -> None:
     """A column of an Arrow table is a chunked array."""
     async with cluster_of(records=2) as cluster, queue_of(cluster) as queue:

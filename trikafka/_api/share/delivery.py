@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self
 
@@ -391,7 +391,9 @@ class ShareBatch(_Held, Generic[Key, Value]):
             if hasattr(verdicts, name):
                 given = getattr(verdicts, name)()
                 break
-        if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        # Columns of other libraries are no Sequence by name, but have a length and an order.
+        ordered = hasattr(given, "__len__") and hasattr(given, "__getitem__")
+        if not ordered or isinstance(given, str | bytes | Mapping):
             raise ValueError(
                 f"verdicts must be a sequence, one for each record, not {given!r:.100}"
             )
