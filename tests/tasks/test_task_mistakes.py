@@ -247,6 +247,27 @@ async def test_dead_letter_topic_is_not_read(autojump_clock: Clock, by: str) -> 
             await trikafka.run_tasks(consumer, never, dead_letter="t.dead", producer=producer)
 
 
+async def test_dead_letter_topic_of_the_same_name_in_another_cluster(autojump_clock: Clock) -> None:
+    async def handler(record: trikafka.Record) -> None:
+        raise KeyError("bad")
+
+    async with (
+        cluster_of(1, records=1) as cluster,
+        ScriptedCluster(topics={"t": 1}, cluster_id="other") as other,
+        producer_of(other) as producer,
+        consumer_of(cluster) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def run() -> None:
+            await trikafka.run_tasks(consumer, handler, dead_letter="t", producer=producer)
+
+        nursery.start_soon(run)
+        await until(lambda: committed(cluster) == 1)
+        assert [record.value for record in other.records("t", 0)] == [b"0"]
+        nursery.cancel_scope.cancel()
+
+
 @pytest.mark.parametrize("exists", [True, False])
 async def test_pattern_that_matches_its_dead_letters_ends_the_run(
     autojump_clock: Clock, exists: bool

@@ -230,6 +230,11 @@ class Producer(OpenedClient):
         """The settings of this producer; see :attr:`trikafka.Producer.config`."""
         return self._client.config
 
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster, from the last metadata; ``None`` where the brokers give none."""
+        return self._client.cluster_id
+
     async def send(
         self,
         topic: str,

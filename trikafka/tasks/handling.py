@@ -163,7 +163,10 @@ class Handling:
         producer: Producer | None,
         group_id: str,
         by_batch: bool,
+        *,
+        elsewhere: bool,
     ) -> None:
+        self._elsewhere = elsewhere  # dead letters go to another cluster
         self._handler: Callable[..., Awaitable[object]] = handler
         self._retry = retry
         self._dead_letter = dead_letter
@@ -293,7 +296,8 @@ class Handling:
         assert self._dead_letter is not None
         topic, acks = self._dead_letter.topic, []
         try:  # a pattern may have come to match it since the start
-            self._dead_letter.check_not_read([record.topic for record in work.records])
+            if not self._elsewhere:
+                self._dead_letter.check_not_read([record.topic for record in work.records])
         except ConfigurationError as reads_itself:
             raise reads_itself from error
         refused: RecordTooLargeError | None = None

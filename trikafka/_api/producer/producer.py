@@ -174,6 +174,11 @@ class Producer(MeteredClient):
         """True once closing has begun: no record is accepted any more."""
         return self._closed
 
+    @property
+    def cluster_id(self) -> str | None:
+        """The id of the cluster, from the last metadata; ``None`` where the brokers give none."""
+        return self._metadata.snapshot.cluster_id
+
     async def _start(self) -> None:
         await self._metadata.bootstrap()
         self._service.start_soon(self._metadata.run)
