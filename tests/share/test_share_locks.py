@@ -440,6 +440,26 @@ async def test_a_quiet_broker_is_asked_once_a_second(autojump_clock: Clock) -> N
         assert all(later - earlier <= 21 for earlier, later in zip(before, after, strict=True))
 
 
+async def test_a_fetch_behind_a_probe_is_awaited(autojump_clock: Clock) -> None:
+    """Its long wait for records is no silence of the broker."""
+    async with (
+        cluster_of(records=2, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=2, fetch_max_wait_ms=20_000, ack_linger_ms=60_000) as queue,
+    ):
+        cluster.shares.times.lock = 200
+        first, second = await queue.receive(), await queue.receive()
+        leader = cluster.partition("t", 0).leader
+        async with first:
+            cluster.delay("ApiVersions", 0.3, node=leader)
+            await trio.sleep(10)
+            probes = len(cluster.requests("ApiVersions", node=leader))
+            await until(lambda: len(cluster.requests("ApiVersions", node=leader)) > probes)
+            second.accept()  # makes room, so a fetch follows the probe
+            before = len(cluster.requests("Metadata"))
+            await trio.sleep(8)
+            assert len(cluster.requests("Metadata")) - before <= 9
+
+
 async def test_a_throttled_member_does_not_ask_in_quick_succession(autojump_clock: Clock) -> None:
     """Its connection writes nothing meanwhile, so the broker owes no response."""
 

@@ -124,6 +124,16 @@ class _Broker:
         self.heard_at = now
         self.due_at = math.inf
 
+    def heard_probe(self, now: float, due_at: float) -> None:
+        """Record the response to a probe that was due at ``due_at``.
+
+        If a session's request has been sent since, its response is still awaited. It may take as
+        long as a fetch waits, and another probe behind it would seem to be overdue.
+        """
+        self.heard_at = now
+        if self.due_at == due_at:
+            self.due_at = math.inf
+
     def failed(self, error: TrikafkaError) -> None:
         """Record a request without a usable response."""
         self.failure = error
@@ -271,7 +281,7 @@ class ShareFetcher:
             for broker in unheard:
                 if broker.due_at == math.inf and broker.connection is not None:
                     broker.asked(broker.connection, now, _UNHEARD)
-                    self._start_soon(self._probe, broker, broker.connection)
+                    self._start_soon(self._probe, broker, broker.connection, broker.due_at)
 
     def _until_next_look(self) -> float:
         soonest = min(
@@ -284,11 +294,11 @@ class ShareFetcher:
         )
         return min(_UNHEARD, max(_OVERDUE, soonest - trio.current_time()))
 
-    async def _probe(self, broker: _Broker, connection: Connection) -> None:
+    async def _probe(self, broker: _Broker, connection: Connection, due_at: float) -> None:
         """Have a broker respond. A connection that ends meanwhile ends the session by itself."""
         with suppress(TrikafkaError):
             await connection.request(api_versions_request(_PROBE_VERSION, VERSION))
-            broker.heard(trio.current_time())
+            broker.heard_probe(trio.current_time(), due_at)
 
     def _divide(self) -> None:
         """Give each broker the partitions that it leads."""
