@@ -1,4 +1,4 @@
-"""The deletion of groups, for ``groups`` and ``share-groups``: a group with members says which."""
+"""The deletion of groups, for ``groups`` and ``share-groups``. Its errors name a group's members."""
 
 from __future__ import annotations
 

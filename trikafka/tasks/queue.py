@@ -233,9 +233,10 @@ class _Tracebacks:
         self._kinds: dict[tuple[object, ...], _Kind] = {}
 
     def others_until_due(self, error: Exception, now: float) -> int | None:
-        """Count a failure; if its traceback is due, return how many there were since the last one.
+        """Count a failure; return the number of those without a traceback since the last one.
 
-        ``None``: the traceback is not due. The first one of a kind is, and one five minutes later.
+        ``None``: no traceback is due. One is due for the first failure of a kind, and again after
+        five minutes.
         """
         key = tuple((type(each), _place(each)) for each in members(error))
         kind = self._kinds.get(key)

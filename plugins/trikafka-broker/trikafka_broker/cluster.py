@@ -491,8 +491,9 @@ class KafkaCluster:
         return self.settings.directory is None and not self.settings.keep
 
 
-# Kafka locks its data, too, but late: before it notices, a second controller writes to the metadata
-# of the first, and this package has replaced the ports and properties of the brokers that run.
+# Kafka locks its data, too, but too late: before a second controller finds that lock, it writes to
+# the metadata of the first. And by then this package has replaced the ports and properties of the
+# brokers that run.
 def _locked(directory: Path) -> IO[bytes]:
     """Return the file of a lock on a cluster's directory, which is held until it is released.
 

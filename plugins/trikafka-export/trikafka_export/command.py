@@ -398,7 +398,10 @@ def _compared(found: ExportCheck) -> str:
 def _sentence(result: ExportResult, nothing: str | None = None) -> str:
     """Return what the export did.
 
-    ``nothing`` stands for a result without a plan where that does not mean that all is exported.
+    Args:
+        result: The result.
+        nothing: The beginning of the sentence if no plan was carried out, where that does not mean
+            that all records have been exported.
     """
     if nothing is not None and result.already_done:
         return f"{nothing} {result.destination}"

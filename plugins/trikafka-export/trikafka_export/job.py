@@ -154,7 +154,7 @@ class ExportJob:
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
             if self.state.settled:
-                # As far as it has come; the rest is carried into the next plan.
+                # What is not written yet is carried into the next plan.
                 await self._publish(plan, await self.sink.settle(plan, plan.ranges))
             else:
                 await self._carry_out(plan, "resumed")

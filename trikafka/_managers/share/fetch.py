@@ -64,18 +64,19 @@ from ...types import Node, TopicPartition
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 
 _log = logging.getLogger("trikafka.share")
-#: The seconds without a response of a broker after which it is asked for one, and the metadata
-#: whether it still leads the partitions of which records are held.
+#: After so many seconds without a response, a broker gets a probe. And the metadata is asked
+#: whether it still leads the partitions of which this member holds records.
 _UNHEARD = 1.0
-#: How often (seconds) the metadata is asked while such a broker owes a response. A new leader gives
-#: the records to others at once, and until this member knows that, its handlers work on them.
+#: The interval (seconds) at which the metadata is asked while such a broker's response is overdue. A
+#: new leader gives the records to others at once, and until this member knows that, its handlers
+#: work on them.
 _OVERDUE = 0.05
-#: The version of ApiVersions that such a broker is asked in: each broker with share groups has it.
+#: A probe is an ApiVersions request of this version, which each broker with share groups supports.
 _PROBE_VERSION = 3
 #: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
-#: The errors of a partition by which its broker has lost the leadership.
+#: The errors by which a broker says that it does not lead the partition any more.
 _LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 #: The errors of acknowledgements that say the same. A broker without leadership has no record of
 #: the partition's locks, and calls the partition unknown.
@@ -261,7 +262,7 @@ class ShareFetcher:
     # as well, the broker is probably lost, and the metadata is asked in quick succession until
     # another one leads.
     async def _watch_leaders(self) -> None:
-        """Ask who leads while a broker has not responded and records of it are held."""
+        """Ask the metadata for leaders while a silent broker's records are held."""
         while True:
             if not self._holdings.held:
                 await self._deliver.wait()
@@ -295,7 +296,10 @@ class ShareFetcher:
         return min(_UNHEARD, max(_OVERDUE, soonest - trio.current_time()))
 
     async def _probe(self, broker: _Broker, connection: Connection, due_at: float) -> None:
-        """Have a broker respond. A connection that ends meanwhile ends the session by itself."""
+        """Send a request whose response shows that a broker is alive.
+
+        A connection that ends meanwhile ends the session by itself.
+        """
         with suppress(TrikafkaError):
             await connection.request(api_versions_request(_PROBE_VERSION, VERSION))
             broker.heard_probe(trio.current_time(), due_at)

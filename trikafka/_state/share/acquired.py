@@ -145,8 +145,8 @@ class Waiting:
     """An acknowledgement that waits for a request: of ``acquired[start:stop]``.
 
     ``lock_ends`` is when the broker's lock of these records ends. Locks of decided records are not
-    renewed, so a renewal for the others does not change it. One that was in flight when they were
-    decided does.
+    renewed, so a later renewal for the others does not change it. A renewal that was in flight when
+    they were decided includes them, and does.
     """
 
     __slots__ = ("acquired", "lock_ends", "start", "stop")

@@ -229,8 +229,8 @@ class ShareSession:
             if not runs:
                 continue
             acquired.renewing()
-            # What is decided from now on begins an entry: unlike an earlier one, its records are
-            # in this renewal.
+            # Records that are decided from now on get an entry of their own: they are in this
+            # renewal, and those of an earlier entry are not.
             acquired.wait(None)
             request.renewed.setdefault(acquired.key, []).append(acquired)
             renewals.setdefault(acquired.key, []).extend(
