@@ -67,10 +67,11 @@ _log = logging.getLogger("trikafka.share")
 #: After so many seconds without a response, a broker gets a probe. And the metadata is asked
 #: whether it still leads the partitions of which this member holds records.
 _UNHEARD = 1.0
-#: The interval (seconds) at which the metadata is asked while such a broker's response is overdue. A
-#: new leader gives the records to others at once, and until this member knows that, its handlers
-#: work on them.
-_OVERDUE = 0.05
+#: The interval (seconds) at which the metadata is asked while a new leader would not be noticed
+#: otherwise: a response is overdue, or records are held of a partition that is not fetched any more.
+#: A new leader gives the records to others at once, and until this member knows that, its handlers
+#: work on them. It is also the longest time to the next fetch after some leaders have moved.
+_URGENT = 0.08
 #: A probe is an ApiVersions request of this version, which each broker with share groups supports.
 _PROBE_VERSION = 3
 #: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
@@ -260,40 +261,35 @@ class ShareFetcher:
     # may be frozen, and it is asked nothing while this member holds all that it may. So after a
     # second without a response it gets a request for the sake of the response. If that is overdue
     # as well, the broker is probably lost, and the metadata is asked in quick succession until
-    # another one leads.
+    # another one leads. The same holds for records of a partition that was assigned to another
+    # member meanwhile: no fetch names it any more, so no response does.
     async def _watch_leaders(self) -> None:
-        """Ask the metadata for leaders while a silent broker's records are held."""
+        """Ask the metadata for leaders that no response would name, while records are held."""
+        asks_at = -math.inf
         while True:
             if not self._holdings.held:
                 await self._deliver.wait()
                 continue
-            await trio.sleep(self._until_next_look())
+            await trio.sleep(_URGENT)
             now = trio.current_time()
-            unheard = [
-                broker
+            holders = [
+                (broker, held)
                 for broker in self._brokers.values()
-                if broker.heard_at <= now - _UNHEARD and broker.session.live_partitions()
+                if (held := broker.session.live_partitions())
             ]
-            if any(now >= broker.due_at for broker in unheard):
+            unheard = [broker for broker, _ in holders if broker.heard_at <= now - _UNHEARD]
+            if any(now >= broker.due_at for broker in unheard) or any(
+                not held <= broker.session.wanted.keys() for broker, held in holders
+            ):
                 with suppress(TrikafkaError):
                     await self._metadata.refresh()
-            elif unheard:
+            elif unheard and now >= asks_at:
+                asks_at = now + _UNHEARD
                 self._metadata.request_update()
             for broker in unheard:
                 if broker.due_at == math.inf and broker.connection is not None:
                     broker.asked(broker.connection, now, _UNHEARD)
                     self._start_soon(self._probe, broker, broker.connection, broker.due_at)
-
-    def _until_next_look(self) -> float:
-        soonest = min(
-            (
-                broker.due_at
-                for broker in self._brokers.values()
-                if broker.session.live_partitions()
-            ),
-            default=math.inf,
-        )
-        return min(_UNHEARD, max(_OVERDUE, soonest - trio.current_time()))
 
     async def _probe(self, broker: _Broker, connection: Connection, due_at: float) -> None:
         """Send a request whose response shows that a broker is alive.
@@ -371,7 +367,7 @@ class ShareFetcher:
                     retry.reset()
                 elif step == "fetch" and broker.session.is_open:
                     # Acknowledgements and renewals go on meanwhile.
-                    broker.pause_fetching(trio.current_time() + retry.delay())
+                    broker.pause_fetching(trio.current_time() + self._pause(broker, retry.delay()))
                 else:
                     self._wake.notify()  # others may take its turn
                     with trio.move_on_after(retry.delay()):
@@ -381,6 +377,13 @@ class ShareFetcher:
                         return
         finally:
             broker.ended.set()
+
+    # The leaders of several partitions often move together, but not in the same moment. The next
+    # response says so of the others.
+    def _pause(self, broker: _Broker, delay: float) -> float:
+        """Return how long a broker is not fetched from after a response with errors."""
+        moved = any(error.code in _LEADS_NO_MORE for error in broker.errors.values())
+        return min(delay, _URGENT) if moved and broker.session.live_partitions() else delay
 
     async def _rest(self, until: float) -> None:
         # A decision that makes room wakes the tasks that rest: see `Holdings.wake_at`.
