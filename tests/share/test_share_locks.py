@@ -399,7 +399,7 @@ async def test_a_frozen_leaders_successor_is_noticed_at_once(
         queue_of(cluster, max_in_flight=max_in_flight) as queue,
     ):
         delivery = await queue.receive()
-        with pytest.raises(LockLostError, match="broker 1 leads t-0|has taken over"):  # noqa: PT012
+        with pytest.raises(LockLostError, match=r"broker 1 leads t-0|has taken over"):  # noqa: PT012
             async with delivery:
                 await trio.sleep(0.3)
                 cluster.freeze(0)
