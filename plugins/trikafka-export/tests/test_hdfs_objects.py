@@ -5,8 +5,11 @@ The name node is in memory: what :mod:`hdfs_native` does with it, call by call.
 
 from __future__ import annotations
 
+import gc
 import io
 import os
+import signal
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -185,15 +188,36 @@ def test_leftover_of_a_killed_process_is_removed(node: NameNode, store: ObjectSt
     assert len(files(node)) == len(before)
 
 
+def in_a_fork(check: Callable[[], bool]) -> bool:
+    """Return what ``check`` returns in a fork of this process, which has a limit of 30 s."""
+    pid = os.fork()
+    if not pid:
+        signal.alarm(30)
+        os._exit(not check())
+    return os.waitpid(pid, 0)[1] == 0
+
+
 def test_fork_has_its_own_client(node: NameNode) -> None:
     """The parent's has threads that a fork does not have, and so never responds there."""
     address = ObjectAddress("hdfs://name:1/forked")
     parent = objects_at(address)
     assert objects_at(address) is parent
-    pid = os.fork()
-    if not pid:
-        os._exit(objects_at(address) is parent)
-    assert os.waitpid(pid, 0)[1] == 0
+    assert in_a_fork(lambda: objects_at(address) is not parent)
+
+
+def test_fork_drops_no_client_of_its_parent(node: NameNode) -> None:
+    """A client that is dropped waits for its threads, which the fork does not have."""
+    addresses = [ObjectAddress(f"hdfs://name:1/many-{number}") for number in range(8)]
+    parents = [weakref.ref(objects_at(address)) for address in addresses]
+    assert all(parent() for parent in parents)
+
+    def check() -> bool:
+        for address in addresses:
+            objects_at(address)
+        gc.collect()
+        return all(parent() for parent in parents)
+
+    assert in_a_fork(check)
 
 
 def test_failed_swaps_leave_nothing(node: NameNode, objects: HdfsObjects) -> None:

@@ -24,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -206,9 +206,7 @@ def together(function: Callable[[A], B], each: Iterable[A]) -> list[B]:
     return [results[index] for index in range(len(items))]
 
 
-@lru_cache(maxsize=8)
-def _kept(
-    pid: int,
+def _opened(
     url: str,
     config: tuple[tuple[str, str], ...],
     client: tuple[tuple[str, Any], ...],
@@ -224,14 +222,22 @@ def _kept(
     return StoreObjects(address)
 
 
+# A client has threads, and a fork has none of its parent's. So a fork gets clients of its own. And
+# it must never drop its parent's: a client that is dropped waits for its threads to end, here for
+# ever. One cache for all processes would drop the oldest once it is full. So each process has one,
+# and a fork keeps its parent's as it is.
+@cache
+def _clients_of(pid: int) -> Callable[..., Objects]:
+    """Return the cache of a process: it opens a destination at its first use."""
+    return lru_cache(maxsize=8)(_opened)
+
+
 def objects_at(address: ObjectAddress) -> Objects:
     """Return the destination, with the connections that this process already has to it.
 
-    A fork gets connections of its own: it has none of its parent's threads, without which a client
-    never responds.
+    A fork gets connections of its own.
     """
-    return _kept(
-        os.getpid(),
+    return _clients_of(os.getpid())(
         address.url,
         tuple(sorted(address.config.items())),
         tuple(sorted(address.client.items())),
