@@ -1,4 +1,4 @@
-"""Mistakes in a user's arguments: one sentence before any request, raised as a ``ValueError`` too."""
+"""Mistakes in a user's arguments: one sentence before any request, also as a ``ValueError``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import numpy
 import pytest
 from trio.testing import MockClock as Clock
 
@@ -70,7 +71,6 @@ async def test_wrong_epoch_stops_no_other_partition(autojump_clock: Clock, epoch
 
 async def test_numbers_of_other_kinds_are_offsets(autojump_clock: Clock) -> None:
     """As tables of numpy and pandas have them."""
-    numpy = pytest.importorskip("numpy")
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
         cluster.append("t", 0, [b"0", b"1", b"2"])

@@ -114,7 +114,7 @@ async def test_admin_client_names_the_topic(autojump_clock: Clock) -> None:
         )
 
 
-async def test_partition_that_a_topic_lacks_is_not_called_a_missing_topic(
+async def test_missing_partition_is_no_missing_topic(
     autojump_clock: Clock,
 ) -> None:
     """The coordinator of a group has one code for both."""

@@ -68,7 +68,7 @@ def batch_from(first: int) -> bytes:
     return bytes(data)
 
 
-async def test_copy_tells_of_timestamps_that_it_cannot_keep(
+async def test_copy_warns_of_times_before_1970(
     autojump_clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A broker takes times before 1970, and a producer may write none."""

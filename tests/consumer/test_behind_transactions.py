@@ -92,7 +92,7 @@ async def test_each_transaction_has_its_time(
 
 
 @pytest.mark.parametrize("how", ["read_uncommitted", "paused", "records before it"])
-async def test_consumer_that_does_not_wait_for_it_is_silent(
+async def test_consumer_that_does_not_wait_is_silent(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     level = "read_uncommitted" if how == "read_uncommitted" else "read_committed"
@@ -118,7 +118,7 @@ async def test_consumer_that_does_not_wait_for_it_is_silent(
     assert not [line for line in told(caplog) if "transaction" in line]
 
 
-async def test_bounded_iteration_behind_a_transaction_is_logged(
+async def test_bounded_iteration_names_the_transaction(
     autojump_clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The end of the log is the bound, and an open transaction is before it."""

@@ -255,7 +255,7 @@ async def test_batch_from_before_a_seek_moves_nothing(autojump_clock: Clock) -> 
         assert await consumer.position(T0) == 4
 
 
-async def test_batch_with_deserializers_says_what_to_pickle(autojump_clock: Clock) -> None:
+async def test_deserialized_batch_says_what_to_pickle(autojump_clock: Clock) -> None:
     async with (
         cluster_of(1, records=2) as cluster,
         consumer_of(cluster, value_deserializer=int) as consumer,

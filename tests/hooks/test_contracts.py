@@ -317,7 +317,7 @@ def test_own_factories_use_only_what_is_offered() -> None:
     assert {"member", "assignment"} <= of_core <= members_of(ConsumerState)
 
 
-def test_own_share_factories_use_only_what_is_offered() -> None:
+def test_share_factories_use_what_is_offered() -> None:
     taken, _ = _taken(ShareBuiltin)
     assert {"config", "brokers", "manager", "core"} <= taken
     assert taken <= members_of(ShareConsumerContext)

@@ -235,7 +235,7 @@ class Tables:
             yield pa.table({"partition": [partition, partition], "offset": [0, 1]})
 
 
-async def test_the_files_of_the_page_keep_the_rows_of_all_partitions(
+async def test_files_of_the_page_keep_all_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

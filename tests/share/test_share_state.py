@@ -308,7 +308,7 @@ def test_a_renewal_is_none_of_decided_records() -> None:
 
 
 @pytest.mark.parametrize("code", [0, ErrorCode.COORDINATOR_NOT_AVAILABLE])
-def test_a_renewal_in_flight_is_one_of_what_is_decided_meanwhile(code: int) -> None:
+def test_a_renewal_in_flight_counts_for_decisions(code: int) -> None:
     """The record decided before it keeps its lock; the one decided meanwhile gets the new one."""
     held = Held()
     session, acquired = held.session, held.acquired

@@ -247,7 +247,7 @@ async def test_dead_letter_topic_is_not_read(autojump_clock: Clock, by: str) -> 
             await trikafka.run_tasks(consumer, never, dead_letter="t.dead", producer=producer)
 
 
-async def test_dead_letter_topic_of_the_same_name_in_another_cluster(autojump_clock: Clock) -> None:
+async def test_dead_letters_go_to_another_cluster(autojump_clock: Clock) -> None:
     async def handler(record: trikafka.Record) -> None:
         raise KeyError("bad")
 
@@ -269,7 +269,7 @@ async def test_dead_letter_topic_of_the_same_name_in_another_cluster(autojump_cl
 
 
 @pytest.mark.parametrize("exists", [True, False])
-async def test_pattern_that_matches_its_dead_letters_ends_the_run(
+async def test_pattern_with_its_dead_letters_ends_the_run(
     autojump_clock: Clock, exists: bool
 ) -> None:
     """With ``exists=False`` the pattern matches the topic only once the run has made it."""

@@ -93,8 +93,8 @@ def failed(error: Exception) -> None:
         reason._error = error
 
 
-# A class and not a generator: a call enters half a dozen of these blocks, and a generator costs each
-# of them twice as much.
+# A class and not a generator: a call enters half a dozen of these blocks, and a generator costs
+# each of them twice as much.
 class _Link:
     """A block in which the current task's reason is linked to that of the work it waits for.
 

@@ -1,4 +1,4 @@
-"""The deletion of groups, for ``groups`` and ``share-groups``. Its errors name a group's members."""
+"""The deletion of groups, for ``groups`` and ``share-groups``: errors name a group's members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages of ``trikafka export``: with ``--every`` an outage once, and the place of dead letters."""
+"""Messages of ``trikafka export``: an outage once with ``--every``, the place of dead letters."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_report_of_waiting_records_fits_any_number(count: int, records: str) -> 
     assert _sentence(result) == f"nothing written: {records} for more, or for --max-file-delay"
 
 
-async def test_an_export_without_records_says_only_what_is_true(
+async def test_empty_export_claims_nothing_false(
     tmp_path: Path, autojump_clock: object, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Neither a deleted topic nor --abandon means that all records have been exported."""

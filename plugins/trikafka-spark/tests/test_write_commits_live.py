@@ -498,9 +498,9 @@ async def _nothing(*_: Any) -> None:
 
 async def test_commit_survives_a_frozen_coordinator(make_kafka_cluster: Any) -> None:
     # With the session of three seconds that test clusters have, the controller may fence the broker
-    # after the thaw, and its partitions have no leader for a moment. A coordinator skips the markers
-    # of partitions without a leader ("Couldn't find leader endpoint", in the broker's log) and
-    # calls the transaction complete. Then its rows stay invisible for ever, although the commit
+    # after the thaw, and its partitions have no leader for a moment. A coordinator skips the
+    # markers of partitions without a leader ("Couldn't find leader endpoint", in the broker's log)
+    # and calls the transaction complete. Then its rows stay invisible for ever, although the commit
     # succeeded: that is Kafka's fault, and no test of the client's.
     patient = {"broker.session.timeout.ms": 120_000}
     cluster = await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=patient))

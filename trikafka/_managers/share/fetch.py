@@ -67,10 +67,10 @@ _log = logging.getLogger("trikafka.share")
 #: After so many seconds without a response, a broker gets a probe. And the metadata is asked
 #: whether it still leads the partitions of which this member holds records.
 _UNHEARD = 1.0
-#: The interval (seconds) at which the metadata is asked while a new leader would not be noticed
-#: otherwise: a response is overdue, or records are held of a partition that is not fetched any more.
-#: A new leader gives the records to others at once, and until this member knows that, its handlers
-#: work on them. It is also the longest time to the next fetch after some leaders have moved.
+#: The interval (seconds) at which the metadata is asked while no response would show a new leader:
+#: one is overdue, or this member holds records of a partition that it does not fetch any more.
+#: The new leader gives the records to others at once, while handlers of this member work on them.
+#: It is also the longest pause in fetching after some leaders have moved.
 _URGENT = 0.08
 #: A probe is an ApiVersions request of this version, which each broker with share groups supports.
 _PROBE_VERSION = 3
@@ -259,10 +259,10 @@ class ShareFetcher:
 
     # A new leader gives the records to others at once. The old one says so in its responses, but it
     # may be frozen, and it is asked nothing while this member holds all that it may. So after a
-    # second without a response it gets a request for the sake of the response. If that is overdue
-    # as well, the broker is probably lost, and the metadata is asked in quick succession until
-    # another one leads. The same holds for records of a partition that was assigned to another
-    # member meanwhile: no fetch names it any more, so no response does.
+    # second without a response it gets a probe. If its response is overdue, the broker is probably
+    # lost, and the metadata is asked every 80 ms until another broker leads. So is it while records
+    # are held of a partition that was assigned to another member: no fetch names that partition any
+    # more, so no response reports its new leader.
     async def _watch_leaders(self) -> None:
         """Ask the metadata for leaders that no response would name, while records are held."""
         asks_at = -math.inf
@@ -378,8 +378,8 @@ class ShareFetcher:
         finally:
             broker.ended.set()
 
-    # The leaders of several partitions often move together, but not in the same moment. The next
-    # response says so of the others.
+    # The leaders of several partitions often move together, but not in the same moment. Only the
+    # next response reports the others, whose locks are lost meanwhile.
     def _pause(self, broker: _Broker, delay: float) -> float:
         """Return how long a broker is not fetched from after a response with errors."""
         moved = any(error.code in _LEADS_NO_MORE for error in broker.errors.values())
