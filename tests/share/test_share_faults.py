@@ -411,8 +411,10 @@ async def test_a_damaged_fetch_answers_its_acks(autojump_clock: Clock) -> None:
         async with queue_of(cluster, ack_linger_ms=1000) as queue:
             delivery = await queue.receive()
             await trio.sleep(3)
-            cluster.shares.times.lock = 0
+            before = len(cluster.requests("ShareFetch"))
             delivery.accept()
+            await until(lambda: len(cluster.requests("ShareFetch")) > before)
+            cluster.shares.times.lock = 0
             cluster.append("t", 0, [b"x"])
             with trio.fail_after(10):
                 await delivery.acknowledged()

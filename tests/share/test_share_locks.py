@@ -475,8 +475,38 @@ async def test_leaders_that_move_one_after_the_other(autojump_clock: Clock) -> N
             assert all(ended[number] - moved[number] < 0.1 for number in moved), (moved, ended)
 
 
-async def test_a_quiet_broker_is_asked_once_a_second(autojump_clock: Clock) -> None:
-    """A broker that responds costs no more than that, however long a block is open."""
+@pytest.mark.parametrize("max_in_flight", [1, 10], ids=["full", "fetching"])
+async def test_a_moved_leader_is_noticed_in_time(
+    autojump_clock: Clock, max_in_flight: int
+) -> None:
+    """Within 100 ms, both brokers being healthy, however long the handler has been at work."""
+    async with (
+        cluster_of(records=1, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=max_in_flight) as queue,
+    ):
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match="broker 1 leads t-0|does not lead"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(5)
+                cluster.move_leader("t", 0, 1)
+                moved = trio.current_time()
+                await trio.sleep_forever()
+        assert trio.current_time() - moved < 0.1
+
+
+async def test_a_responding_leader_spares_the_metadata(autojump_clock: Clock) -> None:
+    """Its fetches end often enough, however long a block is open."""
+    async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
+        cluster.shares.times.lock = 100
+        async with await queue.receive():
+            await trio.sleep(2)
+            before = len(cluster.requests("Metadata"))
+            await trio.sleep(20)
+            assert len(cluster.requests("Metadata")) == before
+
+
+async def test_a_full_member_asks_steadily(autojump_clock: Clock) -> None:
+    """Thirteen times a second: it awaits no response that would name a new leader."""
     async with (
         cluster_of(records=1, nodes=2) as cluster,
         queue_of(cluster, max_in_flight=1) as queue,
@@ -484,48 +514,9 @@ async def test_a_quiet_broker_is_asked_once_a_second(autojump_clock: Clock) -> N
         cluster.shares.times.lock = 100
         async with await queue.receive():
             await trio.sleep(2)
-            before = len(cluster.requests("Metadata")), len(cluster.requests("ApiVersions"))
+            before = len(cluster.requests("Metadata"))
             await trio.sleep(20)
-            after = len(cluster.requests("Metadata")), len(cluster.requests("ApiVersions"))
-        assert all(later - earlier <= 21 for earlier, later in zip(before, after, strict=True))
-
-
-async def test_a_fetch_behind_a_probe_is_awaited(autojump_clock: Clock) -> None:
-    """Its long wait for records is no silence of the broker."""
-    async with (
-        cluster_of(records=2, nodes=2) as cluster,
-        queue_of(cluster, max_in_flight=2, fetch_max_wait_ms=20_000, ack_linger_ms=60_000) as queue,
-    ):
-        cluster.shares.times.lock = 200
-        first, second = await queue.receive(), await queue.receive()
-        leader = cluster.partition("t", 0).leader
-        async with first:
-            cluster.delay("ApiVersions", 0.3, node=leader)
-            await trio.sleep(10)
-            probes = len(cluster.requests("ApiVersions", node=leader))
-            await until(lambda: len(cluster.requests("ApiVersions", node=leader)) > probes)
-            second.accept()  # makes room, so a fetch follows the probe
-            before = len(cluster.requests("Metadata"))
-            await trio.sleep(8)
-            assert len(cluster.requests("Metadata")) - before <= 9
-
-
-async def test_a_throttled_member_asks_seldom(autojump_clock: Clock) -> None:
-    """Its connection writes nothing meanwhile, so the broker owes no response."""
-
-    async def throttles(request: object, default: Any) -> Any:
-        response = await default()
-        response.throttle_time_ms = 20_000
-        return response
-
-    async with cluster_of(records=10, nodes=2) as cluster, queue_of(cluster) as queue:
-        cluster.shares.times.lock = 60
-        async with await queue.receive():
-            cluster.on("ShareFetch", throttles, 1)
-            await trio.sleep(3)
-            before = len(cluster.requests("Metadata"))
-            await trio.sleep(15)
-            assert len(cluster.requests("Metadata")) - before <= 16
+            assert 240 <= len(cluster.requests("Metadata")) - before <= 251
 
 
 @pytest.mark.parametrize(
@@ -583,7 +574,7 @@ async def test_an_ack_waits_no_longer_than_the_work_took(
             await trio.sleep(work)
         await delivery.acknowledged()
         assert trio.current_time() - began < 2 * work + 0.02
-        assert len(cluster.requests("ShareFetch")) < 12
+        assert len(cluster.requests("ShareFetch")) < 20
 
 
 async def test_an_accept_in_an_overdue_block_counts(autojump_clock: Clock) -> None:

@@ -244,12 +244,12 @@ async def test_gaps_do_not_feed_a_slow_program_more(autojump_clock: Clock) -> No
 
 
 async def test_long_work_makes_fetches_wait(autojump_clock: Clock) -> None:
-    """Another receive waits meanwhile, and is woken by each response."""
+    """Another receive waits meanwhile, and is woken by each response, which shows new leaders."""
     async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
         async with await queue.receive():
             with trio.move_on_after(20):
                 await queue.receive()
-        assert len(cluster.requests("ShareFetch")) < 60
+        assert len(cluster.requests("ShareFetch")) < 350
 
 
 def test_a_window_grows_and_shrinks() -> None:

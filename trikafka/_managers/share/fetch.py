@@ -33,9 +33,7 @@ from ..._state.share.assignment import ShareAssignment
 from ..._state.share.buffer import ShareBuffer
 from ..._state.share.session import ShareRequest, ShareSession, Slice
 from ..._state.share.window import FetchWindow
-from ..._version import VERSION
 from ..._wire.compression import Codecs
-from ..._wire.messages import api_versions_request
 from ..._wire.reading import LeaderIdAndEpoch, NodeEndpoint
 from ..._wire.share import (
     WITH_RENEWALS,
@@ -64,16 +62,14 @@ from ...types import Node, TopicPartition
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 
 _log = logging.getLogger("trikafka.share")
-#: After so many seconds without a response, a broker gets a probe. And the metadata is asked
-#: whether it still leads the partitions of which this member holds records.
-_UNHEARD = 1.0
-#: The interval (seconds) at which the metadata is asked while no response would show a new leader:
-#: one is overdue, or this member holds records of a partition that it does not fetch any more.
-#: The new leader gives the records to others at once, while handlers of this member work on them.
-#: It is also the longest pause in fetching after some leaders have moved.
+#: While records are held, a broker's silence of so many seconds makes the metadata be asked who leads
+#: their partitions. A new leader gives the records to others at once, while handlers of this member
+#: work on them. It is also the longest pause in fetching after some leaders have moved.
 _URGENT = 0.08
-#: A probe is an ApiVersions request of this version, which each broker with share groups supports.
-_PROBE_VERSION = 3
+#: The longest time (ms) for which a fetch waits while records are held. A broker that stops leading
+#: a partition says so only when a fetch ends. The response is there before :data:`_URGENT` is over,
+#: so a broker that responds spares the metadata the question.
+_WAIT_WHILE_HELD = 60
 #: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
@@ -94,7 +90,6 @@ class _Broker:
         self.session = ShareSession()
         self.connection: Connection | None = None
         self.heard_at = -math.inf  # when it last responded
-        self.due_at = math.inf  # when a response is overdue; infinity while none is awaited
         self.flushes = False  # acknowledgements are to go out now
         self.fetch_from = -math.inf  # when it may be asked for records again
         self.logged: str | None = None  # the kind of error that was logged
@@ -115,26 +110,9 @@ class _Broker:
         self.errors = errors
         self.failure = None
 
-    # A throttled connection writes nothing until its throttle is over (KIP-219). The silence until
-    # then is the client's own, and says nothing about the broker.
-    def asked(self, connection: Connection, now: float, patience: float) -> None:
-        """Record a request whose response is overdue ``patience`` seconds after it can be sent."""
-        self.due_at = max(now, connection.throttled_until) + patience
-
     def heard(self, now: float) -> None:
         """Record a response of any kind."""
         self.heard_at = now
-        self.due_at = math.inf
-
-    def heard_probe(self, now: float, due_at: float) -> None:
-        """Record the response to a probe that was due at ``due_at``.
-
-        If a session's request has been sent since, its response is still awaited. It may take as
-        long as a fetch waits, and another probe behind it would seem to be overdue.
-        """
-        self.heard_at = now
-        if self.due_at == due_at:
-            self.due_at = math.inf
 
     def failed(self, error: TrikafkaError) -> None:
         """Record a request without a usable response."""
@@ -257,48 +235,34 @@ class ShareFetcher:
                 broker.session.expire(now)
             self._wake.notify()
 
-    # A new leader gives the records to others at once. The old one says so in its responses, but it
-    # may be frozen, and it is asked nothing while this member holds all that it may. So after a
-    # second without a response it gets a probe. If its response is overdue, the broker is probably
-    # lost, and the metadata is asked every 80 ms until another broker leads. So is it while records
-    # are held of a partition that was assigned to another member: no fetch names that partition any
-    # more, so no response reports its new leader.
+    # A new leader gives the records to others at once. The old one says so in its next response. But
+    # it may be frozen, and it is asked nothing while this member holds all that it may. Nor does a
+    # fetch name a partition that was assigned to another member while its records are held here. So
+    # the metadata is asked as often as responses come otherwise. Kafka has no request that would
+    # have the leader itself confirm its locks, but for renewals. To ask a second time only once the
+    # leader is known to be silent was tried: a leader that moved between healthy brokers was noticed
+    # up to a second late.
     async def _watch_leaders(self) -> None:
-        """Ask the metadata for leaders that no response would name, while records are held."""
-        asks_at = -math.inf
+        """Ask the metadata for leaders that no response names, while records are held."""
+        asked_at = -math.inf
         while True:
-            if not self._holdings.held:
-                await self._deliver.wait()
-                continue
-            await trio.sleep(_URGENT)
-            now = trio.current_time()
             holders = [
                 (broker, held)
                 for broker in self._brokers.values()
                 if (held := broker.session.live_partitions())
             ]
-            unheard = [broker for broker, _ in holders if broker.heard_at <= now - _UNHEARD]
-            if any(now >= broker.due_at for broker in unheard) or any(
-                not held <= broker.session.wanted.keys() for broker, held in holders
-            ):
-                with suppress(TrikafkaError):
-                    await self._metadata.refresh()
-            elif unheard and now >= asks_at:
-                asks_at = now + _UNHEARD
-                self._metadata.request_update()
-            for broker in unheard:
-                if broker.due_at == math.inf and broker.connection is not None:
-                    broker.asked(broker.connection, now, _UNHEARD)
-                    self._start_soon(self._probe, broker, broker.connection, broker.due_at)
-
-    async def _probe(self, broker: _Broker, connection: Connection, due_at: float) -> None:
-        """Send a request whose response shows that a broker is alive.
-
-        A connection that ends meanwhile ends the session by itself.
-        """
-        with suppress(TrikafkaError):
-            await connection.request(api_versions_request(_PROBE_VERSION, VERSION))
-            broker.heard_probe(trio.current_time(), due_at)
+            if not holders:
+                await self._deliver.wait()
+                continue
+            unnamed = any(not held <= broker.session.wanted.keys() for broker, held in holders)
+            heard_at = -math.inf if unnamed else min(broker.heard_at for broker, _ in holders)
+            asks_at = max(heard_at, asked_at) + _URGENT
+            if trio.current_time() < asks_at:
+                await trio.sleep_until(asks_at)
+                continue
+            asked_at = trio.current_time()
+            with suppress(TrikafkaError):
+                await self._metadata.refresh()
 
     def _divide(self) -> None:
         """Give each broker the partitions that it leads."""
@@ -467,7 +431,7 @@ class ShareFetcher:
         # work on what it has, which at most doubles the time of a record.
         if self._holdings.held:
             at_work = 1000 * (trio.current_time() - self._holdings.received_at)
-            wait = min(wait, max(at_work, self._config.ack_linger_ms, 1))
+            wait = min(wait, max(at_work, self._config.ack_linger_ms, 1), _WAIT_WHILE_HELD)
         one_by_one = self._config.acquire == "records" or self._window.size < active
         if one_by_one:
             return self._room(), int(wait / active)
@@ -577,7 +541,6 @@ class ShareFetcher:
             by_record=config.acquire == "records",
             forgotten=request.forgotten,
         )
-        broker.asked(connection, sent, wait / 1000 + _UNHEARD)
         self._reserved += room
         self._fetching.add(broker.node_id)
         self._wake.notify()  # the next one in line may have room, too
@@ -644,7 +607,6 @@ class ShareFetcher:
         broker.flush(session.pending_since < math.inf)  # those behind a renewal
         if request.awaited:
             broker.sends_acknowledgements(sent)
-        broker.asked(connection, sent, _UNHEARD)
         response: ShareAcknowledgeResponse = await connection.request(
             ShareAcknowledgeMessage(
                 self._config.group_id,
