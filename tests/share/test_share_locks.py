@@ -476,16 +476,14 @@ async def test_leaders_that_move_one_after_the_other(autojump_clock: Clock) -> N
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 10], ids=["full", "fetching"])
-async def test_a_moved_leader_is_noticed_in_time(
-    autojump_clock: Clock, max_in_flight: int
-) -> None:
+async def test_a_moved_leader_is_noticed_in_time(autojump_clock: Clock, max_in_flight: int) -> None:
     """Within 100 ms, both brokers being healthy, however long the handler has been at work."""
     async with (
         cluster_of(records=1, nodes=2) as cluster,
         queue_of(cluster, max_in_flight=max_in_flight) as queue,
     ):
         delivery = await queue.receive()
-        with pytest.raises(LockLostError, match="broker 1 leads t-0|does not lead"):  # noqa: PT012
+        with pytest.raises(LockLostError, match=r"broker 1 leads t-0|does not lead"):  # noqa: PT012
             async with delivery:
                 await trio.sleep(5)
                 cluster.move_leader("t", 0, 1)
