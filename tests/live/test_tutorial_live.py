@@ -19,7 +19,7 @@ import trio
 import trikafka
 
 ROOT = Path(__file__).parents[2]
-#: What is changed in each program. Only the third and the fourth last as long as their limits.
+#: What is changed in each program. Only the third lasts as long as its limits.
 LIMITS = {
     "write": [("flush(timeout=10)", "flush(timeout=100)")],
     "read": [("move_on_after(30)", "move_on_after(300)")],
@@ -28,7 +28,6 @@ LIMITS = {
         ('"ben", 6', '"ben", 22'),
         ('"pair",', '"pair", heartbeat_interval_ms=300,'),
     ],
-    "worker": [("move_on_after(15)", "move_on_after(30)")],
     "test": [],
 }
 PROGRAMS = dict(
@@ -68,7 +67,7 @@ async def test_tutorial_programs_run(kafka_broker: Any, folder: Path) -> None:
     servers = kafka_broker.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({"readings": trikafka.NewTopic(3, 1)})
-    assert list(PROGRAMS) == ["write", "read", "streams", "worker", "test"]
+    assert list(PROGRAMS) == ["write", "read", "streams", "test"]
     written = await trio.to_thread.run_sync(run, "write", servers, folder)
     assert written[1] == "301 records delivered"
     said: dict[str, list[str]] = {}
@@ -76,9 +75,9 @@ async def test_tutorial_programs_run(kafka_broker: Any, folder: Path) -> None:
     async def also(name: str) -> None:
         said[name] = await trio.to_thread.run_sync(run, name, servers, folder)
 
-    # They read the same records in groups of their own, and two of them wait most of their time.
+    # They read the same records in groups of their own, and one of them waits most of its time.
     async with trio.open_nursery() as nursery:
-        for name in ("read", "streams", "worker", "test"):
+        for name in ("read", "streams", "test"):
             nursery.start_soon(also, name)
     assert said["read"] == ["read 100 records"]
     lines = said["streams"]
@@ -86,5 +85,4 @@ async def test_tutorial_programs_run(kafka_broker: Any, folder: Path) -> None:
     assert sorted(lines[:3]) == [f"ann owns readings-{number}" for number in range(3)]
     assert any(line.startswith("ann hands over readings-") for line in lines)
     assert any(line.startswith("ben owns readings-") for line in lines)
-    assert said["worker"] == ["dead letters: 10"]
     assert said["test"] == ["offset 0, after 4 requests"]
