@@ -762,8 +762,8 @@ class ShareConsumerConfig(ClientConfig):
     )
     fetch_max_wait_ms: float = setting(
         500,
-        "the longest time that a fetch waits for fetch_min_bytes; acknowledgements to the same "
-        "broker wait as long",
+        "the longest time that a fetch waits for fetch_min_bytes; while records are held, at most "
+        "60 ms",
         least=0,
         most=INT32,
     )
