@@ -527,8 +527,8 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
     52_428_800."""
 
     fetch_max_wait_ms: float
-    """The longest time that a fetch waits for fetch_min_bytes; while records are held, at most 60 ms.
-    In milliseconds, at least 0, at most 2**31 - 1. Default: 500."""
+    """The longest time that a fetch waits for fetch_min_bytes; while records are held, at most 60
+    ms. In milliseconds, at least 0, at most 2**31 - 1. Default: 500."""
 
     check_crcs: bool
     """Check the checksum of every record batch. Default: True."""
