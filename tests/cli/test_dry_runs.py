@@ -33,6 +33,17 @@ async def test_deletion_of_settings_is_shown_first(autojump_clock: Clock) -> Non
         assert found["retention.ms"].value == "5"
 
 
+async def test_password_not_known_yet_is_hidden(autojump_clock: Clock) -> None:
+    """A broker lists the settings of a listener only once they are set."""
+    async with (
+        ScriptedCluster(topics={"t": 1}) as cluster,
+        trikafka.open_admin(**settings(cluster)) as admin,
+    ):
+        name = "listener.name.external.ssl.keystore.password"
+        rows = await planned(admin, ConfigResource("topic", "t"), {name: "hunter2"})
+        assert rows == [(name, None, "(secret)")]
+
+
 async def test_abort_shows_first_and_acts_on_request(autojump_clock: Clock) -> None:
     async with (
         ScriptedCluster(topics={"t": 1}) as cluster,

@@ -48,6 +48,14 @@ from trikafka.testing import ScriptedCluster
         (("share-groups", "reset"), "did you mean 'reset-offsets'?"),
         (("share-groups", "delete"), "which group?"),
         (("groups", "remove-members", "g"), "give --member or --instance, or --all"),
+        (("groups", "-o", "json", "remove-members", "g"), "give --member or --instance, or --all"),
+        (("groups", "-b", "x:1", "lag", "--every", "0"), "--every"),
+        (("cluster", "-o", "json", "helth"), "did you mean 'trikafka cluster health'?"),
+        (
+            ("cluster", "--json", "features", "--dry-run"),
+            "--downgrade and --dry-run go with --set",
+        ),
+        (("records", "delete", "-t", "t", "--before", "x"), "Invalid value for --before: 'x' is"),
         (("topics", "create", "t", "--partition", "3"), "--partitions"),
         (("topics", "create", "t", "--config", "x"), "for '--config': it has to be NAME=VALUE"),
         (("topics", "alter-config", "t"), "did you mean 'trikafka configs set topic'?"),
@@ -72,6 +80,24 @@ def test_mistake_has_a_hint(command: Command, args: tuple[str, ...], says: str) 
     assert (ended.code, ended.out) == (2, b"")
     assert says in ended.err
     assert ended.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "path"),
+    [
+        (("groups", "-X", "a=lag", "-h"), "groups"),
+        (("groups", "-b", "lag", "-h"), "groups"),
+        (("groups", "-b", "x:1", "lag", "-h"), "groups lag"),
+        (("groups", "--describe", "lag", "-h"), "groups"),
+        (("cluster", "-h", "health"), "cluster health"),
+    ],
+)
+def test_options_may_stand_before_a_verb(
+    command: Command, args: tuple[str, ...], path: str
+) -> None:
+    ended = command(*args)
+    assert ended.out.decode().startswith(f"Usage: trikafka {path} [OPTIONS]")
+    assert ended.code == 0
 
 
 def test_every_hinted_word_is_a_command() -> None:

@@ -14,6 +14,7 @@ from commanding import trikafka
 from trikafka import TopicPartition
 from trikafka._api.producer.arrow_sending import PartitionDelivery
 from trikafka.cli.delivered import Delivered
+from trikafka.cli.progress import meter, note, warn
 from trikafka.cli.tables import say
 
 
@@ -48,3 +49,15 @@ def test_lost_report_says_what_was_written(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(click.ClickException, match=r"; 3 records were written all the same$"):
         with delivered.reporting("table"):
             pass
+
+
+def test_closed_stderr_adds_nothing_to_the_output(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Python has no stream for it then, and print() takes the standard output instead."""
+    monkeypatch.setattr(sys, "stderr", None)
+    warn("a")
+    note("b")
+    with meter("c", "records", beside_output=True) as tell:
+        tell(1)
+    assert capfd.readouterr().out == ""

@@ -15,7 +15,7 @@ from kafka.protocol.admin import DescribeGroupsResponse
 from piping import settings
 from trio.testing import MockClock as Clock
 
-from trikafka import Admin, TopicPartition
+from trikafka import Admin, TopicPartition, TrikafkaError
 from trikafka._api.admin import opening
 from trikafka.cli import topics
 from trikafka.cli.partly import noted_failures
@@ -291,3 +291,14 @@ def test_repeated_look_warns_once(command: Command, serve: Serve) -> None:
     ended = command("groups", "lag", "--watch", "--every", "0.1")
     assert ended.out.count(b"GROUP  TOPIC") == 3
     assert (ended.code, ended.err.count("Warning: ")) == (1, 1)
+
+
+class Blind:
+    """An admin client of a user who may not look at topics."""
+
+    async def list_topics(self, **more: Any) -> Any:
+        raise TrikafkaError("no")
+
+
+async def test_failing_look_up_hides_no_creation() -> None:
+    assert await topics._made(Blind(), ["new"]) == {"new": []}  # type: ignore[arg-type]

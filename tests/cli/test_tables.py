@@ -9,6 +9,10 @@ import pytest
 from commanding import Command, trikafka
 
 from trikafka.cli import options, tables
+from trikafka.cli.groups import _as_text
+from trikafka.cli.partly import PartlyFailedError
+from trikafka.cli.running import sentence
+from trikafka.errors import TrikafkaError
 
 
 @click.command()
@@ -113,3 +117,23 @@ def test_names_of_others_move_no_cursor() -> None:
     """A group's or client's name may be any text: a row stays one line."""
     lines = tables.table(("GROUP", "LAG"), [("a\n\x1b[2Jü\u202e", 1)]).splitlines()
     assert lines[1].split() == ["a\\n\\x1b[2Jü\\u202e", "1"]
+
+
+def test_names_in_errors_move_no_cursor() -> None:
+    group = "g\x1b[2J"
+    text, code = sentence(PartlyFailedError([(group, TrikafkaError(f"of {group}"))], 2, [group]))
+    assert "\x1b" not in text
+    assert text.splitlines()[1:] == ["  g\\x1b[2J: of g\\x1b[2J", "  done: g\\x1b[2J"]
+    assert code == 1
+
+
+def test_heads_of_groups_move_no_cursor() -> None:
+    group = {
+        "group": "g\x1b[2J",
+        "state": "Empty",
+        "type": "classic",
+        "protocol": None,
+        "members": [],
+        "partitions": [],
+    }
+    assert _as_text(group) == "g\\x1b[2J  (Empty, classic, 0 members)"

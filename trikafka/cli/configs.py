@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 #: The resource types, as an argument names them.
 _TYPES = ("topic", "broker", "broker-logger", "client-metrics", "group")
 _SECRET = "(secret)"
+#: Words in the names of secrets. A broker does not list a listener's own settings before they are set.
+_SECRET_NAMES = ("password", "secret", "jaas", "keystore.key")
 
 
 class _Kind(click.Choice):  # type: ignore[type-arg]
@@ -165,7 +167,8 @@ async def planned(
         if value is None and entry is not None:
             hidden = [text for _, text, source in entry.synonyms if source != own]
             after = hidden[0] if hidden else None
-        if entry is not None and entry.sensitive and after is not None:
+        secret = _may_be_secret(name) if entry is None else entry.sensitive
+        if secret and after is not None:
             after = _SECRET
         rows.append((name, now, after))
     return rows
@@ -202,6 +205,10 @@ def _resource(kind: str, name: str | None) -> ConfigResource:
         return ConfigResource(kind, name or "")  # type: ignore[arg-type]
     except ConfigurationError as error:
         raise click.UsageError(str(error), click.get_current_context()) from None
+
+
+def _may_be_secret(name: str) -> bool:
+    return any(word in name for word in _SECRET_NAMES)
 
 
 def _shown(entry: Any) -> str | None:

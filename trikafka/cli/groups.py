@@ -14,6 +14,7 @@ from .options import Common, common_options, output_option
 from .partly import beside, each, every_group, named_groups, others
 from .removing import remove_members
 from .resetting import reset_offsets
+from .running import printable
 from .suggesting import WithVerbs, complete_verbs
 from .tables import say, say_done, say_json, table
 
@@ -222,7 +223,7 @@ def _as_text(group: dict[str, Any]) -> str:
     ]
     lags = [p["lag"] for p in group["partitions"] if p["lag"] is not None]
     total = at_least(sum(lags), len(rows) - len(lags)) if lags else None
-    head = f"{group['group']}  ({kind})" + (f"  lag {total}" if lags else "")
+    head = printable(f"{group['group']}  ({kind})") + (f"  lag {total}" if lags else "")
     if not rows and not idle:
         return head
     return (

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
+import click
+
 
 class Meter(Protocol):
     """A function that reports a command's progress."""
@@ -28,7 +30,7 @@ def meter(
     With ``beside_output`` the command prints records; nothing is shown if both streams are the same
     terminal.
     """
-    if not sys.stderr.isatty() or (beside_output and os.isatty(1)):
+    if not _on_terminal() or (beside_output and os.isatty(1)):
         yield _silent
         return
     try:
@@ -62,10 +64,15 @@ def meter(
 
 def note(text: str) -> None:
     """Print a message to the standard error, if that is a terminal."""
-    if sys.stderr.isatty():
-        print(text, file=sys.stderr, flush=True)
+    if _on_terminal():
+        click.echo(text, err=True)
 
 
 def warn(text: str) -> None:
-    """Print a warning to the standard error."""
-    print(f"Warning: {text}", file=sys.stderr, flush=True)
+    """Print a warning to the standard error; drop it if that is closed."""
+    # print() would write to the standard output then, between the records.
+    click.echo(f"Warning: {text}", err=True)
+
+
+def _on_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -42,8 +42,8 @@ class Shift:
     by: int
 
 
-def parse_place(text: str) -> Start | Shift:
-    """Return the place that ``--to`` names.
+def parse_place(text: str, option: str = "--to") -> Start | Shift:
+    """Return the place that ``--to`` or another option names.
 
     Raises:
         click.BadParameter: The text names none.
@@ -56,9 +56,10 @@ def parse_place(text: str) -> Start | Shift:
         start = Start(At.STORED)
     if start.at in (At.STORED, At.LAST):
         raise click.BadParameter(
-            f"{text!r} is neither 'earliest', 'latest', an offset, +N or -N from the committed "
-            "offset, nor a time like 2026-01-31T12:00, -1h or @ milliseconds",
-            param_hint="--to",
+            f"{text!r} is neither 'earliest', 'latest', an offset"
+            + (", +N or -N from the committed offset" if option == "--to" else "")
+            + ", nor a time like 2026-01-31T12:00, -1h or @ milliseconds",
+            param_hint=option,
         )
     return start
 

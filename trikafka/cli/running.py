@@ -207,4 +207,14 @@ def _sentence(error: BaseException) -> tuple[str, int]:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return printable(" ".join(text.split()))
+
+
+def printable(text: str) -> str:
+    """Return a text with escapes for control characters.
+
+    Names of groups and clients come from other programs, and may hold a terminal's commands.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)

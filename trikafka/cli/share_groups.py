@@ -20,6 +20,7 @@ from .resetting import (
     say_reset,
     topics_option,
 )
+from .running import printable
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -109,7 +110,7 @@ def describe(common: Common, names: tuple[str, ...], output: str) -> None:
         say("no share groups")
     for at, group in enumerate(groups):
         count = f"{len(group.members)} members" if len(group.members) != 1 else "1 member"
-        head = f"{group.group_id}  ({group.state}, epoch {group.epoch}, {count})"
+        head = printable(f"{group.group_id}  ({group.state}, epoch {group.epoch}, {count})")
         rows = [
             (
                 member.member_id,

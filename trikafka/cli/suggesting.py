@@ -57,7 +57,8 @@ class WithVerbs(click.Command):
     """A command whose first argument may be a verb, which is a command of its own.
 
     Any other first argument is the command's: ``trikafka groups NAME`` shows a group. If the
-    command has no arguments, the error about another word suggests a verb. ``words`` maps words of
+    command has no arguments, the error about another word suggests a verb. Options that the verb
+    has may stand before it. ``words`` maps words of
     other tools to the command lines that are meant.
     """
 
@@ -71,18 +72,45 @@ class WithVerbs(click.Command):
         parent: click.Context | None = None,
         **extra: Any,
     ) -> click.Context:
-        verb = self.verbs.get(args[0]) if args else None
-        if verb is not None:
-            return verb.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        options, rest = self._split(args, parent)
+        verb = self.verbs.get(rest[0]) if rest else None
+        if verb is not None and _takes(verb, options, parent):
+            return verb.make_context(f"{info_name} {rest[0]}", options + rest[1:], parent, **extra)
         takes_none = not any(isinstance(param, click.Argument) for param in self.params)
-        if takes_none and args and not args[0].startswith("-"):
-            near = get_close_matches(args[0], [*self.verbs, *self.words], n=1)
-            word = near[0] if near else args[0]
+        if takes_none and rest:
+            near = get_close_matches(rest[0], [*self.verbs, *self.words], n=1)
+            word = near[0] if near else rest[0]
             meant = f"{info_name} {word}" if word in self.verbs else self.words.get(word)
             hint = f"; did you mean 'trikafka {meant}'?" if meant else ""
             context = click.Context(self, parent, info_name)
-            raise click.UsageError(f"there is no command '{info_name} {args[0]}'{hint}", context)
+            raise click.UsageError(f"there is no command '{info_name} {rest[0]}'{hint}", context)
         return super().make_context(info_name, args, parent, **extra)
+
+    def _split(self, args: list[str], parent: click.Context | None) -> tuple[list[str], list[str]]:
+        """Return the options before the first word, and the arguments from that word on."""
+        options: list[click.Parameter] = [
+            param for param in self.params if isinstance(param, click.Option)
+        ]
+        context = click.Context(
+            click.Command(self.name, params=options), parent, allow_interspersed_args=False
+        )
+        try:
+            _, rest, _ = context.command.make_parser(context).parse_args(list(args))
+        except click.UsageError:  # the command that gets them says so
+            return args, []
+        before = len(args) - len(rest)
+        return args[:before], args[before:]
+
+
+def _takes(verb: click.Command, options: list[str], parent: click.Context | None) -> bool:
+    """Return whether a verb has options that stand before it: the word may also be an argument."""
+    if not options:
+        return True
+    try:
+        verb.make_parser(click.Context(verb, parent)).parse_args(list(options))
+    except click.UsageError:
+        return False
+    return True
 
 
 def complete_verbs(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:

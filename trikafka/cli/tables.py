@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 import click
 
 from .options import chosen_output, is_terminal
-from .running import NobodyReadsError
+from .running import NobodyReadsError, printable
 
 #: The narrowest column to which a cut table is made to fit.
 _NARROWEST = 8
@@ -121,8 +121,4 @@ def say_done(output: str, line: str, what: Mapping[str, object]) -> None:
 
 
 def _text(cell: object) -> str:
-    text = "-" if cell is None or cell == "" else str(cell)
-    if text.isprintable():
-        return text
-    # Names of groups and clients come from other programs, and may hold escape sequences.
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+    return printable("-" if cell is None or cell == "" else str(cell))

@@ -5,6 +5,7 @@ The options of ``kafka-topics`` are accepted as well.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -153,8 +154,11 @@ async def _made(admin: Admin, names: list[str]) -> dict[str, list[PartitionInfo]
     """Return the partitions of new topics; none where the brokers do not know them in time."""
     import trio
 
+    from ..errors import TrikafkaError
+
     known: dict[str, list[PartitionInfo]] = {}
-    with trio.move_on_after(_KNOWN_WITHIN):
+    # The topics are there, so a failing look-up is no failure of the command.
+    with trio.move_on_after(_KNOWN_WITHIN), suppress(TrikafkaError):
         while not all(known.get(name) for name in names):
             known = await admin.list_topics(include_internal=True)
             await trio.sleep(0.05)
