@@ -114,6 +114,23 @@ async def test_refused_line_is_named(autojump_clock: Clock, tmp_path: Path) -> N
     assert 1 < line <= 3_000
 
 
+@pytest.mark.parametrize(("partitions", "place"), [(1, "line 4: "), (3, "line 1 or later: ")])
+async def test_refused_record_is_named(
+    autojump_clock: Clock, tmp_path: Path, partitions: int, place: str
+) -> None:
+    """The broker refuses one record of a batch, and the others are written."""
+    file = tmp_path / "in"
+    lines = [{"key": f"k{n}", "value": "v", "partition": n % partitions} for n in range(6)]
+    lines[3] = {"value": "no key", "partition": 0}
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    async with ScriptedCluster(topics={"t": partitions}) as cluster:
+        async with trikafka.open_admin(**settings(cluster)) as admin:
+            resource = trikafka.ConfigResource("topic", "t")
+            await admin.alter_configs({resource: {"cleanup.policy": "compact"}})
+        with pytest.raises(click.ClickException, match=f"in: {place}.*5 records were written"):
+            await produced(cluster, file, "json")
+
+
 async def test_missing_partition_is_refused_before(autojump_clock: Clock, tmp_path: Path) -> None:
     file = tmp_path / "in"
     file.write_bytes(b"a\n")

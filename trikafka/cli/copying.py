@@ -330,7 +330,8 @@ class Copying(Consuming):
         where, reason = f"offset {offsets[0]}", f"{error}"
         if isinstance(error, ArrowDeliveryError):
             self.delivered.add_uncounted(error.delivered)
-            where, reason = f"offset {offsets[error.row or 0]}", f"{error.error}"
+            later = " or later" if error.row is None else ""
+            where, reason = f"offset {offsets[error.row or 0]}{later}", f"{error.error}"
             if error.delivered:
                 self._warn_of_double(place, offsets[0])
         if place not in self._failed:

@@ -237,7 +237,7 @@ class Producing:
             ack = await send()
         except ArrowDeliveryError as error:
             self.delivered.add_uncounted(error.delivered)
-            raise BadLineError(f"{where(error.row or 0)}: {error.error}") from error
+            raise BadLineError(f"{_first_failed(where, error)}: {error.error}") from error
         except TrikafkaError:
             return False
         self._acks.append((where, ack))
@@ -284,7 +284,7 @@ class Producing:
             )
         except ArrowDeliveryError as error:
             self.delivered.add_uncounted(error.delivered)
-            raise BadLineError(f"{where(error.row or 0)}: {error.error}") from error
+            raise BadLineError(f"{_first_failed(where, error)}: {error.error}") from error
         except TrikafkaError as error:
             raise BadLineError(f"{name}rows from {number}: {error}") from error
         self._acks.append((where, ack))
@@ -353,7 +353,7 @@ class Producing:
                 outcome = await ack.wait()
             except ArrowDeliveryError as error:
                 self.delivered.add_uncounted(error.delivered)
-                failed = failed or BadLineError(f"{where(error.row or 0)}: {error.error}")
+                failed = failed or BadLineError(f"{_first_failed(where, error)}: {error.error}")
                 failed.__cause__ = failed.__cause__ or error
             except TrikafkaError as error:
                 failed = failed or BadLineError(f"{where(0)}: {error}")
@@ -372,6 +372,11 @@ def _by_partition(outcome: Any) -> Mapping[TopicPartition, PartitionDelivery]:
         return {place: PartitionDelivery(1, outcome.offset, outcome.offset)}
     parts: Mapping[TopicPartition, PartitionDelivery] = outcome.partitions
     return parts
+
+
+def _first_failed(where: Callable[[int], str], error: ArrowDeliveryError) -> str:
+    """Return the place of the first row that failed, or the first place where it can be."""
+    return where(error.row) if error.row is not None else f"{where(0)} or later"
 
 
 def _places(name: str, first: int, places: Sequence[int]) -> Callable[[int], str]:

@@ -668,7 +668,8 @@ class ArrowDeliveryError(TrikafkaError):
         failed: The rows that are certainly not in the log: refused, or never sent.
         unknown: The rows whose outcome is unknown, for example because they expired in flight.
         error: The first failure.
-        row: The first row of the first batch that failed, counted from 0; ``None``: not known.
+        row: The first row of the first batch that failed, counted from 0. If the broker refuses
+            single records, it is the first of them. ``None``: not known.
         maybe_written: True if ``unknown`` is not 0.
     """
 

@@ -238,7 +238,8 @@ class ArrowSending:
                     taken = self._extend(columns, group, position) or await self._wait(
                         columns, group, position
                     )
-                    self._tally.add(taken, taken.next - position, self._at)
+                    last = first + _row(group, taken.next - 1)
+                    self._tally.add(taken, taken.next - position, self._at, last)
                     position = taken.next
                     self._tally.gather()
                     if self._tally.error is not None:
@@ -362,19 +363,19 @@ class _Tally:
         self.error: Exception | None = None
         self.row: int | None = None  # the first that failed
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
-        #: The table's spans of records, by batch: records of other calls may lie between. The third
-        #: number is the row of the first record.
-        self.waiting: dict[ProducerBatch | RowsBatch, list[tuple[int, int, int]]] = {}
+        #: The table's spans of records, by batch: records of other calls may lie between. The last
+        #: two numbers are the rows of the first and the last record.
+        self.waiting: dict[ProducerBatch | RowsBatch, list[tuple[int, int, int, int]]] = {}
 
-    def add(self, taken: TakenRows, count: int, row: int) -> None:
-        """Note that ``count`` more rows, from ``row`` on, are in a batch."""
+    def add(self, taken: TakenRows, count: int, row: int, last: int) -> None:
+        """Note that ``count`` more rows, from ``row`` to ``last``, are in a batch."""
         batch, first = taken.batch, taken.first
         if self._claimed:
             _claim(batch)
         spans = self.waiting.setdefault(batch, [])
         if spans and spans[-1][1] == first:
-            first, _, row = spans.pop()
-        spans.append((first, taken.first + count, row))
+            first, _, row, _ = spans.pop()
+        spans.append((first, taken.first + count, row, last))
         self.accepted += count
 
     def claim(self) -> None:
@@ -382,14 +383,18 @@ class _Tally:
         if not self._claimed:
             self._claimed = True
             for batch, spans in self.waiting.items():
-                for leaf, _, _ in _leaves(batch, spans[0][0], spans[-1][1]):
+                for leaf, _, _, _ in _leaves(batch, spans[0][0], spans[-1][1]):
                     if not leaf.settled:
                         _claim(leaf)
 
-    def fail(self, error: Exception, row: int) -> None:
-        """Note that a row failed; the first error counts, and the smallest row."""
+    def fail(self, error: Exception, row: int | None) -> None:
+        """Note that a row failed, perhaps an unknown one.
+
+        The first error counts, and the smallest known row.
+        """
         self.error = self.error or error
-        self.row = row if self.row is None else min(self.row, row)
+        if row is not None:
+            self.row = row if self.row is None else min(self.row, row)
 
     def gather(self) -> None:
         """Take the outcomes of the oldest batches, as far as they are known."""
@@ -399,16 +404,18 @@ class _Tally:
                 return
             spans = self.waiting[batch]
             leaves = [
-                (row, leaf) for start, stop, row in spans for leaf in _leaves(batch, start, stop)
+                (_row_behind(span, skipped), leaf, first, last)
+                for span in spans
+                for leaf, first, last, skipped in _leaves(batch, *span[:2])
             ]
-            if not all(leaf.settled for _, (leaf, _, _) in leaves):
+            if not all(leaf.settled for _, leaf, _, _ in leaves):
                 return
             del self.waiting[batch]
-            for row, leaf in leaves:
-                self._add_result(row, *leaf)
+            for each in leaves:
+                self._add_result(*each)
 
     def _add_result(
-        self, row: int, batch: ProducerBatch | RowsBatch, start: int, stop: int
+        self, row: int | None, batch: ProducerBatch | RowsBatch, start: int, stop: int
     ) -> None:
         if (error := batch.error) is not None:
             self.fail(error, row)
@@ -436,6 +443,15 @@ def _row(group: TableRows, position: int) -> int:
     return 0
 
 
+def _row_behind(span: tuple[int, int, int, int], skipped: int) -> int | None:
+    """Return the row of a span behind its first ``skipped`` records; ``None``: not known.
+
+    Rows keep their order, so a span whose rows are as many as its records has no gaps.
+    """
+    start, stop, row, last = span
+    return row + skipped if not skipped or last - row == stop - start - 1 else None
+
+
 async def _settled(batch: ProducerBatch | RowsBatch) -> None:
     if isinstance(batch, ProducerBatch):
         await settled(batch)
@@ -453,15 +469,19 @@ def _claim(batch: ProducerBatch | RowsBatch) -> None:
 
 
 def _leaves(
-    batch: ProducerBatch | RowsBatch, start: int, stop: int
-) -> Iterator[tuple[ProducerBatch | RowsBatch, int, int]]:
-    """Yield the batches of these records after splits, each with its span."""
+    batch: ProducerBatch | RowsBatch, start: int, stop: int, skipped: int = 0
+) -> Iterator[tuple[ProducerBatch | RowsBatch, int, int, int]]:
+    """Yield the batches of these records after splits.
+
+    Each has its span, and the number of these records that are before it.
+    """
     if not isinstance(batch, ProducerBatch) or not batch.parts:
-        yield batch, start, stop
+        yield batch, start, stop, skipped
         return
     offset = 0
     for part in batch.parts:
         first, last = max(start - offset, 0), min(stop - offset, part.count)
         if first < last:
-            yield from _leaves(part, first, last)
+            yield from _leaves(part, first, last, skipped)
+            skipped += last - first
         offset += part.count
