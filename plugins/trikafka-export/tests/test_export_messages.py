@@ -9,6 +9,7 @@ from test_flow import World
 from trikafka_export.command import _dead_letters, _ExportRun, _gist, _sentence
 
 from trikafka import ExportResult, TrikafkaError
+from trikafka.cli.app import run
 from trikafka.testing import ScriptedCluster
 
 LATE = (
@@ -104,3 +105,15 @@ async def test_empty_export_claims_nothing_false(
         f"nothing to publish: no plan is unfinished in {where}",
         f"nothing written to {where}",
     ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [["--check", "--abandon"], ["--abandon", "--every", "5s"], ["--check", "--every", "5s"]],
+)
+def test_options_that_exclude_each_other_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], given: list[str]
+) -> None:
+    assert run(["export", "t", str(tmp_path / "out"), *given]) == 2
+    assert "only one of --check, --abandon and --every" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

@@ -195,6 +195,10 @@ def command(
     ):
         names_given = "--min-records-per-file, --min-bytes-per-file and --max-file-delay"
         raise click.UsageError(f"{names_given} are for --every", click.get_current_context())
+    if check + abandon + (every is not None) > 1:
+        raise click.UsageError(
+            "only one of --check, --abandon and --every", click.get_current_context()
+        )
     if deep and not check:
         raise click.UsageError("--deep is for --check", click.get_current_context())
     if check:

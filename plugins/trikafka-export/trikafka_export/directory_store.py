@@ -253,7 +253,13 @@ class DirectoryStore(ExportStore):
 
     def _check_written(self, written: Sequence[WrittenFile]) -> None:
         for file in written:
-            if os.lstat(self.root / file.name).st_size != file.bytes:
+            try:
+                size = os.lstat(self.root / file.name).st_size
+            except FileNotFoundError:
+                raise ExportError(
+                    f"{self.root / file.name} was written and is gone: restore the file"
+                ) from None
+            if size != file.bytes:
                 raise ExportError(
                     f"{self.root / file.name} does not have the {file.bytes} bytes that were "
                     "written"

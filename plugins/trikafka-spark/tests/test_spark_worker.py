@@ -5,12 +5,16 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Callable
+from itertools import chain, repeat
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 from trikafka_spark.read_options import read_options
 from trikafka_spark.source import TrikafkaReader
 from trikafka_spark.stream_reader import TrikafkaStreamReader
+
+from trikafka import TopicPartition
 
 _GIVEN = {"kafka.bootstrap.servers": "localhost:1", "subscribe": "t"}
 
@@ -47,3 +51,17 @@ def test_worker_acknowledges_its_function_at_once(make: Callable[[], object]) ->
 def test_pickled_reader_is_whole() -> None:
     reader = _batch()
     assert vars(pickle.loads(pickle.dumps(reader))).keys() == vars(reader).keys()
+
+
+@pytest.mark.parametrize(("later", "end"), [(12, 9), (9, 9), (7, 7)])
+def test_available_now_believes_no_low_end(
+    monkeypatch: pytest.MonkeyPatch, later: int, end: int
+) -> None:
+    """A new leader may not know the end yet; a log that has lost records stays behind."""
+    reader = TrikafkaStreamReader(read_options(_GIVEN, streaming=True), StructType())
+    ends = chain([5], repeat(later))
+    monkeypatch.setattr(reader, "_look", lambda known: {TopicPartition("t", 0): next(ends)})
+    reader.prepareForTriggerAvailableNow()
+    start = {"t": {"0": 9}}
+    for _ in range(2):
+        assert reader.latestOffset(start, ReadAllAvailable()) == {"t": {"0": end}}

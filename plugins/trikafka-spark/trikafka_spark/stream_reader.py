@@ -127,7 +127,7 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
         first = not self._planning
         self._planning = True
         self._commit_to_group(starts)
-        ends = self._last = self._target if self._target is not None else self._look(starts)
+        ends = self._last = self._look(starts) if self._target is None else self._fixed(starts)
         if first and starts == self._initial and self._moving:
             # The next run repeats an unfinished first batch, from a later start in the partitions
             # that begin at their end: the records in between would be lost. So the first batch has
@@ -199,6 +199,20 @@ class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTrigge
 
     def _look(self, known: Offsets) -> Offsets:
         return self._ask(lambda consumer: self._topics.look(consumer, known))
+
+    # The target is the first look of a run, so nothing showed then that an end was too low: a new
+    # leader may not know the high watermark yet. Such an end would count as lost records.
+    def _fixed(self, starts: Offsets) -> Offsets:
+        """Return the end of a query with ``availableNow``, which is not before ``starts``.
+
+        If the log itself ends before them, its end is returned.
+        """
+        target = self._target or {}
+        behind = {tp for tp, end in target.items() if end < starts.get(tp, 0)}
+        if behind:
+            now = self._look(starts)
+            target |= {tp: min(now.get(tp, target[tp]), starts[tp]) for tp in behind}
+        return target
 
     async def _find_start(self, consumer: Any) -> Offsets:
         options = self._options

@@ -128,4 +128,6 @@ def _columns(schema: StructType, topic: str | None) -> dict[str, str]:
         )
     if topic is not None:
         found.pop("topic", None)  # the option wins, as in Spark's connector
-    return found
+    # In one order for all frames: the digest of a row depends on it, and another run of a write may
+    # select the same columns in another order.
+    return {name: found[name] for name in _TYPES if name in found}
