@@ -12,7 +12,6 @@ import socket
 import ssl
 import threading
 import urllib.request
-from collections.abc import Callable
 from typing import Any
 
 
@@ -79,7 +78,7 @@ class _Http(urllib.request.HTTPHandler):
         self._exchange = exchange
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(functools.partial(_Plain, self._exchange), req)
+        return self.do_open(functools.partial(_Watched, self._exchange), req)
 
 
 class _Https(urllib.request.HTTPSHandler):
@@ -89,30 +88,19 @@ class _Https(urllib.request.HTTPSHandler):
         self._tls = context
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(functools.partial(_Secured, self._exchange, context=self._tls), req)
+        return self.do_open(functools.partial(_WatchedTls, self._exchange, context=self._tls), req)
 
 
-# The two classes record the socket as soon as it is connected, before connect() talks to a proxy or
+# The exchange gets the socket as soon as it is connected, before connect() talks to a proxy or
 # begins TLS. Otherwise `end` could not interrupt these steps.
-
-
-class _Plain(http.client.HTTPConnection):
+class _Watched(http.client.HTTPConnection):
     _create_connection: Any
 
     def __init__(self, exchange: Exchange, host: str, **settings: Any) -> None:
         super().__init__(host, **settings)
-        self._create_connection = _noted(self._create_connection, exchange)
+        create = self._create_connection
+        self._create_connection = lambda *args, **more: exchange.watch(create(*args, **more))
 
 
-class _Secured(http.client.HTTPSConnection):
-    _create_connection: Any
-
-    def __init__(self, exchange: Exchange, host: str, **settings: Any) -> None:
-        super().__init__(host, **settings)
-        self._create_connection = _noted(self._create_connection, exchange)
-
-
-def _noted(
-    create: Callable[..., socket.socket], exchange: Exchange
-) -> Callable[..., socket.socket]:
-    return lambda *args, **settings: exchange.watch(create(*args, **settings))
+class _WatchedTls(_Watched, http.client.HTTPSConnection):
+    pass

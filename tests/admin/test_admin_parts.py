@@ -83,9 +83,9 @@ def test_error_of_the_whole_call_fails_what_is_left() -> None:
     error = KafkaTimeoutError("x", 1, 1, None)
     parts: Parts[str, int] = Parts(["a", "b", "c"])
     with pytest.raises(KafkaTimeoutError):
-        parts.give_up(error)
+        parts.fail_rest(error)
     parts.done("a", 1)
-    parts.give_up(error)
+    parts.fail_rest(error)
     with pytest.raises(AdminErrors) as caught:
         parts.finish()
     assert caught.value.exceptions == (error,)  # once, for both

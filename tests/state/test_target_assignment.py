@@ -29,7 +29,7 @@ def bring_about(
     before: set[TopicPartition] = set()
     while (step := target.step(names, anything)).revoke:
         done.append(("revoke", step.revoke))
-        target.gave_up(step.revoke)
+        target.revoked(step.revoke)
     before = {
         TopicPartition(names[topic_id], number)
         for topic_id, number in target.report.owned

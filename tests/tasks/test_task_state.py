@@ -116,7 +116,7 @@ def test_failed_record_drops_those_behind_its_key() -> None:
     assert order.add(0, b"k", "first")
     assert not order.add(1, b"k", "second")
     assert order.add(2, b"other", "third")
-    order.given_up(0)
+    order.abandon(0)
     assert order.done(2) is None
     assert (order.processed, order.running) == (0, 0)
 

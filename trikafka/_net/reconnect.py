@@ -52,7 +52,7 @@ class Reconnect:
         """
         self.error = error
         if not self._waiting:
-            self._put_off(trio.current_time())
+            self._back_off(trio.current_time())
 
     def succeeded(self) -> None:
         """Record a successful dial; whether the connection is of use, later calls show."""
@@ -62,7 +62,7 @@ class Reconnect:
     def useless(self, made_at: float) -> None:
         """Record that a connection has broken before it was of use: as bad as a failed dial."""
         if not self._waiting:
-            self._put_off(made_at)
+            self._back_off(made_at)
 
     def served(self) -> None:
         """Record that a connection was of use."""
@@ -73,5 +73,5 @@ class Reconnect:
     def _waiting(self) -> bool:
         return self._not_before > trio.current_time()
 
-    def _put_off(self, since: float) -> None:
+    def _back_off(self, since: float) -> None:
         self._not_before = since + self._retry.delay()

@@ -54,10 +54,6 @@ class TxnOffsetCommitRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc,
     """
 
 
-class TxnOffsetCommitResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The error code of each partition's offset."""
-
-
 class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """The heartbeat of a consumer group's member, with its subscription and its partitions.
 
@@ -67,22 +63,8 @@ class ConsumerGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignor
     """
 
 
-class ConsumerGroupHeartbeatResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The coordinator's answer: the member's epoch, the heartbeat interval, and a new assignment.
-
-    The assignment is present only if it changed.
-    """
-
-
 class ConsumerGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request for the state and the members of groups of the KIP-848 protocol."""
-
-
-class ConsumerGroupDescribeResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The state, epochs and members of each group.
-
-    Each member has its present assignment and its target.
-    """
 
 
 class GetTelemetrySubscriptionsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
@@ -92,131 +74,64 @@ class GetTelemetrySubscriptionsRequest(ApiMessage, load_json=_OURS):  # type: ig
     """
 
 
-class GetTelemetrySubscriptionsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The metrics that the broker wants, how often (ms), and the accepted compressions.
-
-    Compressions are the codecs' ids in record batches.
-    """
-
-
 class PushTelemetryRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """Metrics for the broker, in OTLP's encoding (KIP-714)."""
-
-
-class PushTelemetryResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The broker's answer to pushed metrics: an error code, or none."""
 
 
 class CreateDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request for a delegation token (KIP-48); from version 3 on for another owner (KIP-373)."""
 
 
-class CreateDelegationTokenResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The new token with its secret."""
-
-
 class RenewDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to extend a delegation token's life; -1 ms means the broker's usual period."""
-
-
-class RenewDelegationTokenResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The new end of a delegation token's life."""
 
 
 class ExpireDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to end a delegation token's life earlier; -1 ms means at once."""
 
 
-class ExpireDelegationTokenResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The new end of a delegation token's life."""
-
-
 class DescribeDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request for the delegation tokens of owners; ``None`` means all."""
-
-
-class DescribeDelegationTokenResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Delegation tokens with their secrets."""
 
 
 class UnregisterBrokerRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to forget a broker that will not return (KIP-630)."""
 
 
-class UnregisterBrokerResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The answer about a broker to forget: an error code, or none."""
-
-
 class AddRaftVoterRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to make a controller a voter of the metadata quorum (KIP-853)."""
-
-
-class AddRaftVoterResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The answer about a new voter: an error code, or none."""
 
 
 class RemoveRaftVoterRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to take a controller's vote in the metadata quorum (KIP-853)."""
 
 
-class RemoveRaftVoterResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The answer about a removed voter: an error code, or none."""
-
-
 class UnregisterControllerRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to forget a controller that will not return."""
-
-
-class UnregisterControllerResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The answer about a controller to forget: an error code, or none."""
 
 
 class ShareGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request for the state and the members of share groups (KIP-932)."""
 
 
-class ShareGroupDescribeResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The state, epochs and members of each share group."""
-
-
 class StreamsGroupDescribeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request for the state, the topology and the members of streams groups (KIP-1071)."""
-
-
-class StreamsGroupDescribeResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The state, epochs, topology and members of each streams group."""
 
 
 class DescribeShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request for the start offsets of share groups, sent to their group coordinators."""
 
 
-class DescribeShareGroupOffsetsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The start offset and, from version 1 on, the lag of each partition of share groups."""
-
-
 class AlterShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to set the start offsets of a share group without members."""
-
-
-class AlterShareGroupOffsetsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The outcome for each partition of the share group."""
 
 
 class DeleteShareGroupOffsetsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to delete a share group's offsets of whole topics."""
 
 
-class DeleteShareGroupOffsetsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The outcome for each topic of the share group."""
-
-
 class DeleteGroupsRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request to delete groups of any kind."""
-
-
-class DeleteGroupsResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The outcome for each group; from version 3 on with the broker's own words."""
 
 
 class ShareGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
@@ -227,10 +142,6 @@ class ShareGroupHeartbeatRequest(ApiMessage, load_json=_OURS):  # type: ignore[m
     """
 
 
-class ShareGroupHeartbeatResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The coordinator's response: member epoch, heartbeat interval, and a new assignment."""
-
-
 class ShareFetchRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """A request for records of a share group, with acknowledgements (KIP-932).
 
@@ -238,13 +149,35 @@ class ShareFetchRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call
     """
 
 
-class ShareFetchResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """Records, the ranges of them that were acquired, and the outcome of acknowledgements."""
-
-
 class ShareAcknowledgeRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
     """Acknowledgements of a share group's records, without a fetch (KIP-932)."""
 
 
-class ShareAcknowledgeResponse(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """The outcome of acknowledgements, by partition."""
+# kafka-python finds the class of a response by the request's API, among the classes that still
+# exist: the names here keep them alive. The fields are those of the schemas.
+def _response(name: str) -> Any:
+    return type(ApiMessage)(name, (ApiMessage,), {"__module__": __name__}, load_json=_OURS)
+
+
+AddRaftVoterResponse = _response("AddRaftVoterResponse")
+AlterShareGroupOffsetsResponse = _response("AlterShareGroupOffsetsResponse")
+ConsumerGroupDescribeResponse = _response("ConsumerGroupDescribeResponse")
+ConsumerGroupHeartbeatResponse = _response("ConsumerGroupHeartbeatResponse")
+CreateDelegationTokenResponse = _response("CreateDelegationTokenResponse")
+DeleteGroupsResponse = _response("DeleteGroupsResponse")
+DeleteShareGroupOffsetsResponse = _response("DeleteShareGroupOffsetsResponse")
+DescribeDelegationTokenResponse = _response("DescribeDelegationTokenResponse")
+DescribeShareGroupOffsetsResponse = _response("DescribeShareGroupOffsetsResponse")
+ExpireDelegationTokenResponse = _response("ExpireDelegationTokenResponse")
+GetTelemetrySubscriptionsResponse = _response("GetTelemetrySubscriptionsResponse")
+PushTelemetryResponse = _response("PushTelemetryResponse")
+RemoveRaftVoterResponse = _response("RemoveRaftVoterResponse")
+RenewDelegationTokenResponse = _response("RenewDelegationTokenResponse")
+ShareAcknowledgeResponse = _response("ShareAcknowledgeResponse")
+ShareFetchResponse = _response("ShareFetchResponse")
+ShareGroupDescribeResponse = _response("ShareGroupDescribeResponse")
+ShareGroupHeartbeatResponse = _response("ShareGroupHeartbeatResponse")
+StreamsGroupDescribeResponse = _response("StreamsGroupDescribeResponse")
+TxnOffsetCommitResponse = _response("TxnOffsetCommitResponse")
+UnregisterBrokerResponse = _response("UnregisterBrokerResponse")
+UnregisterControllerResponse = _response("UnregisterControllerResponse")

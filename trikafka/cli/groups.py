@@ -16,7 +16,7 @@ from .removing import remove_members
 from .resetting import reset_offsets
 from .running import printable
 from .suggesting import WithVerbs, complete_verbs
-from .tables import say, say_done, say_json, table
+from .tables import partition_json, say, say_done, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -154,9 +154,7 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
                     "member_id": member.member_id,
                     "client_id": member.client_id,
                     "host": member.client_host,
-                    "partitions": [
-                        {"topic": tp.topic, "partition": tp.partition} for tp in member.assignment
-                    ],
+                    "partitions": [partition_json(tp) for tp in member.assignment],
                 }
                 for member in described[name].members
             ],

@@ -15,7 +15,7 @@ from .options import Common, common_options, output_option
 from .partly import changed
 from .resetting import execute_option, parse_topics, partitions_of, topics_option
 from .suggesting import Suggesting
-from .tables import say, say_json, table
+from .tables import partition_json, say, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -213,7 +213,7 @@ def _say_moves(moves: list[Move], output: str, *, executed: bool) -> None:
             {
                 "executed": executed,
                 "partitions": [
-                    {**_named(tp), "before": list(old), "after": list(new)}
+                    {**partition_json(tp), "before": list(old), "after": list(new)}
                     for tp, old, new in moves
                 ],
             }
@@ -242,7 +242,7 @@ def status(common: Common, topics: tuple[str, ...], output: str) -> None:
         say_json(
             [
                 {
-                    **_named(tp),
+                    **partition_json(tp),
                     "replicas": list(each.replicas),
                     "adding": list(each.adding),
                     "removing": list(each.removing),
@@ -314,10 +314,6 @@ async def _under_way(admin: Admin, chosen: Mapping[str, set[int] | None]) -> dic
     if chosen:
         partitions = partitions_of(chosen, await admin.list_topics(include_internal=True))
     return await admin.list_partition_reassignments(partitions)
-
-
-def _named(tp: TopicPartition) -> dict[str, object]:
-    return {"topic": tp.topic, "partition": tp.partition}
 
 
 def _listed(brokers: Iterable[int]) -> str:

@@ -10,7 +10,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed
 from .resetting import execute_option
-from .tables import say, say_json, table
+from .tables import partition_json, say, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -87,10 +87,7 @@ def remove_members(
                         "instance_id": member.instance_id,
                         "client_id": member.client_id,
                         "host": member.client_host,
-                        "partitions": [
-                            {"topic": tp.topic, "partition": tp.partition}
-                            for tp in member.assignment
-                        ],
+                        "partitions": [partition_json(tp) for tp in member.assignment],
                     }
                     for member in removed
                 ],

@@ -22,7 +22,7 @@ from .resetting import (
 )
 from .running import printable
 from .suggesting import Suggesting
-from .tables import say, say_done, say_json, table
+from .tables import partition_json, say, say_done, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -141,7 +141,7 @@ def _as_json(group: GroupDescription) -> dict[str, Any]:
                 "rack": member.rack,
                 "epoch": member.epoch,
                 "topics": list(member.topics),
-                "partitions": [_named(tp) for tp in member.assignment],
+                "partitions": [partition_json(tp) for tp in member.assignment],
             }
             for member in group.members
         ],
@@ -167,7 +167,12 @@ def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
     if output == "json":
         say_json(
             [
-                {"group": group, **_named(tp), "start_offset": at.start_offset, "lag": at.lag}
+                {
+                    "group": group,
+                    **partition_json(tp),
+                    "start_offset": at.start_offset,
+                    "lag": at.lag,
+                }
                 for group, tp, at in rows
             ]
         )
@@ -253,7 +258,3 @@ def delete(common: Common, names: tuple[str, ...], topics: tuple[str, ...], outp
     if topics:
         said["topics"] = list(topics)
     say_done(output, f"deleted: {what}{', '.join(gone)}", said)
-
-
-def _named(tp: TopicPartition) -> dict[str, object]:
-    return {"topic": tp.topic, "partition": tp.partition}

@@ -8,11 +8,15 @@ import shutil
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import click
 
 from .options import chosen_output, is_terminal
 from .running import NobodyReadsError, printable
+
+if TYPE_CHECKING:
+    from ..types import TopicPartition
 
 #: The narrowest column to which a cut table is made to fit.
 _NARROWEST = 8
@@ -110,6 +114,11 @@ def say_json(what: object) -> None:
     rows = what if isinstance(what, list) else [what]
     if rows:
         say("\n".join(json.dumps(row, ensure_ascii=False) for row in rows))
+
+
+def partition_json(tp: TopicPartition) -> dict[str, object]:
+    """Return a partition as JSON output names it."""
+    return {"topic": tp.topic, "partition": tp.partition}
 
 
 def say_done(output: str, line: str, what: Mapping[str, object]) -> None:

@@ -14,7 +14,7 @@ from .partly import every_transaction, others
 from .progress import warn
 from .resetting import execute_option
 from .suggesting import Suggesting
-from .tables import say, say_json, table, time_text
+from .tables import partition_json, say, say_json, table, time_text
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -105,9 +105,7 @@ def describe(common: Common, names: tuple[str, ...], output: str) -> None:
             "producer_epoch": each.producer_epoch,
             "timeout_seconds": each.timeout,
             "started": time_text(each.started),
-            "partitions": [
-                {"topic": tp.topic, "partition": tp.partition} for tp in each.partitions
-            ],
+            "partitions": [partition_json(tp) for tp in each.partitions],
         }
         for each in found.values()
     ]

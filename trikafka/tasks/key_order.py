@@ -65,7 +65,7 @@ class KeyOrder(Generic[T]):
             self._done.remove(self._taken.popleft())
         return self._ended(offset)
 
-    def given_up(self, offset: int) -> None:
+    def abandon(self, offset: int) -> None:
         """Record that a record will not be done, and drop all records that wait.
 
         No record from this offset on counts as processed any more.

@@ -102,7 +102,7 @@ class KeyedWorkers:
             if await self._handle(following):
                 following = self.order.done(following.offset)
             else:
-                self.order.given_up(following.offset)
+                self.order.abandon(following.offset)
                 self.stop()
                 return
             self._room.set()

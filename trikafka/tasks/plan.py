@@ -127,18 +127,6 @@ class RunShutdown:
             _log.warning("while the tasks were ending: %r", error)
         self.stop()
 
-    async def on_signals(self, numbers: tuple[signal.Signals, ...]) -> None:
-        """Stop in order on one of these signals.
-
-        The receiver is closed after the first one: a second signal has its usual effect in this
-        program.
-        """
-        with trio.open_signal_receiver(*numbers) as received:
-            async for number in received:
-                _log.info("stopping in order on %s", signal.Signals(number).name)
-                self.stop()
-                return
-
 
 def warn_skipped(who: str, delay: float, error: Exception) -> None:
     """Log that a task waits and that another attempt follows."""

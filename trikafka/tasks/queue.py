@@ -19,7 +19,7 @@ from ..errors import (
 )
 from ..errors.groups import members, outlined
 from ..toolkit import Reminder, backoff
-from .callbacks import awaitable, check_async
+from .callbacks import awaitable, check_async, stop_on_signal
 from .handling import RetryPolicy, is_fatal
 from .run_tasks import check_retry, check_stop_on
 
@@ -119,7 +119,7 @@ class QueueRun:
         with self._handlers:
             async with trio.open_nursery() as nursery:
                 if stop_on:
-                    nursery.start_soon(self._on_signals, stop_on)
+                    nursery.start_soon(stop_on_signal, stop_on, self.stop)
                 async with trio.open_nursery() as workers:
                     for _ in range(concurrency):
                         workers.start_soon(self._work)
@@ -135,13 +135,6 @@ class QueueRun:
         for scope in self._receives:
             scope.cancel()
         self._handlers.deadline = trio.current_time() + self._queue.config.close_timeout_ms / 1000
-
-    async def _on_signals(self, numbers: tuple[signal.Signals, ...]) -> None:
-        with trio.open_signal_receiver(*numbers) as received:
-            async for number in received:
-                _log.info("stopping in order on %s", signal.Signals(number).name)
-                self.stop()
-                return
 
     async def _work(self) -> None:
         try:

@@ -16,6 +16,7 @@ from ..config import ConsumerConfig
 from ..errors import KafkaTimeoutError, TrikafkaError
 from ..toolkit import Retry, interrupts_unwrapped
 from ..types import TopicPartition
+from .callbacks import stop_on_signal
 from .ensuring import ensure_topics
 from .plan import RunShutdown, TaskPlan, TimeoutBudget
 from .stream_task import NOT_COMMITTED, StreamTask
@@ -68,7 +69,9 @@ class TaskRun:
                     nursery.start_soon(self._commit_regularly)
                     nursery.start_soon(self._ensure_topics)
                     if self._plan.stop_on:
-                        nursery.start_soon(self._shutdown.on_signals, tuple(self._plan.stop_on))
+                        nursery.start_soon(
+                            stop_on_signal, tuple(self._plan.stop_on), self._shutdown.stop
+                        )
                     with self._shutdown.waits.scope():
                         await self._begin_tasks(nursery)
                     await self._drained()

@@ -36,6 +36,7 @@ from ..errors import TransactionError, TransactionUndecidedError
 from ..errors.groups import outlined
 from ..toolkit import Retry, interrupts_unwrapped
 from ..types import OffsetAndMetadata, TopicPartition
+from .callbacks import stop_on_signal
 from .ensuring import ensure_topics
 from .handling import FailureAction, RecordAttempt, explained, failed_transactions
 from .keyed_workers import KeyedWorkers
@@ -208,7 +209,9 @@ class TransactionalRun:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._cut_off, nursery.cancel_scope)
                     if self._plan.stop_on:
-                        nursery.start_soon(self._shutdown.on_signals, tuple(self._plan.stop_on))
+                        nursery.start_soon(
+                            stop_on_signal, tuple(self._plan.stop_on), self._shutdown.stop
+                        )
                     try:
                         await self._rounds(nursery)
                     except Exception as error:

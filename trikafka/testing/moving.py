@@ -55,7 +55,7 @@ async def alter_partition_reassignments(call: ScriptedCall) -> Message:
     for topic in call.request.topics:
         parts = []
         for part in topic.partitions:
-            log, code = _find(call, topic.name, part.partition_index)
+            log, code = find_partition(call, topic.name, part.partition_index)
             if log is not None and not code:
                 code = _objection(call, log, part.replicas)
             if log is not None and not code:
@@ -95,7 +95,7 @@ async def elect_leaders(call: ScriptedCall) -> Message:
     unclean = call.version >= 1 and call.request.election_type == 1
     results: dict[str, list[dict[str, Any]]] = {}
     for name, number in _named(call):
-        log, code = _find(call, name, number)
+        log, code = find_partition(call, name, number)
         if log is not None and not code:
             code = _elect(call, log, unclean=unclean)
         if asked is None and code == ErrorCode.ELECTION_NOT_NEEDED:
@@ -176,7 +176,7 @@ async def alter_replica_log_dirs(call: ScriptedCall) -> Message:
         for topic in directory.topics:
             parts = []
             for number in topic.partitions:
-                log, code = _find(call, topic.name, number)
+                log, code = find_partition(call, topic.name, number)
                 if directory.path != _directory(call):
                     code = code or ErrorCode.LOG_DIR_NOT_FOUND
                 elif log is not None and call.node.node_id not in log.replicas:
@@ -190,7 +190,7 @@ def _directory(call: ScriptedCall) -> str:
     return f"/data-{call.node.node_id}"
 
 
-def _find(call: ScriptedCall, name: str, number: int) -> tuple[Partition | None, int]:
+def find_partition(call: ScriptedCall, name: str, number: int) -> tuple[Partition | None, int]:
     """Return a partition, and an error code: a scripted one, or that of an unknown partition."""
     topic, code = call.state.find_topic(name, None)
     log = topic.partition(number) if topic is not None else None

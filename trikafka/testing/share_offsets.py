@@ -13,7 +13,7 @@ from trikafka.error_codes import ErrorCode
 from .call import ScriptedCall
 from .groups import refusal
 from .messages import Message
-from .state import Partition
+from .moving import find_partition
 
 
 async def share_group_describe(call: ScriptedCall) -> Message:
@@ -67,7 +67,7 @@ async def describe_share_group_offsets(call: ScriptedCall) -> Message:
         )
         topics: dict[str, list[dict[str, Any]]] = {}
         for name, number in () if code else asked:
-            log, missing = _find(call, name, number)
+            log, missing = find_partition(call, name, number)
             start = stored.get((name, number), -1)
             known = log is not None and start >= 0 and not missing
             topics.setdefault(name, []).append(
@@ -99,7 +99,7 @@ async def alter_share_group_offsets(call: ScriptedCall) -> Message:
     for topic in request.topics:
         parts = []
         for part in topic.partitions:
-            _, code = _find(call, topic.topic_name, part.partition_index)
+            _, code = find_partition(call, topic.topic_name, part.partition_index)
             if not code:
                 stored[topic.topic_name, part.partition_index] = part.start_offset
             parts.append({"partition_index": part.partition_index, "error_code": code})
@@ -132,11 +132,3 @@ def _topic(call: ScriptedCall, name: str, parts: list[dict[str, Any]]) -> dict[s
     if name in call.state.topics:
         answer["topic_id"] = call.state.topics[name].topic_id
     return answer
-
-
-def _find(call: ScriptedCall, name: str, number: int) -> tuple[Partition | None, int]:
-    topic, code = call.state.find_topic(name, None)
-    log = topic.partition(number) if topic is not None else None
-    if log is None:
-        code = code or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    return log, call.error(name, number) or code

@@ -236,7 +236,7 @@ A, B = PlannedRange("a", 0, 0, 9, "a"), PlannedRange("b", 0, 0, 9, "b")
 
 def test_topic_without_schema_waits_alone() -> None:
     missing, error = MissingSchemas(), SchemaError("no column")
-    missing.note("b", error)
+    missing.add("b", error)
     assert missing.skips("b", True)
     assert not missing.skips("c", True)
     missing.check(FORMAT, ["a", "b"])
@@ -253,8 +253,8 @@ def test_silent_registry_is_asked_once() -> None:
         with pytest.raises(SchemaRegistryTimeoutError) as caught:
             client.schema(1)
     missing = MissingSchemas()
-    missing.note("b", ExportError("other"))
-    missing.note("c", caught.value)
+    missing.add("b", ExportError("other"))
+    missing.add("c", caught.value)
     assert [missing.skips("d", by_registry) for by_registry in (False, True)] == [False, True]
     with pytest.raises(KafkaTimeoutError) as both:
         missing.check({**FORMAT, "schemas": {}}, ["b", "c", "d"])
@@ -266,7 +266,7 @@ def test_silent_registry_is_asked_once() -> None:
 def test_configuration_error_ends_the_export() -> None:
     """A configuration error is raised at once, and not kept for its topic."""
     with pytest.raises(ConfigurationError, match="wrong"):
-        MissingSchemas().note("b", ConfigurationError("wrong"))
+        MissingSchemas().add("b", ConfigurationError("wrong"))
 
 
 def test_missing_schema_of_a_plan_is_retriable() -> None:

@@ -451,11 +451,11 @@ def test_check_finds_lost_and_foreign_objects(place: Bucket, tmp_path: Path) -> 
             check(store)  # an error of the store, previously reported as "not a whole Parquet file"
     finally:
         place.server.allow(place.bucket, -1)
-    given_up = threading.Event()
-    given_up.set()
+    stopped = threading.Event()
+    stopped.set()
     place.server.allow(place.bucket, -1)
     with pytest.raises(ExportError, match="was cancelled"):
-        check(store, given_up)
+        check(store, stopped)
     assert place.server.allow(place.bucket, -1) == 2, "no file was looked at"
     bucket, names = place.server.store(place.bucket), [whole.name for whole in plan.ranges]
     obstore.delete(bucket, f"lake/t/{names[0]}")

@@ -48,7 +48,7 @@ class Workers:
         rounds = Rounds(self.planned)
         while tries := rounds.next():
             self.rounds += 1
-            rounds.note(self._round(tries))
+            rounds.record(self._round(tries))
         return rounds.results
 
     def _round(self, tries: list[RangeAttempt]) -> list[tuple[int, Exception | None]]:
@@ -85,7 +85,7 @@ class Workers:
                 now += patience
             else:
                 now += TAKES
-            unresponsive.note(planned.tp, error)
+            unresponsive.record(planned.tp, error)
         self.ended[tried.index] = now
         return now, error
 
@@ -165,7 +165,7 @@ def test_other_errors_concern_one_range() -> None:
     planned = ranges(2, 3)
     rounds = Rounds(planned)
     gone = OffsetOutOfRangeError("gone")
-    rounds.note([(each.index, gone if each.index == 0 else None) for each in rounds.next()])
+    rounds.record([(each.index, gone if each.index == 0 else None) for each in rounds.next()])
     assert rounds.results == [gone, None, None, None, None, None]
     assert rounds.next() == []
 
@@ -177,7 +177,7 @@ def test_first_time_out_ends_postponed_ranges() -> None:
     """
     rounds = Rounds(ranges(1, 3))
     late = KafkaTimeoutError("reading", 1.0)
-    rounds.note([(0, late), (1, NothingYet()), (2, late)])
+    rounds.record([(0, late), (1, NothingYet()), (2, late)])
     assert rounds.results == [late] * 3
     assert rounds.next() == []
 

@@ -25,7 +25,7 @@ _PARQUET = ParquetFiles()
 
 def check(
     store: ExportStore,
-    given_up: Event | None = None,
+    stopped: Event | None = None,
     *,
     deep: bool = False,
     files: FileFormat = _PARQUET,
@@ -34,18 +34,18 @@ def check(
 
     Args:
         store: The destination.
-        given_up: Set by another thread to end the check, which then raises.
+        stopped: Set by another thread to end the check, which then raises.
         deep: Whether to read all bytes, and compare them with the checksums of the manifests.
         files: The kind of the files.
 
     Raises:
-        ExportError: The manifests are damaged, the store fails, or ``given_up`` is set.
+        ExportError: The manifests are damaged, the store fails, or ``stopped`` is set.
     """
     listed = store.listed()
     problems = [*_doubles(listed)]
     rows = size = 0
     with store.explained(f"cannot check {store.title}"):
-        looks = store.each(partial(_look, store, given_up, deep, files), listed)
+        looks = store.each(partial(_look, store, stopped, deep, files), listed)
     for file, (found, problem) in zip(listed, looks, strict=True):
         rows += found
         size += file.bytes if problem is None else 0
@@ -53,7 +53,7 @@ def check(
     if deep:
         letters = [file for file in store.listed_letters() if file.crc32c is not None]
         with store.explained(f"cannot check {store.title}"):
-            compared = store.each(partial(_compare_letters, store, given_up), letters)
+            compared = store.each(partial(_compare_letters, store, stopped), letters)
         problems += [problem for problem in compared if problem]
     known = {file.name for file in listed} | store.being_written()
     with store.explained(f"cannot list {store.title}"):
@@ -65,8 +65,8 @@ def check(
     return ExportCheck(len(listed), rows, size, tuple(problems), unhashed=unhashed)
 
 
-def _check_wanted(store: ExportStore, given_up: Event | None) -> None:
-    if given_up is not None and given_up.is_set():
+def _check_wanted(store: ExportStore, stopped: Event | None) -> None:
+    if stopped is not None and stopped.is_set():
         raise ExportError(f"the check of {store.title} was cancelled")
 
 
@@ -81,12 +81,12 @@ def _compared(
     return f"{file.name} has changed: its CRC-32C is {found}, not {file.crc32c}"
 
 
-def _compare_letters(store: ExportStore, given_up: Event | None, file: WrittenFile) -> str | None:
+def _compare_letters(store: ExportStore, stopped: Event | None, file: WrittenFile) -> str | None:
     """Return what is wrong with the bytes of a file of dead letters, or ``None``.
 
     A missing file is no problem: dead letters may be moved away.
     """
-    check_wanted = partial(_check_wanted, store, given_up)
+    check_wanted = partial(_check_wanted, store, stopped)
     check_wanted()
     try:
         return _compared(store, file, check_wanted)
@@ -95,9 +95,9 @@ def _compare_letters(store: ExportStore, given_up: Event | None, file: WrittenFi
 
 
 def _look(
-    store: ExportStore, given_up: Event | None, deep: bool, files: FileFormat, file: WrittenFile
+    store: ExportStore, stopped: Event | None, deep: bool, files: FileFormat, file: WrittenFile
 ) -> tuple[int, str | None]:
-    check_wanted = partial(_check_wanted, store, given_up)
+    check_wanted = partial(_check_wanted, store, stopped)
     check_wanted()
     try:
         hashed = deep and file.crc32c is not None  # before a damaged file is parsed

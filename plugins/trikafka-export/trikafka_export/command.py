@@ -251,9 +251,9 @@ class _ExportRun:
         from trikafka.cli.progress import meter
 
         async def work(stop: Stop) -> None:
-            with meter("looking", "records") as tell:
+            with meter("looking", "records") as show:
                 async with open_exporter(
-                    on_progress=lambda step: _show(tell, step), **arguments
+                    on_progress=lambda step: _show(show, step), **arguments
                 ) as exporter:
                     if self._every is None:
                         await self._once(exporter)
@@ -444,13 +444,13 @@ def _records(count: int) -> str:
     return f"{count:,} {'record' if count == 1 else 'records'}"
 
 
-def _show(tell: Meter, step: ExportProgress) -> None:
+def _show(show: Meter, step: ExportProgress) -> None:
     text = (
         f"{_STAGES.get(step.stage, step.stage)}, {step.ranges_done} of {step.ranges_total} ranges"
     )
     if step.stage == "writing" and step.seconds_left is not None:
         text += f", {step.lag:,} left, {_time(step.seconds_left)}"
-    tell(step.rows_done, step.rows_total, text)
+    show(step.rows_done, step.rows_total, text)
 
 
 def _time(seconds: float) -> str:

@@ -299,7 +299,7 @@ class ExportJob:
                 raise ExportError(topic_missing(topic, look.known))
             error = ExportError(f"topic {topic!r} does not exist")
             if self.options.fail_on_data_loss:
-                self._give_up_topic(topic, error)
+                self._mark_broken(topic, error)
             elif self.source.is_news(topic):
                 _log.warning("%s: it is not exported", error)
         wrong = set()
@@ -310,7 +310,7 @@ class ExportJob:
                 )
             except ExportError as error:
                 wrong.add(topic)
-                self._give_up_topic(topic, error)
+                self._mark_broken(topic, error)
         return replace(
             view,
             topic_ids={
@@ -320,7 +320,7 @@ class ExportJob:
             ends={tp: at for tp, at in view.ends.items() if tp.topic not in wrong},
         )
 
-    def _give_up_topic(self, topic: str, error: Exception) -> None:
+    def _mark_broken(self, topic: str, error: Exception) -> None:
         for tp in [tp for tp in self.state.positions if tp.topic == topic] or [
             TopicPartition(topic, 0)
         ]:

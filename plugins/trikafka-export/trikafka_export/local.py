@@ -119,7 +119,7 @@ class LocalJob:
         async with trio.open_nursery() as nursery:
             for each in tries:
                 nursery.start_soon(work, each)
-        self._rounds.note(results)
+        self._rounds.record(results)
 
     def _report(self, report: Callable[[int, int], None]) -> None:
         try:
@@ -140,7 +140,7 @@ class LocalJob:
             error = unresponsive.errors.get(tp) or write_range(
                 task, self._stopper, self._tell, reader, patience
             )
-            unresponsive.note(tp, error)
+            unresponsive.record(tp, error)
             with self._lock:
                 self._done += not isinstance(error, NothingYet)
             return error

@@ -55,7 +55,7 @@ class UnresponsivePartitions:
 
     errors: dict[TopicPartition, Exception] = field(default_factory=dict)
 
-    def note(self, tp: TopicPartition, error: Exception | None) -> None:
+    def record(self, tp: TopicPartition, error: Exception | None) -> None:
         """Record the result of a range.
 
         After a time-out the partition's other ranges do not wait.
@@ -94,7 +94,7 @@ class Rounds:
             waiting.add(tp)
         return tries
 
-    def note(self, results: Iterable[tuple[int, Exception | None]]) -> None:
+    def record(self, results: Iterable[tuple[int, Exception | None]]) -> None:
         """Record the results of all attempts of the round."""
         timed_out: dict[TopicPartition, Exception] = {}
         for index, error in results:

@@ -235,14 +235,14 @@ class FileSink:
         return await self._checked(deep=True)
 
     async def _checked(self, *, deep: bool) -> ExportCheck:
-        given_up = Event()
-        work = partial(_checked, self._store, given_up, deep, self._files)
+        stopped = Event()
+        work = partial(_checked, self._store, stopped, deep, self._files)
         try:
             return await trio.to_thread.run_sync(
                 work, abandon_on_cancel=True, limiter=self._limiter
             )
         finally:
-            given_up.set()
+            stopped.set()
 
     async def pin(
         self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]
@@ -270,7 +270,7 @@ class FileSink:
             try:
                 pin(format, column, topic, await self._looked_up(format, column, ranges, settings))
             except TrikafkaError as error:
-                self._missing.note(topic, error)
+                self._missing.add(topic, error)
         self._missing.check(format, topics)
         if topics and parsing.dead_letter_topic is not None:
             from .formats.dead_letters import check_topic  # imports pyarrow
@@ -462,7 +462,7 @@ def _stopper() -> Stopper:
     return Stopper()
 
 
-def _checked(store: ExportStore, given_up: Event, deep: bool, files: FileFormat) -> ExportCheck:
+def _checked(store: ExportStore, stopped: Event, deep: bool, files: FileFormat) -> ExportCheck:
     from .checking import check
 
-    return check(store, given_up, deep=deep, files=files)
+    return check(store, stopped, deep=deep, files=files)

@@ -119,7 +119,7 @@ class Stopper:
 def write_range(
     task: WriteTask,
     stopper: Stopper,
-    tell: Callable[[int], None] = lambda rows: None,
+    count_rows: Callable[[int], None] = lambda rows: None,
     reader: Reader | None = None,
     patience: float | None = None,
 ) -> Exception | None:
@@ -130,7 +130,7 @@ def write_range(
     Args:
         task: The range, and the place and the shape of its files.
         stopper: Ends the task from another thread.
-        tell: Called with the number of rows, as they are written. A negative number takes rows back
+        count_rows: Called with the number of rows, as they are written. A negative number takes rows back
             that the next attempt counts again.
         reader: The reader whose client is used. Without it the range opens a client of its own.
         patience: Seconds to wait for the first records; ``None`` waits as long as a client does.
@@ -149,19 +149,19 @@ def write_range(
         if task.place is None
         else task.place.pieces(task.planned)
     )
-    told = 0
+    counted = 0
     try:
         pieces = work.pieces() or _adopted(task, work)
-        told = sum(file.rows for piece in pieces for file in piece.files if file.data)
-        tell(told)
+        counted = sum(file.rows for piece in pieces for file in piece.files if file.data)
+        count_rows(counted)
         at = pieces[-1].end if pieces else task.planned.start
         while at < task.planned.end:
-            at = _write_on(task, work, at, stopper, tell, reader, patience)
+            at = _write_on(task, work, at, stopper, count_rows, reader, patience)
             patience = None
     except (ExportError, ConfigurationError):
         raise
     except NothingYet as error:
-        tell(-told)  # the next attempt counts them again
+        count_rows(-counted)  # the next attempt counts them again
         return error
     except TrikafkaError as error:
         stopper.check()
@@ -174,7 +174,7 @@ def _write_on(
     work: PieceLog,
     at: int,
     stopper: Stopper,
-    tell: Callable[[int], None],
+    count_rows: Callable[[int], None],
     reader: Reader | None,
     patience: float | None,
 ) -> int:
@@ -207,10 +207,10 @@ def _write_on(
         with closing(batches):
             for batch in batches:
                 stopper.check()
-                tell(writer.add(batch))
+                count_rows(writer.add(batch))
                 if writer.full and batch.next_offset < planned.end:
                     piece, rows = writer.finish(batch.next_offset, _within(lost, batch.next_offset))
-                    tell(rows)
+                    count_rows(rows)
                     if piece.end != batch.next_offset:
                         return piece.end
                     for gap in _within(lost, piece.end):  # the reading thread appends meanwhile
@@ -220,7 +220,7 @@ def _write_on(
                     )
         stopper.check()
         piece, rows = writer.finish(planned.end, tuple(lost))
-        tell(rows)
+        count_rows(rows)
         return piece.end
     except BaseException:
         writer.drop()

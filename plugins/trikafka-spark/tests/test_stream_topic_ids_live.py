@@ -34,7 +34,7 @@ class Runs:
 
     def reader(self, **more: str) -> TrikafkaStreamReader:
         """Return the reader of a new run."""
-        options = read_options({**self.given, **more}, streaming=True, tell=False)
+        options = read_options({**self.given, **more}, streaming=True, warn=False)
         schema = StructType([StructField("value", BinaryType())])
         self.readers.append(TrikafkaStreamReader(options, schema))
         return self.readers[-1]

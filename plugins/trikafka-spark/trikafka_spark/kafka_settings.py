@@ -77,13 +77,13 @@ REFUSED_WRITING = {
 _log = logging.getLogger("trikafka.spark")
 
 
-def consumer_settings(kafka: Mapping[str, str], tell: bool = True) -> dict[str, Any]:
+def consumer_settings(kafka: Mapping[str, str], warn: bool = True) -> dict[str, Any]:
     """Return the settings for :func:`trikafka.open_consumer` from options without ``kafka.``.
 
     Raises :exc:`ConfigurationError`.
     """
     settings = _settings(
-        kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, tell
+        kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, warn
     )
     ConsumerConfig.build(settings)
     return settings
@@ -106,7 +106,7 @@ def _settings(
     refused: Mapping[str, str],
     ignored: tuple[str, ...],
     client: type[ConsumerConfig] | type[ProducerConfig],
-    tell: bool,
+    warn: bool,
 ) -> dict[str, Any]:
     given, unused = dict[str, str](), list[str]()
     for name, value in kafka.items():
@@ -131,7 +131,7 @@ def _settings(
     known = {field.name for field in fields(client)}
     unused += [name.replace("_", ".") for name in settings if name not in known]
     settings = {name: value for name, value in settings.items() if name in known}
-    if tell and unused:
+    if warn and unused:
         _log.warning(
             "these options mean nothing to trikafka and are ignored: %s",
             ", ".join(f"kafka.{name}" for name in unused),

@@ -45,7 +45,7 @@ class Unit:
 def run_unit(
     unit: Unit,
     secret: str,
-    tell: Callable[[int], None],
+    count_rows: Callable[[int], None],
     done: Callable[[int], None] = lambda ranges: None,
 ) -> list[str | None]:
     """Run :func:`run_task` for each range of the unit; call ``done(1)`` when a range ends.
@@ -59,8 +59,8 @@ def run_unit(
         for task, patience in unit.tasks:
             tp = task.planned.tp
             if (error := unresponsive.errors.get(tp)) is None:
-                error = run_task(task, secret, tell, reader, patience)
-                unresponsive.note(tp, error)
+                error = run_task(task, secret, count_rows, reader, patience)
+                unresponsive.record(tp, error)
             texts.append(None if error is None else _to_text(error))
             done(not isinstance(error, NothingYet))
     settle()
@@ -79,7 +79,7 @@ def _unresponsive(round: str) -> UnresponsivePartitions:
 def run_task(
     task: WriteTask,
     secret: str,
-    tell: Callable[[int], None],
+    count_rows: Callable[[int], None],
     reader: Reader | None = None,
     patience: float | None = None,
 ) -> Exception | None:
@@ -93,7 +93,7 @@ def run_task(
             the driver by the same ``secret``.
     """
     try:
-        return write_range(task, Stopper(), tell, reader, patience)
+        return write_range(task, Stopper(), count_rows, reader, patience)
     except Exception as failed:
         mark = marked(str(task.planned), failed, secret)
         raise RuntimeError(f"{task.planned}: {type(failed).__name__}: {failed} {mark}") from failed

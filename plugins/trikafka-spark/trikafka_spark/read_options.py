@@ -92,14 +92,14 @@ class ReadOptions:
 
 
 def read_options(
-    options: Mapping[str, str], *, streaming: bool = False, tell: bool = True
+    options: Mapping[str, str], *, streaming: bool = False, warn: bool = True
 ) -> ReadOptions:
     """Check the options of ``spark.read.format("trikafka").option(...)``.
 
     Args:
         options: The options, with names in any case.
         streaming: Whether the query is a stream.
-        tell: Whether to log the options without effect.
+        warn: Whether to log the options without effect.
 
     Raises:
         ConfigurationError: An option is unknown or not valid.
@@ -111,16 +111,16 @@ def read_options(
             "endingOffsets, startingTimestamp or assign; Spark applies all filters to the rows"
         )
     given.refuse_unknown(READ_OPTIONS)
-    settings = consumer_settings(given.kafka, tell)
+    settings = consumer_settings(given.kafka, warn)
     assign, subscribe, pattern = _chosen(given)
     if streaming:
         starting, ending = _streaming_bounds(given), Bound(everywhere=LATEST)
     else:
         starting, ending = _batch_bounds(given)
-        if tell:
-            _tell_ignored(given, (*_RATES, "groupId"), "streams only")
-    if tell:
-        _tell_ignored(given, _IGNORED, "the JVM's client only")
+        if warn:
+            _warn_ignored(given, (*_RATES, "groupId"), "streams only")
+    if warn:
+        _warn_ignored(given, _IGNORED, "the JVM's client only")
     strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise ConfigurationError(
@@ -239,7 +239,7 @@ def _group(given: QueryOptions) -> str | None:
     return name
 
 
-def _tell_ignored(given: QueryOptions, names: tuple[str, ...], whose: str) -> None:
+def _warn_ignored(given: QueryOptions, names: tuple[str, ...], whose: str) -> None:
     if found := [name for name in names if name in given]:
         _log.warning(
             "these options have no effect here, because they are for %s: %s",

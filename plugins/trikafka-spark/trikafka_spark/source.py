@@ -71,10 +71,10 @@ class TrikafkaDataSource(DataSource):
             ConfigurationError: An option is not valid.
         """
         try:
-            options = read_options(self.options, tell=False)
+            options = read_options(self.options, warn=False)
         except ConfigurationError as error:
             try:
-                options = read_options(self.options, streaming=True, tell=False)
+                options = read_options(self.options, streaming=True, warn=False)
             except ConfigurationError:
                 raise error from None
         return f"{DDL}, {HEADERS_DDL}" if options.include_headers else DDL

@@ -103,7 +103,7 @@ class SparkJob:
         number = 0
         while (tries := rounds.next()) and not self._call.cancelled:
             number += 1
-            rounds.note(self._round(tries, f"{self._tag}-{number}"))
+            rounds.record(self._round(tries, f"{self._tag}-{number}"))
         return rounds.results
 
     def _round(

@@ -2094,7 +2094,7 @@ class Admin(MeteredClient):
                 name, lambda call: attempt(self._routing, call, parts), timeout, coordinated, kind
             )
         except TrikafkaError as error:
-            parts.give_up(error)
+            parts.fail_rest(error)
         return parts.finish()
 
     async def _ask(

@@ -15,7 +15,7 @@ from ...errors.groups import decisive, with_others
 from ...interfaces import CoordinatorKind
 from ...types import GroupDescription
 from . import messages
-from .routing import Build, Parts, Read, Routing
+from .routing import Parts, Routing
 from .types import GroupListing
 
 _NO_GROUP = ErrorCode.GROUP_ID_NOT_FOUND
@@ -46,15 +46,15 @@ async def described(
     dead: set[str] = set()
     failure: TrikafkaError | None = None
     try:
-        await _ask(
-            routing,
+        await routing.coordinators(
             call,
-            parts,
+            CoordinatorKind.GROUP,
             parts.left,
             lambda names: DescribeGroupsRequest(
                 groups=names, include_authorized_operations=operations
             ),
             lambda response, names: _read_classic(parts, dead, response),
+            refuse=parts.refuse,
         )
     except TrikafkaError as error:  # of one coordinator: the others' groups are described
         failure = error
@@ -89,13 +89,12 @@ async def _describe_others(
             else:
                 parts.done(name, listed)
 
+    ask = partial(routing.coordinators, call, CoordinatorKind.GROUP, refuse=parts.refuse)
+
     async def describe(kind: str) -> None:
         request = _REQUESTS[kind]
         listings = kinds[kind]
-        await _ask(
-            routing,
-            call,
-            parts,
+        await ask(
             list(listings),
             lambda names: request(group_ids=names, include_authorized_operations=operations),
             lambda response, names: _read_modern(parts, kind, listings, response),
@@ -104,7 +103,7 @@ async def _describe_others(
     # One coordinator's failure keeps no other one's groups from being described.
     errors: list[Exception] = []
     works: list[Callable[[], Awaitable[None]]] = [
-        lambda: _ask(routing, call, parts, sorted(dead), lambda names: _list_request(), read)
+        lambda: ask(sorted(dead), lambda names: _list_request(), read)
     ]
     works += [partial(describe, kind) for kind in _REQUESTS]
     for work in works:
@@ -114,24 +113,6 @@ async def _describe_others(
             errors.append(error)
     if errors:
         raise with_others(decisive(errors), errors)
-
-
-async def _ask(
-    routing: Routing,
-    call: RunningCall,
-    parts: Parts[str, GroupDescription],
-    groups: list[str],
-    build: Build[str],
-    read: Read[str],
-) -> None:
-    await routing.coordinators(
-        call,
-        CoordinatorKind.GROUP,
-        groups,
-        build,
-        read,
-        refuse=parts.refuse,
-    )
 
 
 def _list_request() -> ListGroupsRequest:

@@ -361,12 +361,17 @@ def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
     return {tp: int(wanted[tp]) for tp in chosen}
 
 
+def number_or_none(number: int | None) -> int | None:
+    """Return a number of a response; ``None`` for -1, by which a broker says that it has none."""
+    return number if number is not None and number >= 0 else None
+
+
 def listed_offset(at: OffsetAndTimestamp | None) -> ListedOffset | None:
     """Return the result of ``list_offsets`` for a partition."""
     return (
         None
         if at is None
-        else ListedOffset(at.offset, at.timestamp if at.timestamp >= 0 else None, at.leader_epoch)
+        else ListedOffset(at.offset, number_or_none(at.timestamp), at.leader_epoch)
     )
 
 

@@ -20,6 +20,7 @@ from ..._wire.extra_messages import (
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
 from ...errors.peer_text import peer_text
 from ..client.option_parsing import is_name
+from .messages import number_or_none
 
 _TOPIC = "__cluster_metadata"
 
@@ -175,9 +176,9 @@ def read_described(response: Any) -> MetadataQuorum:
     except ConfigurationError as error:
         raise DamagedResponseError(f"a controller has no such address: {error}") from error
     return MetadataQuorum(
-        _known(part.leader_id),
+        number_or_none(part.leader_id),
         part.leader_epoch,
-        _known(part.high_watermark),
+        number_or_none(part.high_watermark),
         tuple(_replica(each) for each in part.current_voters),
         tuple(_replica(each) for each in part.observers),
         endpoints,
@@ -188,14 +189,10 @@ def _replica(each: Any) -> QuorumReplica:
     return QuorumReplica(
         each.replica_id,
         directory_text(each.replica_directory_id),
-        _known(each.log_end_offset),
-        _known(each.last_fetch_timestamp),
-        _known(each.last_caught_up_timestamp),
+        number_or_none(each.log_end_offset),
+        number_or_none(each.last_fetch_timestamp),
+        number_or_none(each.last_caught_up_timestamp),
     )
-
-
-def _known(number: int | None) -> int | None:
-    return number if number is not None and number >= 0 else None
 
 
 def add_request(

@@ -326,7 +326,7 @@ class Parts(Generic[K, V]):
                 f"the response to {name} leaves out {missing[0]!s}, which was asked for"
             )
 
-    def give_up(self, error: TrikafkaError) -> None:
+    def fail_rest(self, error: TrikafkaError) -> None:
         """Fail all parts that are left. Raise the error itself if it says nothing of a part."""
         own = self._checked if any(each is error for each in self._checked.values()) else {}
         if not self.results and not self.failures and not own:

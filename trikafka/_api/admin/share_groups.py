@@ -34,6 +34,7 @@ from .messages import (
     by_topic,
     check_offset,
     named,
+    number_or_none,
     of_partition,
     partitions_of,
     read_modern_group,
@@ -175,13 +176,9 @@ def _offsets(group: Any) -> tuple[PartitionOffsets, dict[TopicPartition, Trikafk
                 failed[tp] = of_partition(tp, part.error_code, part.error_message, "Describe")
             elif part.start_offset >= 0:  # -1: the group has no state of it yet
                 found[tp] = SharePartitionOffset(
-                    part.start_offset, _known(part.leader_epoch), _known(part.lag)
+                    part.start_offset, number_or_none(part.leader_epoch), number_or_none(part.lag)
                 )
     return dict(sorted(found.items())), failed
-
-
-def _known(number: int | None) -> int | None:
-    return number if number is not None and number >= 0 else None
 
 
 async def alter(

@@ -22,7 +22,7 @@ from ...errors import (
     topic_error,
 )
 from ..client.option_parsing import names_of
-from .messages import named, operations_of
+from .messages import named, number_or_none, operations_of
 from .routing import Parts, Routing
 
 #: The partitions of one response, as Java's client asks for.
@@ -256,7 +256,7 @@ def _described(topic: Any) -> TopicDescription:
         PartitionDescription(
             part.partition_index,
             part.leader_id if part.leader_id >= 0 else None,
-            _known(getattr(part, "leader_epoch", None)),
+            number_or_none(getattr(part, "leader_epoch", None)),
             tuple(part.replica_nodes),
             tuple(part.isr_nodes),
             tuple(part.offline_replicas or ()),
@@ -277,10 +277,6 @@ def _described(topic: Any) -> TopicDescription:
             else topic.authorized_operations
         ),
     )
-
-
-def _known(number: int | None) -> int | None:
-    return number if number is not None and number >= 0 else None
 
 
 def _brokers(numbers: Any) -> tuple[int, ...] | None:

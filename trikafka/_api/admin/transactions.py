@@ -22,7 +22,7 @@ from ...errors import ConfigurationError, TransactionNotOpenError, combined, fro
 from ...interfaces import CoordinatorKind
 from ...types import TopicPartition
 from ..client.option_parsing import is_utf8
-from .messages import by_topic
+from .messages import by_topic, number_or_none
 from .routing import Parts, Routing
 from .types import (
     TRANSACTION_STATES,
@@ -327,15 +327,11 @@ def _producer(each: Any) -> ProducerDescription:
     return ProducerDescription(
         each.producer_id,
         each.producer_epoch,
-        _known(each.last_sequence),
-        _known(each.last_timestamp),
-        _known(each.coordinator_epoch),
-        _known(each.current_txn_start_offset),
+        number_or_none(each.last_sequence),
+        number_or_none(each.last_timestamp),
+        number_or_none(each.coordinator_epoch),
+        number_or_none(each.current_txn_start_offset),
     )
-
-
-def _known(number: int) -> int | None:
-    return number if number >= 0 else None
 
 
 def _abort_marker(tp: TopicPartition, producer: ProducerDescription) -> WriteTxnMarkersRequest:

@@ -25,9 +25,9 @@ from __future__ import annotations
 
 import inspect
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import CoroutineType
-from typing import Any, Literal, NoReturn, TypeAlias
+from typing import Any, Generic, Literal, NoReturn, TypeAlias, TypeVar
 
 import trio
 
@@ -39,6 +39,7 @@ from ...errors.copies import again
 from ...types import AsyncDeserializer, Deserializer, Record
 from .turns import TURN
 
+T = TypeVar("T")
 _CHUNK = 128
 #: A receive delivers what async deserializers have returned after so long (seconds).
 _SOON = 0.01
@@ -238,23 +239,26 @@ class DeserializedBatch(RecordBatch):
         )
 
 
-class _Records:
-    """An iterator that stays at a record that cannot be deserialized."""
+class _Records(Generic[T]):
+    """An iterator that stays at a record that cannot be deserialized.
+
+    ``make(start, stop)`` returns what ``apply`` turns into records, one by one.
+    """
 
     __slots__ = ("_apply", "_chunk", "_count", "_make", "_next", "_start")
 
     def __init__(
         self,
-        make: Callable[[int, int], list[Record]],
+        make: Callable[[int, int], Sequence[T]],
         count: int,
-        apply: Callable[[Record], Record],
+        apply: Callable[[T], Record],
     ) -> None:
         self._make = make
         self._count = count
         self._apply = apply
         self._start = 0
         self._next = 0
-        self._chunk: list[Record] = []
+        self._chunk: Sequence[T] = ()
 
     def __iter__(self) -> Iterator[Record]:
         return self
@@ -355,7 +359,7 @@ class AwaitedBatch(DeserializedBatch):
         return self._outcome(bisect_left(self.offsets, record.offset))
 
     def __iter__(self) -> Iterator[Record]:
-        return _Outcomes(self._outcome_at, len(self))
+        return _Records(range, len(self), self._outcome_at)
 
     def head(self, end_offset: int) -> RecordBatch:
         batch = RecordBatch.head(self, end_offset)
@@ -385,25 +389,3 @@ class AwaitedBatch(DeserializedBatch):
         except DeserializationError as error:
             self._stands_at(error.offset)
             raise
-
-
-class _Outcomes:
-    """An iterator that stays at a record that could not be deserialized."""
-
-    __slots__ = ("_count", "_next", "_outcome")
-
-    def __init__(self, outcome: Callable[[int], Record], count: int) -> None:
-        self._outcome = outcome
-        self._count = count
-        self._next = 0
-
-    def __iter__(self) -> Iterator[Record]:
-        return self
-
-    def __next__(self) -> Record:
-        index = self._next
-        if index == self._count:
-            raise StopIteration
-        record = self._outcome(index)
-        self._next = index + 1
-        return record

@@ -1198,9 +1198,9 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         ) is not None:
             raise error
 
-    def _give_up_receives(self) -> None:
+    def _end_receive(self) -> None:
         self._check_receive()
-        self._receiver.give_up()
+        self._receiver.return_rest()
 
     def _check_receive(self) -> None:
         """Raise as :meth:`_check`, and if nothing is subscribed or assigned."""

@@ -402,7 +402,7 @@ class Receiver:
                 return reader, batch
         return None
 
-    def give_up(self) -> None:
+    def return_rest(self) -> None:
         """Return the rest of a receive to the buffer, so that streams can read the partitions.
 
         This counts as a poll, and the records delivered before count as processed.

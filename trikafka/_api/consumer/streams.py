@@ -82,7 +82,7 @@ class StreamedConsumer(Protocol):
     ) -> None:
         """Commit these offsets."""
 
-    def _give_up_receives(self) -> None:
+    def _end_receive(self) -> None:
         """End the receive under way, and return its records to the buffer.
 
         Raises the error of a receive that is not allowed now.
@@ -190,7 +190,7 @@ class Streams:
         assert self._consumer is not None
         if self._iterating:
             raise trio.BusyResourceError("another task is in partitions() of this consumer already")
-        self._consumer._give_up_receives()
+        self._consumer._end_receive()
         self._user_is_back()
         for stream in [stream for stream in self._open.values() if not stream._attended_elsewhere]:
             stream._end_for_other_reader()

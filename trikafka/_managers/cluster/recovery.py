@@ -73,7 +73,7 @@ class Recovery:
             return self._away_last(nodes) or self.addresses
         now = trio.current_time()
         if self._failing_since is not None and now - self._failing_since >= self._patience:
-            self._begin_anew(f"no broker has responded for {now - self._failing_since:.0f} s")
+            self._rebootstrap(f"no broker has responded for {now - self._failing_since:.0f} s")
             self._failing_since = now
             return self.addresses + nodes
         return self._away_last(_interleaved(nodes, self.addresses))
@@ -97,7 +97,7 @@ class Recovery:
         # connection would be dialled a dozen times a second. So connections are closed once in a
         # time that doubles. The bootstrap addresses are asked every time.
         if trio.current_time() >= self._rests_until:
-            self._begin_anew("a broker asks for it")
+            self._rebootstrap("a broker asks for it")
         self.is_misrouted = False
         return self.addresses
 
@@ -116,7 +116,7 @@ class Recovery:
         if self._failing_since is None:
             self._failing_since = trio.current_time()
 
-    def _begin_anew(self, why: str) -> None:
+    def _rebootstrap(self, why: str) -> None:
         now = trio.current_time()
         is_due = self._reminder.is_due(now)
         if is_due:

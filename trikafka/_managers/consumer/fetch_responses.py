@@ -248,7 +248,7 @@ class FetchResponses:
         )
         self._plan.fetch_failed(wanted.ticket.partition, error)
         # A program that receives again at once must not cause a request each time.
-        self._put_off(wanted.ticket.partition)
+        self._back_off_from(wanted.ticket.partition)
         wanted.ticket.partition.failed(error)
 
     def _prefer(self, partition: AssignedPartition, replica: int) -> None:
@@ -261,7 +261,7 @@ class FetchResponses:
         else:
             self._metadata.request_update()
             self._doubt_replicas(partition)
-            self._put_off(partition)
+            self._back_off_from(partition)
 
     def _doubt_replicas(self, partition: AssignedPartition) -> None:
         """Record that a replica named by the leader could not be used.
@@ -290,7 +290,7 @@ class FetchResponses:
             ErrorCode.OFFSET_OUT_OF_RANGE,
             ErrorCode.OFFSET_NOT_AVAILABLE,
         ):
-            self._put_off(partition)
+            self._back_off_from(partition)
         elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._out_of_range(partition, offset, error)
         elif isinstance(error, OffsetMovedToTieredStorageError):
@@ -301,10 +301,10 @@ class FetchResponses:
         elif error.retriable:
             if error.refresh_metadata:
                 self._metadata.request_update()
-            self._put_off(partition)
+            self._back_off_from(partition)
         else:
             # A program that receives again at once must not cause a request each time.
-            self._put_off(partition)
+            self._back_off_from(partition)
             partition.failed(error)
 
     def _out_of_range(
@@ -312,15 +312,15 @@ class FetchResponses:
     ) -> None:
         # Records before this offset have been fetched and not delivered yet: they come first.
         if partition.position is not None and partition.position < offset:
-            self._put_off(partition, longest=True)
+            self._back_off_from(partition, longest=True)
         elif self._plan.failures(partition) and self._config.offset_reset.strategy != "none":
             # The offset of the last reset was out of range, too: the next reset waits.
-            self._put_off(partition, reset=True)
+            self._back_off_from(partition, reset=True)
         else:
-            self._put_off(partition)
+            self._back_off_from(partition)
             self._resets.out_of_range(partition, cause)
 
-    def _put_off(
+    def _back_off_from(
         self, partition: AssignedPartition, *, reset: bool = False, longest: bool = False
     ) -> None:
         first, most = self._config.retry_backoff_ms, self._config.retry_backoff_max_ms
@@ -345,7 +345,7 @@ class FetchResponses:
                         node,
                         wanted.ticket.partition.tp,
                     )
-                    self._put_off(wanted.ticket.partition)
+                    self._back_off_from(wanted.ticket.partition)
 
     def _learn_leaders(self, response: FetchResponse) -> frozenset[TopicPartition]:
         """Pass the leaders that the response names to the metadata (KIP-951).

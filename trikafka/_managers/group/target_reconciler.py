@@ -137,7 +137,7 @@ class TargetReconciler:
             while (step := self._step()).revoke:
                 self._member.to(MemberState.RECONCILING)
                 await self._reconciler.revoke(step.revoke)
-                self._target.gave_up(step.revoke)
+                self._target.revoked(step.revoke)
                 self._say()  # at once, because other members wait for these partitions
             if step.added or not (step.unnamed or self._target.reached):
                 await self._assign(step)

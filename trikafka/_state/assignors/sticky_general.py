@@ -73,7 +73,7 @@ class GeneralAssignment:
         names = sorted(self._topics, key=lambda topic: (self._takers[topic], topic))
         everything = [tp for topic in names for tp in self._topics[topic]]
         free = [tp for tp in everything if tp not in self._owner]
-        anew = not self._mine[self._by_size.last()]
+        from_nothing = not self._mine[self._by_size.last()]
         self._assign_free(free)
         movable = [tp for tp in everything if self._takers[tp.topic] > 1]
         aside = {
@@ -85,7 +85,11 @@ class GeneralAssignment:
         before = {member: dict(mine) for member, mine in self._mine.items()}
         if not self._revoked:  # moving only what is new may be enough
             self._even_out([tp for tp in free if self._takers[tp.topic] > 1])
-        if self._even_out(movable) and not anew and _unevenness(self._mine) >= _unevenness(before):
+        if (
+            self._even_out(movable)
+            and not from_nothing
+            and _unevenness(self._mine) >= _unevenness(before)
+        ):
             self._mine = before
         return {member: list(mine) for member, mine in (self._mine | aside).items()}
 

@@ -80,12 +80,12 @@ class TargetAssignment:
         self,
         names: Mapping[UUID, str],
         follows: Callable[[str], bool],
-        given_up: Iterable[TopicPartition] = (),
+        to_release: Iterable[TopicPartition] = (),
     ) -> Step:
         """Return the next step to the target.
 
         ``names``: the cluster's topics. ``follows``: returns whether a topic is subscribed to.
-        ``given_up``: owned partitions that must go, even if the target has them, because their
+        ``to_release``: owned partitions that must go, even if the target has them, because their
         topic is not subscribed to, or was not for a moment.
         """
         ids = {topic_id for topic_id, _ in self.parts}
@@ -97,7 +97,7 @@ class TargetAssignment:
             name = self._names.get(topic_id)
             if name is not None and follows(name):
                 wanted[TopicPartition(name, number)] = topic_id
-        going = set(given_up)
+        going = set(to_release)
         revoke = [
             tp for tp, topic_id in self._owned.items() if tp in going or wanted.get(tp) != topic_id
         ]
@@ -110,7 +110,7 @@ class TargetAssignment:
         """Add topic names that were looked up."""
         self._names.update(names)
 
-    def gave_up(self, tps: Iterable[TopicPartition]) -> None:
+    def revoked(self, tps: Iterable[TopicPartition]) -> None:
         """Remove partitions that the member no longer owns."""
         for tp in tps:
             self._owned.pop(tp, None)

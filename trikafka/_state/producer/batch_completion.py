@@ -365,7 +365,7 @@ class BatchCompletion:
         self._close(queue, batch)
         self.counters.expired(batch)
         if batch.in_flight:
-            batch.given_up_in_flight()
+            batch.ignore_response()
             self._settle(batch, None, None, error)
         else:
             self._fail_batch(queue, batch, error)
@@ -481,7 +481,7 @@ class BatchCompletion:
             error = self._timed_out(queue, batch, now, error.call, error.limit)
         self._close(queue, batch)
         if batch.in_flight:
-            batch.given_up_in_flight()
+            batch.ignore_response()
         self._fail_batch(queue, batch, error)
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -494,7 +494,7 @@ class BatchCompletion:
         self, queue: PartitionQueue, batch: ProducerBatch, error: Exception | None
     ) -> None:
         """Remove a batch with ``error``; ``None``: the batch has its error already."""
-        queue.given_up(batch, batch.error if error is None else error)
+        queue.failed(batch, batch.error if error is None else error)
         self._finish(queue, batch, None, None, error)
 
     def _finish(

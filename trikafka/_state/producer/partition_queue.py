@@ -191,7 +191,7 @@ class PartitionQueue:
         self.not_before = 0.0
         self.backoff_waived = None
 
-    def given_up(self, batch: ProducerBatch, error: Exception | None) -> None:
+    def failed(self, batch: ProducerBatch, error: Exception | None) -> None:
         """Record that ``batch`` is removed with ``error``.
 
         The broker may or may not have the batch, or surely has not.

@@ -240,7 +240,7 @@ class ProducerBatch:
         """Record the error that keeps the batch waiting, such as a broker out of reach."""
         self.last_error = error
 
-    def given_up_in_flight(self) -> None:
+    def ignore_response(self) -> None:
         """Record that the response of the request in flight no longer counts.
 
         So it stays unknown whether the broker has the batch.

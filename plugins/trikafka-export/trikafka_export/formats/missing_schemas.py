@@ -40,7 +40,7 @@ class MissingSchemas:
             self._errors.setdefault(topic, self._silent)
         return topic in self._errors
 
-    def note(self, topic: str, error: TrikafkaError) -> None:
+    def add(self, topic: str, error: TrikafkaError) -> None:
         """Record a topic whose schema was not found.
 
         An error in the configuration is raised at once, since it concerns the whole export.
