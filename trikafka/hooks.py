@@ -533,7 +533,7 @@ def _warn_of_strange_methods(plugin: str, observer: object, points: Collection[s
         if close or method.partition("_")[0] in words:
             meant = f"; {close[0]} is one" if close else f"; these are: {', '.join(sorted(points))}"
             _log.warning(
-                "plugin %s: observer.%s is never called, for no observer has such a method%s",
+                "plugin %s: observer.%s is never called: observers have no such method%s",
                 plugin,
                 method,
                 meant,

@@ -113,7 +113,7 @@ def test_consumers_errors_have_their_words() -> None:
         "gone;"
         " seek, or set auto_offset_reset"
     )
-    assert "it is unknown since where" in str(errors.LogTruncationError(tp, 42))
+    assert "the first lost offset is not known" in str(errors.LogTruncationError(tp, 42))
     assert isinstance(errors.LogTruncationError(tp, 42), errors.OffsetOutOfRangeError)
     late = errors.PollIntervalExceededError(300)
     assert isinstance(late, errors.CommitFailedError)
@@ -122,7 +122,7 @@ def test_consumers_errors_have_their_words() -> None:
     other = errors.PartitionNotOwnedError(iter([tp, TopicPartition("u", 0)]))
     assert isinstance(other, errors.CommitFailedError)
     assert str(other).startswith(
-        "not committed, for this member does not own t-3, u-0, and might rewind"
+        "not committed: this member does not own t-3, u-0, and the commit could"
     )
     bad = errors.DeserializationError("t", 3, 42, "key", b"secret", b"more")
     assert str(bad) == "the key of the record at offset 42 of t-3 could not be deserialized"

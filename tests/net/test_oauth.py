@@ -484,7 +484,7 @@ async def test_assertion_file_is_read_each_time(
         ),
         (
             {"sasl_oauth_assertion_private_key_file": f"-----BEGIN X\n{SECRET}"},
-            "no private key in PEM",
+            "not a private key in PEM",
         ),
         (
             {

@@ -88,15 +88,13 @@ def _signature(config: ClientConfig, content: bytes) -> bytes:
 def _key(config: ClientConfig) -> Any:
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    given, password = (
-        config.sasl_oauth_assertion_private_key_file or "",
-        config.sasl_oauth_assertion_private_key_passphrase,
-    )
+    given = config.sasl_oauth_assertion_private_key_file or ""
+    password = config.sasl_oauth_assertion_private_key_passphrase
     text = given if _PEM in given else _read(_KEY, given)
-    wrong = f"{_KEY}: it is no private key in PEM that can be read"
+    wrong = f"{_KEY}: this is not a private key in PEM, or it is damaged"
     if "ENCRYPTED" in text:
         passphrase = "sasl_oauth_assertion_private_key_passphrase"
-        wrong = f"{_KEY}: it cannot be decrypted: {passphrase} is wrong, or missing"
+        wrong = f"{_KEY}: the key cannot be decrypted: {passphrase} is wrong, or missing"
     try:
         return load_pem_private_key(text.encode(), None if password is None else password.encode())
     except (ValueError, TypeError):
@@ -135,7 +133,7 @@ def _read(name: str, path: str) -> str:
         raise ConfigurationError(f"{name}: cannot read the file{shown}: {error.strerror}") from None
     except ValueError:
         pass
-    raise ConfigurationError(f"{name}: it is no path of a text file")
+    raise ConfigurationError(f"{name}: this is not the path of a text file")
 
 
 def _encoded(content: bytes) -> str:

@@ -4,8 +4,8 @@ A rebalance listener or handler of an asyncio program runs outside of Trio. The 
 called it waits. A call that the listener makes is a task of its own, and counts as made by the
 waiting one.
 
-A task of asyncio that reads a stream makes each call by another Trio task, or without one. What
-counts as the stream's reader is the task of asyncio, as long as that lives.
+A task of asyncio that reads a stream makes each call by another Trio task, or without one. The
+stream's reader is then the task of asyncio, until that task ends.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ ActingTask: TypeAlias = trio.lowlevel.Task | HostTask
 
 
 class Caller:
-    """The Trio task that makes this, while it waits for a function outside of Trio."""
+    """A Trio task that waits for a function outside of Trio: the one that makes this object."""
 
     __slots__ = ("_task",)
 

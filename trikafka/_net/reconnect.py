@@ -55,17 +55,19 @@ class Reconnect:
             self._back_off(trio.current_time())
 
     def succeeded(self) -> None:
-        """Record a successful dial; whether the connection is of use, later calls show."""
+        """Record a successful dial. The backoff stays until a request is answered."""
         self.error = None
         self._too_slow = 0
 
+    # The wait counts from the dial and not from the break: a connection that lasted longer than the
+    # wait has made up for it. `ConnectionSlot._dial_once` says why a successful dial is not enough.
     def useless(self, made_at: float) -> None:
-        """Record that a connection has broken before it was of use: as bad as a failed dial."""
+        """Record that a connection has broken before it answered a request of the client."""
         if not self._waiting:
             self._back_off(made_at)
 
     def served(self) -> None:
-        """Record that a connection was of use."""
+        """Record that a connection has answered a request of the client."""
         self._retry.reset()
         self._not_before = 0.0
 

@@ -97,13 +97,13 @@ class Scram:
         fields = _fields(challenge)
         nonce = fields.get("r", "")
         if not nonce.startswith(self._nonce) or nonce == self._nonce:
-            raise ValueError("the broker did not take up the client's nonce")
+            raise ValueError("the broker's nonce does not begin with the client's")
         count = fields.get("i", "")
         iterations = int(count) if count.isascii() and count.isdigit() and len(count) < 10 else 0
         if not LEAST_ITERATIONS <= iterations <= MOST_ITERATIONS:
             raise ValueError(
                 f"the broker asks for {peer_text(count)!r} iterations; {LEAST_ITERATIONS} to "
-                f"{MOST_ITERATIONS} are taken"
+                f"{MOST_ITERATIONS} are accepted"
             )
         salt = _decoded(fields, "s")
         if not salt:

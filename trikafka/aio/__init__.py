@@ -10,12 +10,12 @@
 The clients are Trio's own. They run in Trio's *guest mode*: Trio's loop runs in turns inside of
 asyncio's, in the same thread. This module is the border between the two.
 
-**Who owns the guest.** Each thread has at most one guest (:mod:`.guest`). The first client of an
+**The owners of the guest.** Each thread has at most one guest (:mod:`.guest`). The first client of an
 event loop starts it, and each client holds a reference until its own Trio task has ended. The last
 one ends the guest, and its ``async with`` returns only after that. So nothing of Trio is left: no
 task, no socket, no thread.
 
-**Who drives the guest.** In guest mode Trio asks its host to call one function, the *tick*, which
+**The driver of the guest.** In guest mode Trio asks its host to call one function, the *tick*, which
 runs the tasks that are ready. Where the host's loop can watch file descriptors and Trio waits by
 epoll, asyncio watches Trio's epoll descriptor itself. A tick then follows a call, a readable
 socket or a deadline of Trio, and no thread is involved. Elsewhere Trio waits in a thread of its

@@ -76,7 +76,9 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--token", "tokens", multiple=True, metavar="ID", help="The id of a delegation token."
     )
     @click.option("--cluster", "cluster", is_flag=True, help="The cluster itself.")
-    @click.option("--prefix", is_flag=True, help="Every name that begins as those given.")
+    @click.option(
+        "--prefix", is_flag=True, help="Match every name that begins with one of those given."
+    )
     @click.option("--host", "hosts", multiple=True, metavar="ADDRESS", help="The client's address.")
     @functools.wraps(command)
     def wrapped(**given: Any) -> Any:
@@ -92,10 +94,9 @@ def _rule_options(command: Callable[..., Any]) -> Callable[..., Any]:
 @output_option
 @common_options
 def list_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None:
-    """Show access rules: all of them, or those that are about what the options name.
+    """Show all access rules, or those for the users and resources that the options name.
 
-    For a topic or another resource these are all rules that hold for it: those with its name, a
-    prefix of it, or '*'.
+    A resource is matched by the rules with its name, with a prefix of its name, and with '*'.
     """
     filters = _filters(rules, deny, "prefixed" if rules["prefix"] else "match")
 
@@ -108,7 +109,7 @@ def list_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> Non
 
 @command.command("set")
 @_rule_options
-@click.option("--deny", is_flag=True, help="Deny it; a rule that denies beats those that allow.")
+@click.option("--deny", is_flag=True, help="Deny; a rule that denies beats those that allow.")
 @output_option
 @common_options
 def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None:

@@ -94,7 +94,7 @@ def set_(
     password_env: str | None,
     output: str,
 ) -> None:
-    """Set the password of a user, who need not exist.
+    """Set the password of a user. A user without a password gets one.
 
     Without --password-file and --password-env the command asks for it. An argument cannot be the
     password: other users of this machine see the arguments of commands.

@@ -451,7 +451,7 @@ class ConsumerConfig(ClientConfig):
                     instead = (
                         "use group_remote_assignor"
                         if name.startswith("partition")
-                        else "it is a setting of the broker there"
+                        else "the broker has this setting"
                     )
                     raise ConfigurationError(
                         f"{name} cannot be given with group_protocol='consumer' (KIP-848): "
@@ -641,7 +641,7 @@ class ProducerConfig(ClientConfig):
                 "(KIP-91)"
             )
         _log.warning(
-            "delivery_timeout_ms is raised from %g to %g, for it must be at least %s",
+            "delivery_timeout_ms is raised from %g to %g: the least is %s",
             self.delivery_timeout_ms,
             least,
             parts,
@@ -798,7 +798,7 @@ class ShareConsumerConfig(ClientConfig):
                 continue
             instead = _SET_BY_THE_GROUP[name]
             what = (
-                f"it is a configuration of the group: set {instead} with admin.alter_configs on "
+                f"the group has this setting: set {instead} with admin.alter_configs on "
                 "the resource type GROUP"
                 if instead
                 else "share groups have nothing like it"

@@ -479,7 +479,7 @@ class LogTruncationError(OffsetOutOfRangeError):
         self.position = position
         self.diverging = diverging
         agree = (
-            "it is unknown since where"
+            "the first lost offset is not known"
             if diverging is None
             else f"what was read from offset {diverging.offset} on is gone"
         )
@@ -556,8 +556,7 @@ class PollIntervalExceededError(CommitFailedError):
         self.interval_ms = interval_ms
         super().__init__(
             f"more than {self.setting} ({interval_ms} ms) passed without a receive, so the member "
-            "left its group;"
-            f" raise {self.setting}, or take fewer records at a time"
+            f"left its group; raise {self.setting}, or take fewer records at a time"
         )
 
 
@@ -576,10 +575,9 @@ class PartitionNotOwnedError(CommitFailedError):
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions = tuple(partitions)
         super().__init__(
-            f"not committed, for this member does not own {', '.join(map(str, self.partitions))}, "
-            "and might rewind the offsets of"
-            " who does; to set a group's offsets by hand use a consumer without a subscription, "
-            "or the admin client"
+            f"not committed: this member does not own {', '.join(map(str, self.partitions))}, and "
+            "the commit could overwrite the offsets of the owner; to set a group's offsets by "
+            "hand, use a consumer without a subscription, or the admin client"
         )
 
 
@@ -969,7 +967,7 @@ class FetchSessionError(BrokerResponseError):
     """
 
 
-#: So many things that failed are named in the text beside the first one.
+#: The most failures that the text names besides the first.
 _NAMED = 5
 
 

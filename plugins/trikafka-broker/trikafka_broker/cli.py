@@ -23,7 +23,7 @@ from .settings import DEFAULT_VERSION, write_properties
 
 
 class _Signalled(BaseException):
-    """A signal ended the command. This is no `Exception`, so no error handler stops it."""
+    """A signal ended the command. A `BaseException`, so no error handler stops it."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -31,7 +31,11 @@ class _Signalled(BaseException):
 
 @click.command()
 @click.option(
-    "--brokers", type=click.IntRange(1, 100), default=1, show_default=True, help="How many brokers."
+    "--brokers",
+    type=click.IntRange(1, 100),
+    default=1,
+    show_default=True,
+    help="The number of brokers.",
 )
 @click.option(
     "--kafka-version",
@@ -42,15 +46,19 @@ class _Signalled(BaseException):
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
-    help="Of the first broker (the secured port, if there is one); others have the next.  "
-    "[default: free]",
+    help="The first broker's port (the secured one, if there is one); the others take the next "
+    "ones.  [default: a free one]",
 )
 @click.option(
     "--directory",
     type=click.Path(file_okay=False),
-    help="For data and logs, which stay.  [default: a temporary one]",
+    help="The directory of data and logs, which is kept.  [default: a temporary one]",
 )
-@click.option("--logs", type=click.Path(file_okay=False), help="For the brokers' logs, which stay.")
+@click.option(
+    "--logs",
+    type=click.Path(file_okay=False),
+    help="The directory of the brokers' logs, which is kept.",
+)
 @click.option(
     "--property",
     "properties",
@@ -59,19 +67,19 @@ class _Signalled(BaseException):
     help="A broker property; repeatable.",
 )
 @click.option(
-    "--tls", is_flag=True, help="A second port, with TLS; certificates are made for this run."
+    "--tls", is_flag=True, help="Open a second port, with TLS; certificates are made for this run."
 )
-@click.option("--mtls", is_flag=True, help="The same, and it asks clients for a certificate.")
+@click.option("--mtls", is_flag=True, help="As --tls, and clients need a certificate.")
 @click.option(
     "--sasl",
     type=click.Choice(list(MECHANISMS)),
     multiple=True,
-    help="It asks for SASL; repeatable.",
+    help="A mechanism by which clients of the second port authenticate; repeatable.",
 )
 @click.option(
     "--acl",
     is_flag=True,
-    help="What a client at that port may do needs a rule; 'admin' may do everything.",
+    help="Clients of the second port may do only what rules allow; 'admin' may do everything.",
 )
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--fetch-only", is_flag=True, help="Download the jars and end.")
@@ -144,7 +152,7 @@ def _parse(properties: tuple[str, ...]) -> dict[str, object]:
         key, equals, value = given.partition("=")
         if not equals or not key:
             # the text is not shown: it may be a secret
-            raise click.BadParameter("it has to be KEY=VALUE", param_hint="--property")
+            raise click.BadParameter("write KEY=VALUE", param_hint="--property")
         pairs[key.strip()] = value
     return pairs
 

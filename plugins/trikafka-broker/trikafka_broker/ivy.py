@@ -72,8 +72,8 @@ class Ivy:
             missing = _optional_missing(text)
             if not missing or missing <= without:
                 raise DownloadError(
-                    f"The jars of Kafka {version} could not be downloaded: {_reason(text)} (all "
-                    f"of it: {log_file})",
+                    f"The jars of Kafka {version} could not be downloaded: {_reason(text)} (the "
+                    f"whole output: {log_file})",
                     log_file,
                 )
             without |= missing
@@ -186,8 +186,8 @@ def _optional_missing(text: str) -> frozenset[str]:
 def _reason(text: str) -> str:
     """Return the last informative lines of Ivy's output as one line."""
     lines = [line.strip() for line in text.splitlines()]
-    telling = [
+    failures = [
         line for line in lines if re.search(r"error|not found|fail|exception", line, re.IGNORECASE)
     ]
-    said = telling or [line for line in lines if re.search(r"\w", line)]
-    return "; ".join(dict.fromkeys(said[-4:])) or "Ivy said nothing"
+    shown = failures or [line for line in lines if re.search(r"\w", line)]
+    return "; ".join(dict.fromkeys(shown[-4:])) or "Ivy printed nothing"

@@ -67,12 +67,12 @@ class Settings:
     version: str = DEFAULT_VERSION
     """The version of Kafka, as on Maven."""
     directory: str | PathLike[str] | None = None
-    """The directory for data and logs, which stay.
+    """The directory for data and logs, which is kept.
 
     An existing cluster there is opened again. None: a temporary directory.
     """
     logs: str | PathLike[str] | None = None
-    """The directory for the brokers' logs, which stay. None: `logs` in the directory."""
+    """The directory for the brokers' logs, which is kept. None: `logs` in the directory."""
     properties: Mapping[str, object] = field(default_factory=dict)
     """Broker properties. They override all defaults."""
     listeners: Mapping[str, str] = field(default_factory=dict)

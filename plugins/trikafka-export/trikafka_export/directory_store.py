@@ -32,7 +32,6 @@ from trikafka.interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFi
 
 from . import durable_files as files
 from .directory_pieces import OURS, RangeWork, work_folder
-from .plan import name_of_topic
 from .plan_json import files_from_json
 from .store import ExportStore
 
@@ -80,17 +79,6 @@ class DirectoryStore(ExportStore):
                 "byte"
             )
         return Path(destination).absolute()
-
-    @staticmethod
-    def name_of_topic(topic: str) -> str:
-        """Return the beginning of a topic's file names.
-
-        Readers do not skip such names, and they are not too long for any file system.
-
-        Args:
-            topic: The topic.
-        """
-        return name_of_topic(topic)
 
     def __init__(self, root: Path) -> None:
         self.root = root

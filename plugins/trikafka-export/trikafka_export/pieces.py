@@ -125,8 +125,8 @@ class PieceWriter:
     def add(self, batch: RecordBatch) -> int:
         """Take a batch, and return how many rows were written now, when a row group is full."""
         self._waiting.append(batch)
-        self._rows = self._rows + len(batch)
-        self._bytes = self._bytes + batch.nbytes
+        self._rows += len(batch)
+        self._bytes += batch.nbytes
         # Another batch of this size would exceed the row group, and the excess would become a small
         # row group of its own.
         if (

@@ -130,7 +130,7 @@ async def test_avro_with_registry_and_dead_letters(
         "trikafka.offset": "20",
         "trikafka.timestamp": str(TIME),
         "trikafka.error": "trikafka_export.formats.errors.UnreadableError",
-        "trikafka.message": "it does not begin with a zero byte and the id of a schema",
+        "trikafka.message": "the value does not begin with a zero byte and the id of a schema",
         "trikafka.attempts": "1",
     }
     assert "has no schema 99" in str(headers[1]["trikafka.message"])

@@ -73,17 +73,9 @@ class Part:
         """The name of the group with the note of the attempt that has written the part."""
         return f"{self.transactional_id}-written"
 
-    @property
-    def note(self) -> str:
-        """The mark as older releases have written it, without the rows."""
-        return self._note()
-
-    def _note(self, **more: Any) -> str:
-        return json.dumps({"trikafka": self.run, "number": self.number, **more})
-
     def mark(self, topic: str, rows: RowDigest) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the mark as an offset of ``topic``, which must exist."""
-        note = self._note(rows=rows.to_list())
+        note = json.dumps({"trikafka": self.run, "number": self.number, "rows": rows.to_list()})
         return {TopicPartition(topic, 0): OffsetAndMetadata(self.number, metadata=note)}
 
     def find_mark(self, notes: Iterable[str]) -> Mark | None:

@@ -217,7 +217,7 @@ async def _by_pages(
 
 
 def _joined(before: TopicDescription, topic: TopicDescription) -> TopicDescription:
-    """Return a topic of two pages; what a broker says twice counts once."""
+    """Return a topic of two pages; a partition that is on both counts once."""
     parts = {part.partition: part for part in (*topic.partitions, *before.partitions)}
     return replace(before, partitions=tuple(parts[number] for number in sorted(parts)))
 

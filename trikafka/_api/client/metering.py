@@ -53,7 +53,7 @@ class MeteredClient:
     ) -> None:
         """Push a metric of the application with those of the client (KIP-1076).
 
-        It is pushed where the operator's subscription names it. See ``enable_metrics_push``.
+        Brokers get the metric if the operator's subscription names it. See ``enable_metrics_push``.
 
         Args:
             name: The name, such as ``"com.example.orders.open"``.
@@ -70,7 +70,7 @@ class MeteredClient:
         self._metrics.register(RegisteredMetric(name, read, kind, attributes))
 
     def unregister_metric(self, name: str) -> None:
-        """Push a metric of the application no more.
+        """Stop pushing a metric of the application.
 
         Args:
             name: The name that was registered.

@@ -1,6 +1,6 @@
-"""Auto commit: it commits what is processed.
+"""Auto commit: the commits of processed records.
 
-It does so at an interval, before partitions are revoked, and on leaving.
+They happen at an interval, before partitions are revoked, and on leaving.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..group.poll_timer import PollTimer
 from .offset_messages import Positions
 
 _log = logging.getLogger("trikafka.commit")
-#: The name of its calls.
+#: The name of these calls in errors.
 AUTO_COMMIT = "auto commit"
 
 
@@ -105,7 +105,7 @@ class AutoCommit:
             return await self.commit(partitions, timeout)
         except TrikafkaError as error:
             self.commit_unknown(due, number)
-            self._failures = self._failures + 1
+            self._failures += 1
             self.last_error = error
             _log.log(
                 logging.WARNING if self._failures == 1 else logging.DEBUG,
@@ -210,7 +210,7 @@ class AutoCommit:
             if self._held:
                 continue
             # After an event loop that was blocked for a session, this may run before the task that
-            # watches the session. Then the member is out.
+            # watches the session. The group has removed the member then.
             self._poll_timer.check_session(trio.current_time())
             with trio.CancelScope() as self._tick:
                 await self.commit(

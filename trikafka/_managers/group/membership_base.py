@@ -60,7 +60,7 @@ class RejoinKind(Enum):
 
 
 class RejoinReason:
-    """The reason why the member's current generation ends, if it does.
+    """The reason for which the member leaves its current generation, if there is one.
 
     The first reason that removes the member counts.
     """

@@ -37,7 +37,7 @@ class Framed:
 
     def _of(self, head: bytes) -> tuple[Decoder | str, int]:
         if len(head) < _HEAD or head[0]:
-            return "it does not begin with a zero byte and the id of a schema", _HEAD
+            return "the value does not begin with a zero byte and the id of a schema", _HEAD
         id = int.from_bytes(head[1:], "big")
         if id not in self._decoders and id not in self._unreadable:
             try:

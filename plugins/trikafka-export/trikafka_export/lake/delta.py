@@ -19,7 +19,6 @@ from deltalake.transaction import AddAction, CommitProperties, Transaction
 
 from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import plain
-from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import ExportPlan, WrittenFile
 
 from ..object_address import ObjectAddress
@@ -31,7 +30,7 @@ from .library_errors import explained
 from .options import LakeOptions
 from .stores import folder_of, lake_store
 from .table_fit import check_fit, check_partitions, check_still
-from .table_log import ATTEMPTS, KEY, pause, sync
+from .table_log import KEY, commit_with_retries, sync
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: The first and last microsecond of the years that times in JSON can have.
@@ -242,23 +241,17 @@ class DeltaLog:
 
         Return the version of the table in which it was taken, or ``None`` after a commit.
         """
-        for attempt in range(ATTEMPTS):
+
+        def attempt() -> deltalake.DeltaTable | None:
             table = self._known(plan.format)
             if self._has(table, plan):
                 return table
-            try:
-                with self._said(f"cannot commit to the Delta table {self.title}"):
-                    add(table)
-                self._sync(self.version(plan))
-                return None
-            except CommitFailedError as error:
-                if attempt == ATTEMPTS - 1:
-                    raise ExportError(
-                        f"plan {plan.number} could not be committed to {self.title}: "
-                        f"{peer_text(error)}"
-                    ) from error
-                time.sleep(pause(attempt))
-        return None
+            with self._said(f"cannot commit to the Delta table {self.title}"):
+                add(table)
+            self._sync(self.version(plan))
+            return None
+
+        return commit_with_retries(self.title, plan, CommitFailedError, attempt)
 
     def _write(
         self,

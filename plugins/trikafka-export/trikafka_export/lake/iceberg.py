@@ -6,7 +6,6 @@ in a table property.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +28,6 @@ from pyiceberg.utils.config import merge_config
 
 from trikafka import ConfigurationError, ExportError
 from trikafka.config.secrets import holds_secret, plain, secret
-from trikafka.errors.peer_text import peer_text
 from trikafka.interfaces import ExportPlan, WrittenFile
 
 from ..object_address import SCHEMES
@@ -41,7 +39,7 @@ from .library_errors import advised, explained
 from .options import LakeOptions
 from .stores import lake_store
 from .table_fit import check_fit, check_ids, check_partitions
-from .table_log import ATTEMPTS, KEY, pause, sync
+from .table_log import KEY, commit_with_retries, sync
 from .vended_keys import VendedKeys, are_vended
 
 if TYPE_CHECKING:
@@ -302,25 +300,19 @@ class IcebergLog:
         Return the state of the table with the earlier commit, or ``None`` after a new commit.
         """
         refused: list[_Refused] = []
-        for attempt in range(ATTEMPTS):
+
+        def attempt() -> Table | None:
             table = self._known(plan.format)
             while refused:
                 refused.pop().tidy(table)
             if _has(table, plan):
                 return table
-            try:
-                with self._said(f"cannot commit to the table {self.title}"):
-                    add(table, refused)
-                self._sync(plan)
-                return None
-            except CommitFailedException as error:
-                if attempt == ATTEMPTS - 1:
-                    raise ExportError(
-                        f"plan {plan.number} could not be committed to {self.title}: "
-                        f"{peer_text(error)}"
-                    ) from error
-                time.sleep(pause(attempt))
-        return None
+            with self._said(f"cannot commit to the table {self.title}"):
+                add(table, refused)
+            self._sync(plan)
+            return None
+
+        return commit_with_retries(self.title, plan, CommitFailedException, attempt)
 
     def _append(
         self,

@@ -4,19 +4,44 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
+
+from trikafka import ExportError
+from trikafka.errors.peer_text import peer_text
+from trikafka.interfaces import ExportPlan
 
 #: The name of the exports' entries in commits and tables.
 KEY = "trikafka"
 #: The number of attempts to commit while other writers commit to the same table.
-ATTEMPTS = 30
+_ATTEMPTS = 30
+T = TypeVar("T")
 
 
-def pause(attempt: int) -> float:
-    """Return the seconds to wait before the next attempt to commit."""
-    longest: float = min(0.02 * 2**attempt, 1.0)
-    return random.uniform(longest / 2, longest)
+# Another writer may commit between the look at the table and the commit. The library refuses the
+# commit then. The next attempt looks at the newer state of the table, which may have the plan.
+def commit_with_retries(
+    title: str, plan: ExportPlan, refused: type[Exception], attempt: Callable[[], T]
+) -> T:
+    """Call ``attempt`` until it does not raise ``refused``; return its result.
+
+    Raises:
+        ExportError: All attempts were refused.
+    """
+    for number in range(_ATTEMPTS - 1):
+        try:
+            return attempt()
+        except refused:
+            longest: float = min(0.02 * 2**number, 1.0)
+            time.sleep(random.uniform(longest / 2, longest))
+    try:
+        return attempt()
+    except refused as error:
+        raise ExportError(
+            f"plan {plan.number} could not be committed to {title}: {peer_text(error)}"
+        ) from error
 
 
 def sync(paths: Iterable[Path]) -> None:
