@@ -1,14 +1,10 @@
-"""The async functions that a program passes, checked before a call and at the first one.
-
-Also the signals by which a program stops a run.
-"""
+"""Checks of the async functions that a program passes, before a call and at the first one."""
 
 from __future__ import annotations
 
 import inspect
 import logging
 import math
-import signal
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -91,18 +87,6 @@ async def seen_through(what: str, call: Callable[[], Awaitable[object]]) -> None
             raise
         _log.warning("%s was cut off, and failed in that: %r", what, beside)
         raise cancelled from None
-
-
-async def stop_on_signal(numbers: tuple[signal.Signals, ...], stop: Callable[[], object]) -> None:
-    """Call ``stop`` on the first of these signals.
-
-    The receiver is closed then: a second signal has its usual effect in this program.
-    """
-    with trio.open_signal_receiver(*numbers) as received:
-        async for number in received:
-            _log.info("stopping in order on %s", signal.Signals(number).name)
-            stop()
-            return
 
 
 def _name(function: object) -> str:

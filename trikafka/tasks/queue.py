@@ -19,9 +19,10 @@ from ..errors import (
 )
 from ..errors.groups import members, outlined
 from ..toolkit import Reminder, backoff
-from .callbacks import awaitable, check_async, stop_on_signal
+from .callbacks import awaitable, check_async
 from .handling import RetryPolicy, is_fatal
 from .run_tasks import check_retry, check_stop_on
+from .signals import stop_on_signal
 
 _log = logging.getLogger("trikafka.tasks")
 #: The most kinds of a handler's errors whose tracebacks are remembered.

@@ -16,9 +16,9 @@ from ..config import ConsumerConfig
 from ..errors import KafkaTimeoutError, TrikafkaError
 from ..toolkit import Retry, interrupts_unwrapped
 from ..types import TopicPartition
-from .callbacks import stop_on_signal
 from .ensuring import ensure_topics
 from .plan import RunShutdown, TaskPlan, TimeoutBudget
+from .signals import stop_on_signal
 from .stream_task import NOT_COMMITTED, StreamTask
 
 _log = logging.getLogger("trikafka.tasks")

@@ -36,12 +36,12 @@ from ..errors import TransactionError, TransactionUndecidedError
 from ..errors.groups import outlined
 from ..toolkit import Retry, interrupts_unwrapped
 from ..types import OffsetAndMetadata, TopicPartition
-from .callbacks import stop_on_signal
 from .ensuring import ensure_topics
 from .handling import FailureAction, RecordAttempt, explained, failed_transactions
 from .keyed_workers import KeyedWorkers
 from .plan import HandlingPlan, RunShutdown, TimeoutBudget
 from .rounds import TransactionRound, may_be_done_again, refused_for_good, settle
+from .signals import stop_on_signal
 from .timer import timeout_in
 
 _log = logging.getLogger("trikafka.tasks")
