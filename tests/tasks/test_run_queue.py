@@ -270,3 +270,77 @@ async def test_a_storm_of_failures_has_few_tracebacks(
         OSError,
     ]
     assert "more failed there since the last traceback)" in with_traceback[2].message
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
+@pytest.mark.parametrize("in_nursery", [False, True])
+async def test_an_interrupt_comes_in_no_group(
+    autojump_clock: Clock, interrupt: type[BaseException], in_nursery: bool
+) -> None:
+    async def fail() -> None:
+        raise interrupt
+
+    async def handle(delivery: Delivery) -> None:
+        if delivery.record.offset < 2:
+            return
+        if in_nursery:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(fail)
+        await fail()
+
+    async with jobs(3) as cluster:
+        with pytest.raises(interrupt):
+            await worked(cluster, handle, concurrency=3)
+        assert "acquired" not in states(cluster)
+
+
+async def fail_when_cut_off(in_nursery: bool) -> None:
+    async def fail() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("in the clean-up")
+
+    if not in_nursery:
+        await fail()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(fail)
+        nursery.start_soon(trio.sleep_forever)
+
+
+@pytest.mark.parametrize("in_nursery", [False, True])
+async def test_a_handler_cut_off_rejects_nothing(autojump_clock: Clock, in_nursery: bool) -> None:
+    """The end of the run cuts it off, and its clean-up fails: the record is not at fault."""
+    begun = []
+
+    async def handle(delivery: Delivery) -> None:
+        begun.append(delivery)
+        await fail_when_cut_off(in_nursery)
+
+    async with jobs(1) as cluster:
+        await run_until(lambda: bool(begun), lambda: worked(cluster, handle, reject_after=1))
+        assert states(cluster) == ["available"]
+
+
+@pytest.mark.parametrize("in_nursery", [False, True])
+@pytest.mark.parametrize("event", ["the lock is lost", "its time is over"])
+async def test_a_failing_clean_up_ends_no_run(
+    autojump_clock: Clock, event: str, in_nursery: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    counts = []
+
+    async def handle(delivery: Delivery) -> None:
+        counts.append(delivery.delivery_count)
+        if len(counts) == 1:
+            if event == "the lock is lost":
+                cluster.disconnect(0)
+            await fail_when_cut_off(in_nursery)
+
+    async with jobs(1) as cluster:
+        await run_until(
+            lambda: len(counts) == 2,
+            lambda: worked(cluster, handle, max_processing_ms=2_000, reject_after=1),
+        )
+        assert counts == [1, 2]
+        assert states(cluster) == ["acknowledged"]
+    assert "was cut off, and failed in that" in caplog.text

@@ -18,8 +18,8 @@ from ..errors import (
     LockLostError,
 )
 from ..errors.groups import members, outlined
-from ..toolkit import Reminder, backoff
-from .callbacks import awaitable, check_async
+from ..toolkit import Reminder, backoff, interrupts_unwrapped
+from .callbacks import awaitable, check_async, seen_through
 from .handling import RetryPolicy, is_fatal
 from .run_tasks import check_retry, check_stop_on
 from .signals import stop_on_signal
@@ -117,7 +117,7 @@ class QueueRun:
 
     async def run(self, concurrency: int, stop_on: tuple[signal.Signals, ...]) -> None:
         """Run the workers until they are stopped or one fails; raise what failed."""
-        with self._handlers:
+        with self._handlers, interrupts_unwrapped():
             async with trio.open_nursery() as nursery:
                 if stop_on:
                     nursery.start_soon(stop_on_signal, stop_on, self.stop)
@@ -173,10 +173,13 @@ class QueueRun:
             _log.warning("the handler of %r was cut off: %s", delivery, error)
 
     async def _attempt(self, delivery: Delivery[Any, Any]) -> None:
+        async def call() -> None:
+            await awaitable("handler", self._handler, self._handler(delivery))
+
         failures = 0
         while True:
             try:
-                await awaitable("handler", self._handler, self._handler(delivery))
+                await seen_through(f"the handler of {delivery!r}", call)
                 return
             except Exception as error:
                 failures += 1
