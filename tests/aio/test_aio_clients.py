@@ -10,6 +10,7 @@ from functools import partial
 from types import MemberDescriptorType
 from typing import Any
 
+import numpy
 import pytest
 import trio
 from hosting import (
@@ -309,6 +310,8 @@ def test_wrong_listeners_are_refused() -> None:
                 consumer.subscribe(["t"], object())  # type: ignore[arg-type]
             consumer.subscribe(iter(["t"]), Listener())
             assert consumer.subscription() == {"t"}
+            consumer.subscribe(numpy.array(["t", "u"]), Listener())
+            assert consumer.subscription() == {"t", "u"}
 
     run(main)
 

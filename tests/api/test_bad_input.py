@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -32,6 +34,38 @@ CALLS: dict[str, Callable[[Any], Awaitable[object]]] = {
     "unsubscribe": lambda consumer: consumer.unsubscribe(timeout="5"),
     "aclose": lambda consumer: consumer.aclose(timeout=True),
 }
+
+
+COLLECTIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "topics of subscribe": lambda consumer, given: consumer.subscribe(given),
+    "topics of topic_ids": lambda consumer, given: consumer.topic_ids(given),
+    "partitions of assign": lambda consumer, given: consumer.assign(given),
+    "partitions of pause": lambda consumer, given: consumer.pause(given),
+    "partitions of resume": lambda consumer, given: consumer.resume(given),
+    "partitions of committed": lambda consumer, given: consumer.committed(given),
+    "partitions of end_offsets": lambda consumer, given: consumer.end_offsets(given),
+    "partitions of seek_to_end": lambda consumer, given: consumer.seek_to_end(given),
+    "partition of seek": lambda consumer, given: consumer.seek(given, 1),
+    "partition of current_lag": lambda consumer, given: consumer.current_lag(given),
+    "partition of assignment_epoch": lambda consumer, given: consumer.assignment_epoch(given),
+    "partition of position": lambda consumer, given: consumer.position(given),
+}
+
+
+@pytest.mark.parametrize("name", COLLECTIONS)
+@pytest.mark.parametrize("wrong", [None, 5, Path("t"), {T0: []}.items(), T0[0]])
+async def test_no_collection_is_explained(autojump_clock: Clock, name: str, wrong: Any) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_consumer(group_id="g", **given) as consumer:
+
+            async def call() -> None:
+                result = COLLECTIONS[name](consumer, wrong)
+                if inspect.isawaitable(result):
+                    await result
+
+            with pytest.raises(ConfigurationError, match=r"must be|is a TopicPartition"):
+                await call()
 
 
 @pytest.mark.parametrize("name", CALLS)

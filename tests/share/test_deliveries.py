@@ -241,7 +241,16 @@ class Column:
 
 
 @pytest.mark.parametrize(
-    "kind", [np.array, pa.array, lambda mask: pa.chunked_array([mask]), tuple, Column]
+    "kind",
+    [
+        np.array,
+        pa.array,
+        lambda mask: pa.chunked_array([mask]),
+        tuple,
+        Column,
+        lambda mask: list(np.array(mask)),
+        lambda mask: list(pa.array(mask)),
+    ],
 )
 async def test_a_mask_may_be_any_array(autojump_clock: Clock, kind: Any) -> None:
     """A column of an Arrow table is a chunked array."""

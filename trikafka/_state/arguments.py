@@ -49,6 +49,19 @@ def checked_partition(given: Any) -> TopicPartition:
     return TopicPartition(topic, number)
 
 
+def checked_partitions(given: Iterable[Any]) -> list[TopicPartition]:
+    """Return the partitions that a caller named, checked.
+
+    Raises:
+        ConfigurationError: ``given`` is no collection, or has something else than partitions.
+    """
+    if isinstance(given, str | TopicPartition) or not isinstance(given, Iterable):
+        raise ConfigurationError(
+            f"partitions must be a collection of TopicPartition(topic, number), not {given!r}"
+        )
+    return [checked_partition(tp) for tp in given]
+
+
 def check_target(topic: object, partition: object) -> str:
     """Return the topic's name as a plain string, after checking topic and partition.
 
@@ -176,6 +189,8 @@ def topic_names(topics: Iterable[str]) -> list[str]:
         raise ConfigurationError(
             f"topics must be a collection of names, not the text {topics!r}; write [{topics!r}]"
         )
+    if not isinstance(topics, Iterable):
+        raise ConfigurationError(f"topics must be a collection of names, not {topics!r}")
     names = list(topics)
     if wrong := [name for name in names if not isinstance(name, str) or not name]:
         raise ConfigurationError(f"a topic must be a name, not {wrong[0]!r}")

@@ -11,7 +11,6 @@ from collections.abc import (
     Awaitable,
     Callable,
     Iterable,
-    Iterator,
     Mapping,
     Sequence,
 )
@@ -194,8 +193,10 @@ class Consumer(OpenedClient, Generic[Key, Value]):
         self._check()
         # The object itself comes first: Trio's side checks it, and errors name it. No rebalance can
         # begin between the two calls.
-        if isinstance(topics, Iterator):
-            topics = list(topics)
+        if not isinstance(topics, str | re.Pattern | SubscriptionPattern) and isinstance(
+            topics, Iterable
+        ):
+            topics = list(topics)  # an iterator is read once; an array of numpy has no truth value
         self._client.subscribe(topics, listener)
         if listener is not None and topics:
             self._client.subscribe(topics, _HostListener(self._guest, listener))

@@ -19,6 +19,7 @@ from ..._state.arguments import (
     ToCommit,
     check_target,
     checked_partition,
+    checked_partitions,
     offsets_to_commit,
     position_to_seek,
     times_to_find,
@@ -205,7 +206,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             trio.ClosedResourceError: The consumer is closed.
         """
         self._settled()
-        wanted = [checked_partition(tp) for tp in partitions]
+        wanted = checked_partitions(partitions)
         if not wanted and self._subscription.grouped:
             # In the background: an empty subscription is a plain call (seed 001).
             self._begin_unsubscribing(trio.current_time() + self._config.default_api_timeout)
@@ -235,7 +236,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         Returns:
             The number; ``None`` while the partition is not assigned.
         """
-        assigned = self._assignment.partitions.get(partition)
+        assigned = self._assignment.partitions.get(checked_partition(partition))
         return None if assigned is None else assigned.number
 
     def subscription(self) -> frozenset[str]:
@@ -277,7 +278,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         Raises:
             IllegalStateError: A partition is not assigned.
         """
-        for partition in [self._assignment.get(tp) for tp in partitions]:
+        for partition in [self._assignment.get(tp) for tp in checked_partitions(partitions)]:
             partition.pause()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
@@ -289,7 +290,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         Raises:
             IllegalStateError: A partition is not assigned.
         """
-        for partition in [self._assignment.get(tp) for tp in partitions]:
+        for partition in [self._assignment.get(tp) for tp in checked_partitions(partitions)]:
             if partition.paused:
                 self._parts.streams.resumed(partition)
             partition.resume()
@@ -313,7 +314,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             IllegalStateError: The partition is not assigned.
             ConfigurationError: ``offset``, or its leader epoch, is not a whole number from 0.
         """
-        self._assignment.get(partition).seek(*position_to_seek(offset))
+        self._assignment.get(checked_partition(partition)).seek(*position_to_seek(offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Go to the first offset of these partitions, by default of all assigned ones.
@@ -357,7 +358,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         Raises:
             IllegalStateError: The partition is not assigned.
         """
-        return self._assignment.get(partition).lag
+        return self._assignment.get(checked_partition(partition)).lag
 
     def statistics(self) -> ConsumerStatistics:
         """Return a snapshot of the consumer's counters and states."""
@@ -665,9 +666,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         """
         check_timeout(timeout, 0.0)
         self._open()
-        return await self._commits().committed(
-            [checked_partition(tp) for tp in partitions], timeout=timeout
-        )
+        return await self._commits().committed(checked_partitions(partitions), timeout=timeout)
 
     def group_metadata(self) -> GroupMetadata:
         """Return this consumer's membership, for :meth:`Transaction.send_offsets` (KIP-447).
@@ -818,6 +817,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         """
         check_timeout(timeout, 0.0)
         self._open()
+        partition = checked_partition(partition)
         self._assignment.get(partition)
 
         async def known() -> int:
@@ -974,7 +974,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         timeout: float | None,
     ) -> dict[TopicPartition, int]:
         found = await self._look_up(
-            name, {checked_partition(tp): spec for tp in partitions}, timeout
+            name, dict.fromkeys(checked_partitions(partitions), spec), timeout
         )
         return {tp: 0 if where is None else where.offset for tp, where in found.items()}
 
@@ -1140,7 +1140,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:
         for partition in [
             self._assignment.get(tp)
-            for tp in (list(partitions) or list(self._assignment.partitions))
+            for tp in checked_partitions(partitions) or list(self._assignment.partitions)
         ]:
             partition.ask_reset(spec)
 

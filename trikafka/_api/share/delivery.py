@@ -428,6 +428,9 @@ def _verdict(given: Any) -> int:
         return AckType.ACCEPT
     if given is False:
         return AckType.RELEASE
+    for name in ("item", "as_py"):  # what a comparison in NumPy returns; a scalar of Arrow
+        if hasattr(given, name) and isinstance(plain := getattr(given, name)(), bool):
+            return _verdict(plain)
     found = _BY_NAME.get(given) if isinstance(given, str) else None
     if found is None:
         raise ValueError(
