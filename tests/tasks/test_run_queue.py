@@ -344,3 +344,40 @@ async def test_a_failing_clean_up_ends_no_run(
         assert counts == [1, 2]
         assert states(cluster) == ["acknowledged"]
     assert "was cut off, and failed in that" in caplog.text
+
+
+@pytest.mark.parametrize("retried", [False, True])
+async def test_a_closed_client_rejects_nothing(autojump_clock: Clock, retried: bool) -> None:
+    """Every record would meet it. The policy may name it nevertheless."""
+    tried = 0
+
+    async def handle(delivery: Delivery) -> None:
+        nonlocal tried
+        tried += 1
+        raise trio.ClosedResourceError("this producer is closed")
+
+    retry = RetryPolicy(trio.ClosedResourceError, attempts=3) if retried else None
+    async with jobs(3) as cluster:
+        with pytest.raises(trio.ClosedResourceError), trio.fail_after(60):
+            await worked(cluster, handle, reject_after=1, retry=retry)
+        assert set(states(cluster)) == {"available"}
+    assert tried == (3 if retried else 1)
+
+
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("no such field")
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+async def test_an_error_without_a_text_is_released(autojump_clock: Clock, in_group: bool) -> None:
+    counts: list[int] = []
+
+    async def handle(delivery: Delivery) -> None:
+        counts.append(delivery.delivery_count)
+        if len(counts) == 1:
+            raise ExceptionGroup("both", [Mute(), Mute()]) if in_group else Mute
+
+    async with jobs(1) as cluster:
+        await run_until(lambda: len(counts) == 2, lambda: worked(cluster, handle))
+        assert counts == [1, 2]

@@ -373,6 +373,24 @@ async def test_dead_letter_has_coordinates_and_error(autojump_clock: Clock) -> N
     }
 
 
+class Mute(Exception):
+    def __str__(self) -> str:
+        raise AttributeError("no such field")
+
+
+async def test_an_error_without_a_text_is_a_dead_letter(autojump_clock: Clock) -> None:
+    handler = Values(fail=lambda record: Mute() if record.offset == 1 else None)
+    async with (
+        cluster_of(1, records=3, topics={"dead": 1}) as cluster,
+        consumer_of(cluster, auto_commit_interval_ms=100) as consumer,
+        producer_of(cluster) as producer,
+    ):
+        async with running(consumer, handler, dead_letter="dead", producer=producer):
+            await until(lambda: committed(cluster) == 3)
+        (dead,) = cluster.records("dead", 0)
+    assert dict(dead.headers)["trikafka.message"] == b"<its __str__ failed>"
+
+
 async def test_undeserializable_record_is_a_dead_letter(
     autojump_clock: Clock,
 ) -> None:

@@ -65,7 +65,14 @@ def outlined(error: BaseException, text: Callable[[BaseException], str] = str) -
     """
     error = unwrapped(error)
     if not isinstance(error, BaseExceptionGroup):
-        return text(error)
+        return _text_by(text, error)
     return f"{len(members(error))} errors: " + "; ".join(
-        f"{type(each).__name__}: {text(each)}" for each in members(error)
+        f"{type(each).__name__}: {_text_by(text, each)}" for each in members(error)
     )
+
+
+def _text_by(text: Callable[[BaseException], str], error: BaseException) -> str:
+    try:
+        return text(error)
+    except Exception:  # of the program's own ``__str__``
+        return "<its __str__ failed>"

@@ -254,7 +254,7 @@ class Handling:
             delay = backoff(work.attempts, policy.backoff_ms, policy.backoff_max_ms)
             _log.info("%s is tried again in %.3g s: %r", _where(work), delay, error)
             return FailureAction.AGAIN, delay
-        if self._dead_letter is None or any(map(_is_not_the_records, members(error))):
+        if self._dead_letter is None or any(map(is_not_the_records, members(error))):
             return FailureAction.RAISE, 0.0
         work.dead = error
         for record in work.records:
@@ -392,7 +392,7 @@ def is_fatal(member: BaseException) -> bool:
     )
 
 
-def _is_not_the_records(member: BaseException) -> bool:
+def is_not_the_records(member: BaseException) -> bool:
     """Return whether the next record would meet the same error.
 
     Of authorization errors only a topic's may concern the record alone: the handler may choose the

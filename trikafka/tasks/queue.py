@@ -20,7 +20,7 @@ from ..errors import (
 from ..errors.groups import members, outlined
 from ..toolkit import Reminder, backoff, interrupts_unwrapped
 from .callbacks import awaitable, check_async, seen_through
-from .handling import RetryPolicy, is_fatal
+from .handling import RetryPolicy, is_fatal, is_not_the_records
 from .run_tasks import check_retry, check_stop_on
 from .signals import stop_on_signal
 
@@ -48,7 +48,8 @@ async def run_queue(
     An exception of the handler releases the record, with a warning: the group delivers it again, to
     any member. From the delivery ``reject_after`` on it is rejected instead. Without that setting
     the group's own limit (``share.delivery.count.limit``, 5 by default) decides. An error that
-    every record would cause, such as a closed client, releases the record and ends the run.
+    every record would cause (a closed client or stream, no permission) releases the record and ends
+    the run. Name it in ``retry`` if it passes.
 
     On a signal of ``stop_on`` the worker takes no more records, waits for the handlers (at most
     ``close_timeout_ms``), acknowledges, and leaves the group.
@@ -165,8 +166,9 @@ class QueueRun:
                 try:
                     await self._attempt(delivery)
                 except Exception as error:
-                    # Leaving the block with it releases the record, and ends the run.
-                    if any(map(is_fatal, members(error))):
+                    # Leaving the block with it releases the record, and ends the run. To go on
+                    # would use up the deliveries of every record.
+                    if any(is_fatal(each) or is_not_the_records(each) for each in members(error)):
                         raise
                     self._failed(delivery, error)
         except LockLostError as error:
