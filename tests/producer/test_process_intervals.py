@@ -61,8 +61,8 @@ async def test_transaction_ends_at_max_records(autojump_clock: Clock) -> None:
     assert max(counts) == 3
 
 
-@pytest.mark.parametrize("wrong", [-1, float("nan")])
-async def test_wrong_commit_interval_is_refused(wrong: float, autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("wrong", [-1, float("nan"), "0.1", None, True, [1]])
+async def test_wrong_limits_are_refused(wrong: Any, autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2, "in": 1}) as cluster:
         async with (
             producer_of(cluster) as producer,
@@ -73,6 +73,8 @@ async def test_wrong_commit_interval_is_refused(wrong: float, autojump_clock: Cl
                 match="commit_interval must be a number of seconds, at least 0, not",
             ):
                 await trikafka.process(consumer, producer, _nothing, commit_interval=wrong)
+            with pytest.raises(ConfigurationError, match="max_records must be at least 1, not"):
+                await trikafka.process(consumer, producer, _nothing, max_records=wrong)
 
 
 async def _nothing(batch: RecordBatch, txn: Transaction) -> None:

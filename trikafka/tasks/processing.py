@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from numbers import Real
 
 import trio
 
@@ -83,9 +84,9 @@ async def process(
     check_async("handler", handler, "batch", "txn")
     consumer.check_fits_transactions()
     producer.transaction()
-    if max_records < 1:
-        raise ConfigurationError(f"max_records must be at least 1, not {max_records}")
-    if not commit_interval >= 0:
+    if not _is_number(max_records) or not max_records >= 1:
+        raise ConfigurationError(f"max_records must be at least 1, not {max_records!r}")
+    if not _is_number(commit_interval) or not commit_interval >= 0:
         raise ConfigurationError(
             f"commit_interval must be a number of seconds, at least 0, not {commit_interval!r}"
         )
@@ -132,6 +133,10 @@ async def process(
             if not may_be_done_again(error):
                 raise
             await trio.sleep(_wait(transacting if work.count else receiving, work.count, error))
+
+
+def _is_number(given: object) -> bool:
+    return isinstance(given, Real) and not isinstance(given, bool)  # NumPy's are, too
 
 
 def _timed_out(who: str, delay: float, error: Exception) -> None:
