@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -419,3 +420,37 @@ async def test_a_damaged_fetch_answers_its_acks(autojump_clock: Clock) -> None:
             with trio.fail_after(10):
                 await delivery.acknowledged()
             assert states(cluster)[0] == "acknowledged"
+
+
+async def test_a_frozen_broker_delays_no_other(autojump_clock: Clock) -> None:
+    """Its fetch has all the room. The others waited for its end, for request_timeout_ms."""
+    got: list[tuple[float, int]] = []
+
+    async def feed() -> None:
+        while True:
+            for number in range(3):
+                cluster.append("t", number, [b"x"])
+            await trio.sleep(0.2)
+
+    async def consume() -> None:
+        async for delivery in queue:
+            delivery.accept()
+            got.append((trio.current_time(), delivery.record.partition))
+
+    async with (
+        cluster_of(3, nodes=3) as cluster,
+        queue_of(cluster, acquire="records", max_in_flight=10) as queue,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(feed)
+        nursery.start_soon(consume)
+        await trio.sleep(5)
+        frozen = cluster.partition("t", 0).leader
+        assert frozen is not None
+        cluster.freeze(frozen)
+        await trio.sleep(20)
+        ended = trio.current_time()
+        nursery.cancel_scope.cancel()
+    for number in (1, 2):
+        times = [*(at for at, partition in got if partition == number), ended]
+        assert max(after - before for before, after in itertools.pairwise(times)) < 2

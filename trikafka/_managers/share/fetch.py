@@ -73,6 +73,9 @@ _WAIT_WHILE_HELD = 60
 #: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
+#: After so many seconds past its wait, a fetch does not keep room from other brokers any more. Its
+#: broker may be frozen. If it responds nevertheless, more is held for a moment than the window has.
+_LATE = 1.0
 #: The errors by which a broker says that it does not lead the partition any more.
 _LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 #: The errors of acknowledgements that say the same. A broker without leadership has no record of
@@ -189,7 +192,8 @@ class ShareFetcher:
         self._line: deque[int] = deque()
         self._window = FetchWindow(config.max_in_flight)
         self._reserved = 0  # the records that fetches in flight may bring
-        self._fetching: set[int] = set()  # the brokers with a fetch in flight
+        # Of the brokers with a fetch in flight that is not late: its room, and when it will be late.
+        self._fetching: dict[int, tuple[int, float]] = {}
         self._resting = 0  # tasks that wait for something to do
         self._settled = Signal()
         self._lock_scope = trio.CancelScope()
@@ -370,6 +374,7 @@ class ShareFetcher:
         """Return what to do now; if nothing, the time at which to look again."""
         session, now = broker.session, trio.current_time()
         session.expire(now)
+        late_at = self._pass_over_late(now)
         if self._closing:
             return ("close" if session.is_open else None), math.inf
         # A fetch carries acknowledgements as well, but its response may take fetch_max_wait_ms. A
@@ -388,8 +393,18 @@ class ShareFetcher:
         due = session.pending_since + self._config.ack_linger_ms / 1000
         if due <= now:
             return "acknowledge", now
-        again_at = min(due, session.renew_at())
+        again_at = min(due, session.renew_at(), late_at)
         return None, min(again_at, broker.fetch_from) if broker.fetch_from > now else again_at
+
+    def _pass_over_late(self, now: float) -> float:
+        """Count the fetches that are late no more; return when the next one will be late."""
+        for node_id in [each for each, (_, at) in self._fetching.items() if at <= now]:
+            self._fetch_ended(node_id)
+        return min((at for _, at in self._fetching.values()), default=math.inf)
+
+    def _fetch_ended(self, node_id: int) -> None:
+        room, _ = self._fetching.pop(node_id, (0, 0.0))
+        self._reserved -= room
 
     def _may_fetch(self, broker: _Broker) -> bool:
         """Return whether there is room and it is this broker's turn; if not, add it to the line."""
@@ -542,15 +557,14 @@ class ShareFetcher:
             forgotten=request.forgotten,
         )
         self._reserved += room
-        self._fetching.add(broker.node_id)
+        self._fetching[broker.node_id] = (room, sent + wait / 1000 + _LATE)
         self._wake.notify()  # the next one in line may have room, too
         try:
             response: ShareFetchResponse = await connection.request(
                 message, config.request_timeout + wait / 1000
             )
         finally:
-            self._reserved -= room
-            self._fetching.discard(broker.node_id)
+            self._fetch_ended(broker.node_id)
         self._check(broker, request, response, node, sent)
         if response.error_code:
             return False
