@@ -174,3 +174,24 @@ async def test_a_deserializer_that_stays_is_named(autojump_clock: Clock) -> None
         assert queue.statistics().state == "stale"
         assert any("async deserializers" in reason for reason in queue.health().reasons)
         nursery.cancel_scope.cancel()
+
+
+async def test_an_interrupted_deserializer_releases(autojump_clock: Clock) -> None:
+    """The program goes on after the interrupt, and gets the record again."""
+    calls = 0
+
+    def interrupted_once(data: bytes) -> bytes:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise KeyboardInterrupt
+        return data
+
+    async with (
+        cluster_of(records=1) as cluster,
+        queue_of(cluster, value_deserializer=interrupted_once) as queue,
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            await queue.receive()
+        with trio.fail_after(5):
+            assert (await queue.receive()).delivery_count == 2

@@ -251,7 +251,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         if self._deserializers is not None:
             try:
                 record = self._deserializers.apply(record)
-            except DeserializationError:
+            except BaseException:  # an interrupt, too: nothing else would release the record
                 acquired.decide(index, index + 1, bytes((AckType.RELEASE,)))
                 raise
         return Delivery(self._parts, acquired, index, record)
