@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import signal
 import sys
 from typing import Any
@@ -409,6 +410,32 @@ async def test_a_frozen_leaders_successor_is_noticed(
                 await trio.sleep_forever()
         assert trio.current_time() - moved < 0.1
         cluster.thaw(0)
+
+
+@pytest.mark.parametrize("order", range(6))
+@pytest.mark.parametrize("election", [0.5, 1, 2])
+async def test_two_frozen_brokers_delay_no_block(
+    autojump_clock: Clock, election: float, order: int
+) -> None:
+    """A frozen broker that was asked for metadata once is asked after the others."""
+    async with (
+        cluster_of(records=10, nodes=3) as cluster,
+        queue_of(cluster, max_in_flight=10) as queue,
+    ):
+        delivery = await queue.receive()
+        random.seed(order)
+        with pytest.raises(LockLostError, match=r"broker 2 leads t-0|taken over"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(0.3)
+                cluster.freeze(0)
+                cluster.freeze(1)
+                await trio.sleep(election)
+                cluster.move_leader("t", 0, 2)
+                moved = trio.current_time()
+                await trio.sleep_forever()
+        assert trio.current_time() - moved < 0.3
+        cluster.thaw(0)
+        cluster.thaw(1)
 
 
 async def test_an_old_leaders_word_ends_the_block(autojump_clock: Clock) -> None:

@@ -2,14 +2,15 @@
 
 The manager looks the cluster up once for all callers that ask at the same time, and keeps the view
 fresh. Nothing else writes the :class:`ClusterSnapshot`. Any broker can answer a Metadata request,
-so a broker that has not responded within a second is overtaken by the next one. The bootstrap
-addresses are asked among the brokers (see ``recovery``).
+so a broker that has not responded within a second is overtaken by the next one, and sooner where a
+caller is in a hurry. The bootstrap addresses are asked among the brokers (see ``recovery``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -48,7 +49,12 @@ from .missing_topics import MissingTopics
 from .recovery import Recovery
 
 T = TypeVar("T")
+#: The longest time (seconds) for which a node that has not responded is the only one asked.
 _STAGGER = 1.0
+#: In a hurry, a node gets so many times the time of the last response, and this many seconds at
+#: least.
+_TIMES_SLOWER = 10.0
+_SHORTEST_STAGGER = 0.1
 #: How long (seconds) a refresh waits after the brokers have refused the client's credentials: many
 #: attempts in a row lock an account.
 _REFUSED = 30.0
@@ -89,6 +95,9 @@ class Metadata:
         self._flying: frozenset[str] | None = None
         self._under_way = False
         self._unanswered_since: float | None = None
+        # The calls of `refresh_quickly` under way, and the time (seconds) of the last response.
+        self._hurried = 0
+        self._took = math.inf
         # By broker: when another broker was last seen to have taken over one of its partitions.
         self._left: dict[int, float] = {}
         brokers.outages.when_silent(self._silent)
@@ -161,6 +170,17 @@ class Metadata:
             self._asked |= names
         await self._fly(lambda: self._lacks(names))
         return self.snapshot
+
+    async def refresh_quickly(self) -> None:
+        """Refresh, and soon ask another broker if one does not respond; raises as :meth:`refresh`.
+
+        For callers that must know of a new leader at once.
+        """
+        self._hurried += 1
+        try:
+            await self.refresh()
+        finally:
+            self._hurried -= 1
 
     async def leader(self, partition: TopicPartition) -> Node:
         """Return the node that leads ``partition``; look the topic up if the leader is not known.
@@ -263,7 +283,7 @@ class Metadata:
         """
         return await self._any(lambda node: self._brokers.request(node, message()))
 
-    async def _any(self, ask: Callable[[Node], Awaitable[T]]) -> T:
+    async def _any(self, ask: Callable[[Node], Awaitable[T]], stagger: float = _STAGGER) -> T:
         # The recovery decides the order: known brokers first, bootstrap addresses in between or at
         # the end. A broker may refuse with REBOOTSTRAP_REQUIRED (KIP-1102). That error ends the
         # round at once: the broker has just called the client's view of the cluster obsolete, so
@@ -279,7 +299,7 @@ class Metadata:
             if recovery.is_misrouted
             else recovery.order(self.snapshot.nodes.values())
         )
-        responses, errors = await self._first(first, ask, recovery.asked_for)
+        responses, errors = await self._first(first, ask, recovery.asked_for, stagger)
         if not responses and any(map(recovery.asked_for, errors)):
             responses, errors = await self._first(recovery.follow(), ask)
         if responses:
@@ -395,15 +415,32 @@ class Metadata:
         if self._unanswered_since is None:
             self._unanswered_since = trio.current_time()
         try:
-            await self._apply(await self._any(lambda node: self._ask(node, names)), names)
+            stagger = self._head_start()
+            await self._apply(await self._any(lambda node: self._ask(node, names), stagger), names)
             self._unanswered_since = None
         finally:
             self._under_way = False
+
+    def _head_start(self) -> float:
+        """Return for how long (seconds) a node is the only one asked."""
+        # A small cluster responds in milliseconds. A frozen broker may then not keep a client in a
+        # hurry from the news that another one leads: where several are frozen, each would cost a
+        # second. Where the metadata are large, each response takes long, and asking more brokers
+        # would only add load.
+        if not self._hurried:
+            return _STAGGER
+        return max(_SHORTEST_STAGGER, min(_STAGGER, _TIMES_SLOWER * self._took))
 
     def _names(self) -> frozenset[str] | None:
         return None if self._wants_all else frozenset(self._wanted | self._asked)
 
     async def _ask(self, node: Node, names: frozenset[str] | None) -> ClusterSnapshot:
+        began = trio.current_time()
+        snapshot = await self._asked_node(node, names)
+        self._took = trio.current_time() - began
+        return snapshot
+
+    async def _asked_node(self, node: Node, names: frozenset[str] | None) -> ClusterSnapshot:
         if self._of_controllers:
             return await self._ask_controller(node)
         topics = (
@@ -497,11 +534,12 @@ class Metadata:
         nodes: list[Node],
         ask: Callable[[Node], Awaitable[T]],
         ends: Callable[[TrikafkaError], bool] = lambda error: False,
+        stagger: float = _STAGGER,
     ) -> tuple[list[T], list[TrikafkaError]]:
         """Ask the nodes in order until one responds.
 
-        A node that has not responded within a second is overlapped by the next one; the first
-        response wins. Returns the response, if there is one, and the errors. An error for which
+        A node that has not responded within ``stagger`` seconds is overlapped by the next one; the
+        first response wins. Returns the response, if there is one, and the errors. An error for which
         ``ends`` returns true ends the round and is the last of the list.
         """
         responses: list[T] = []
@@ -514,6 +552,7 @@ class Metadata:
         async def attempt(node: Node, done: trio.Event) -> None:
             try:
                 responses.append(await within(str(node), limit, lambda: ask(node)))
+                self._recovery.in_time(node)
                 nursery.cancel_scope.cancel()
             except TrikafkaError as error:
                 errors.append(error)
@@ -526,17 +565,17 @@ class Metadata:
             finally:
                 done.set()
 
-        # One node after the other, with a head start of a second each. One strictly after the other
-        # would be too slow: a node that is down may take the whole time of a connection's setup.
-        # All at once would multiply the load of every refresh by the number of brokers. While a
-        # large response is being decoded no further node is asked: a broker has responded by then,
-        # and another response would only wait for the same thread.
+        # One node after the other, each with a head start of at most a second. One strictly after
+        # the other would be too slow: a node that is down may take the whole time of a connection's
+        # setup. All at once would multiply the load of every refresh by the number of brokers.
+        # While a large response is being decoded no further node is asked: a broker has responded
+        # by then, and another response would only wait for the same thread.
         with interrupts_unwrapped():
             async with trio.open_nursery() as nursery:
                 for node in nodes:
                     done = trio.Event()
                     nursery.start_soon(attempt, node, done)
-                    with trio.move_on_after(_STAGGER):
+                    with trio.move_on_after(stagger):
                         await done.wait()
                     # A large response is being decoded. To ask another broker would not bring it
                     # sooner.
@@ -545,6 +584,8 @@ class Metadata:
                             await done.wait()
                     if responses:
                         break
+                    if not done.is_set():
+                        self._recovery.overtaken(node)
         if foreign:
             raise foreign[0]
         return responses, errors

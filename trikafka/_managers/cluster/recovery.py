@@ -27,6 +27,8 @@ _REST = 1.0
 _LONGEST_REST = 30.0
 #: After so many seconds without an order the next one counts as the first.
 _QUIET = 10.0
+#: For so many seconds a node that did not respond in time is asked after the others.
+_LAST_FOR = 10.0
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -43,6 +45,8 @@ class Recovery:
         self._on = config.metadata_recovery_strategy == "rebootstrap"
         self._patience = config.metadata_recovery_rebootstrap_trigger_ms / 1000
         self._failing_since: float | None = None
+        # By host and port: when a node was overtaken by another one, because it did not respond.
+        self._overtaken: dict[tuple[str, int], float] = {}
         #: why no broker responded; None after a response
         self.last_error: TrikafkaError | None = None
         # True if a connection was misrouted since the last rebootstrap (KIP-1242).
@@ -79,8 +83,17 @@ class Recovery:
         return self._away_last(_interleaved(nodes, self.addresses))
 
     def _away_last(self, nodes: list[Node]) -> list[Node]:
-        """Return the nodes with the unreachable ones last: each of those would cost a second."""
+        """Return the nodes with the unreachable and the late ones last: those would cost time.
+
+        A frozen broker counts as unreachable only after seconds of silence. Until then it is last
+        here because it was overtaken. A bootstrap address may be the address of such a broker.
+        """
+        now = trio.current_time()
+        self._overtaken = {
+            place: when for place, when in self._overtaken.items() if now < when + _LAST_FOR
+        }
         away = {(node.host, node.port) for node in self._brokers.outages.unreachable()}
+        away.update(self._overtaken)
         return sorted(nodes, key=lambda node: (node.host, node.port) in away)
 
     def asked_for(self, error: TrikafkaError) -> bool:
@@ -104,6 +117,14 @@ class Recovery:
     def misrouted(self) -> None:
         """Record that the address of a known broker leads to another one."""
         self.is_misrouted = self._on and trio.current_time() >= self._rests_until
+
+    def overtaken(self, node: Node) -> None:
+        """Record that the next node was asked, because this one had not responded in time."""
+        self._overtaken[node.host, node.port] = trio.current_time()
+
+    def in_time(self, node: Node) -> None:
+        """Record that this node has responded."""
+        self._overtaken.pop((node.host, node.port), None)
 
     def responded(self) -> None:
         """Record a response to a metadata request."""

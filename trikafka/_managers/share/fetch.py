@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Literal
@@ -59,6 +59,7 @@ from ...errors.copies import again
 from ...errors.peer_text import peer_text
 from ...interfaces import MetadataManager
 from ...types import Node, TopicPartition
+from ..cluster.metadata import Metadata
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 
 _log = logging.getLogger("trikafka.share")
@@ -175,6 +176,10 @@ class ShareFetcher:
         self._config = config
         self._connections = brokers
         self._metadata = metadata
+        # A plugin's manager has no quicker way.
+        self._refresh: Callable[[], Awaitable[object]] = (
+            metadata.refresh_quickly if isinstance(metadata, Metadata) else metadata.refresh
+        )
         self._assignment = assignment
         self._member_id = member_id
         self._buffer = buffer
@@ -266,7 +271,7 @@ class ShareFetcher:
                 continue
             asked_at = trio.current_time()
             with suppress(TrikafkaError):
-                await self._metadata.refresh()
+                await self._refresh()
 
     def _divide(self) -> None:
         """Give each broker the partitions that it leads."""
