@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pyarrow
 import pytest
 from trio.testing import MockClock as Clock
 
@@ -120,6 +121,64 @@ async def test_numbers_of_other_kinds_are_offsets(autojump_clock: Clock) -> None
             assert at.offset == 0
             with pytest.raises(ConfigurationError, match="an offset must be a whole number"):
                 consumer.seek(T0, numpy.float64(1))
+
+
+class _Whole:
+    """A zero of another kind, equal to the ``int``."""
+
+    def __index__(self) -> int:
+        return 0
+
+    def __eq__(self, other: object) -> bool:
+        return other == 0
+
+    def __hash__(self) -> int:
+        return hash(0)
+
+
+@pytest.mark.parametrize("zero", [numpy.int64(0), numpy.uint8(0), _Whole()])
+async def test_other_integers_name_partitions(autojump_clock: Clock, zero: Any) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        place = trikafka.TopicPartition("t", zero)
+        async with trikafka.open_producer(**given) as producer:
+            for _ in range(2):  # the first one looks the topic up
+                found = await producer.send("t", b"x", partition=zero, timestamp=zero)
+                assert (type(found.partition), found.timestamp) == (int, 0)
+            await producer.enqueue("t", b"x", partition=zero, timestamp=zero)
+            producer.send_nowait("t", b"x", partition=zero, timestamp=zero)
+            table = pyarrow.table({"value": [b"x"]})
+            assert list((await producer.send_arrow("t", table, partition=zero)).partitions) == [T0]
+            await producer.flush()
+        async with trikafka.open_consumer(group_id="g", **given) as consumer:
+            consumer.assign([place])
+            assert await consumer.beginning_offsets([place]) == {T0: 0}
+            consumer.seek(T0, zero)
+            assert (await consumer.receive()).timestamp == 0
+            await consumer.commit({place: trikafka.OffsetAndMetadata(zero, zero)})
+            assert type(next(iter(await consumer.committed([place]))).partition) is int
+            async for batch in consumer.batches(until={place: zero}):
+                pytest.fail(f"{batch} is beyond the end")
+            assert [tp.partition for tp in consumer.assignment()] == [0]
+        async with trikafka.open_admin(**given) as admin:
+            listed = await admin.list_offsets({place: zero})
+            assert listed[T0] is not None
+            await admin.alter_group_offsets("g", {place: zero})
+            assert (await admin.list_group_offsets("g", [place]))[T0].offset == 0
+            assert await admin.delete_records({place: zero}) == {T0: 0}
+            await admin.create_topics({"u": trikafka.NewTopic(numpy.int64(2), numpy.int32(1))})
+            await admin.create_partitions({"u": numpy.int64(3)})
+
+
+@pytest.mark.parametrize("wrong", [True, numpy.float64(0), numpy.array([0, 1]), "0", 0.0])
+async def test_no_whole_number_is_refused(autojump_clock: Clock, wrong: Any) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_producer(**given) as producer:
+            with pytest.raises(ConfigurationError, match="partition must be a whole number"):
+                await producer.send("t", b"x", partition=wrong)
+            with pytest.raises(ConfigurationError, match="timestamp must be milliseconds"):
+                await producer.send("t", b"x", timestamp=wrong)
 
 
 async def test_huge_integer_is_no_limit(autojump_clock: Clock) -> None:

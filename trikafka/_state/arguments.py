@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -11,6 +10,7 @@ from .._wire import _format
 from .._wire.columns import RecordBatch
 from ..config.text import plain_text
 from ..config.topics import check_topic_name
+from ..config.whole import whole
 from ..errors import ConfigurationError
 from ..types import AnyRecord, GroupMetadata, OffsetAndMetadata, Record, TopicPartition
 
@@ -42,6 +42,7 @@ def checked_partition(given: Any) -> TopicPartition:
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"a partition's topic must be a name, not {topic!r}")
     topic = check_topic_name(topic)
+    number = whole(number)
     if not _is_number(number, _format.MAX_INT32):
         raise ConfigurationError(
             f"a partition's number must be a whole number from 0{_most(number)}, not {number!r}"
@@ -167,11 +168,13 @@ def _encoded(name: str) -> bytes:
 
 
 def check_timestamp(timestamp: object) -> int:
-    """Return ``timestamp`` if it is valid.
+    """Return ``timestamp`` as an ``int`` if it is valid.
 
     Raises:
         ConfigurationError: it is not.
     """
+    if type(timestamp) is not int:
+        timestamp = whole(timestamp)
     if type(timestamp) is not int or not 0 <= timestamp <= _format.MAX_TIMESTAMP:
         raise ConfigurationError(
             f"timestamp must be milliseconds since the epoch, at least 0, not {timestamp!r}"
@@ -203,13 +206,16 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
     Raises:
         ConfigurationError: offset, leader epoch or note cannot be committed.
     """
+    number = whole(value)
     position = (
-        OffsetAndMetadata(value)
-        if isinstance(value, int) and not isinstance(value, bool)
+        OffsetAndMetadata(number)
+        if isinstance(number, int) and not isinstance(number, bool)
         else value
     )
-    if isinstance(position, OffsetAndMetadata) and type(position.offset) not in (int, bool):
-        position = replace(position, offset=_whole(position.offset))
+    if isinstance(position, OffsetAndMetadata):
+        exact = (whole(position.offset), whole(position.leader_epoch))
+        if exact[0] is not position.offset or exact[1] is not position.leader_epoch:
+            position = replace(position, offset=exact[0], leader_epoch=exact[1])
     if not isinstance(position, OffsetAndMetadata) or not _is_number(
         position.offset, _format.MAX_INT64
     ):
@@ -245,7 +251,7 @@ def position_to_seek(given: OffsetAndMetadata | int) -> tuple[int, int | None]:
     epoch: object = None
     if isinstance(given, OffsetAndMetadata):
         offset, epoch = given.offset, given.leader_epoch
-    offset, epoch = _whole(offset), _whole(epoch)
+    offset, epoch = whole(offset), whole(epoch)
     if not _is_number(offset, _format.MAX_INT64):
         raise ConfigurationError(f"an offset must be a whole number from 0, not {offset!r}")
     if epoch is not None and not _is_number(epoch, _format.MAX_INT32):
@@ -266,7 +272,7 @@ def times_to_find(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, i
         raise TypeError(f"timestamps must be a mapping of partitions to times, not {given!r}")
     found: dict[TopicPartition, int] = {}
     for tp, timestamp in given.items():
-        time = _whole(timestamp)
+        time = whole(timestamp)
         if not _is_number(time, _format.MAX_INT64):
             raise ConfigurationError(
                 f"the time for {tp} must be milliseconds since the epoch, at least 0, not "
@@ -274,16 +280,6 @@ def times_to_find(given: Mapping[TopicPartition, int]) -> dict[TopicPartition, i
             )
         found[checked_partition(tp)] = time
     return found
-
-
-def _whole(number: object) -> Any:
-    """Return ``number`` as an ``int``, if it is an integer of another kind, such as numpy's."""
-    if isinstance(number, int) or not hasattr(number, "__index__"):
-        return number
-    try:
-        return operator.index(number)
-    except TypeError:  # numpy's arrays and floats have the method, too
-        return number
 
 
 def check_group(group: GroupMetadata) -> GroupMetadata:

@@ -22,6 +22,7 @@ from ..._managers.cluster.metadata import read_metadata
 from ..._net.deadlines import GRACE, RunningCall, check_timeout, run_call
 from ..._net.gather import all_of
 from ...config import AdminConfig
+from ...config.whole import whole
 from ...error_codes import ErrorCode
 from ...errors import (
     AuthenticationError,
@@ -324,6 +325,7 @@ class Admin(MeteredClient):
             raise ConfigurationError(
                 f"totals must be a mapping of topics to numbers of partitions, not {totals!r}"
             )
+        totals = {name: whole(total) for name, total in totals.items()}
         for name, total in totals.items():
             if isinstance(total, bool) or not isinstance(total, int) or total < 1:
                 raise ConfigurationError(
@@ -1344,8 +1346,7 @@ class Admin(MeteredClient):
         When cancelled while the request is in flight, the change may or may not have happened.
         """
         (tp,) = messages.partitions_of([partition])
-        messages.check_offset(start_offset)
-        abort = TransactionAbort(self._routing, tp, start_offset)
+        abort = TransactionAbort(self._routing, tp, messages.check_offset(start_offset))
         await self._call("abort_transaction", abort.attempt, timeout)
 
     async def fence_producers(
@@ -2033,6 +2034,8 @@ class Admin(MeteredClient):
         When cancelled, the sockets are closed all the same.
         """
         limit = check_timeout(timeout, math.inf)
+        if not self._closed:
+            self._context.home.check()
         with trio.move_on_after(max(GRACE, limit)):
             await self._finish(Exit.CLEAN)
 
@@ -2058,6 +2061,7 @@ class Admin(MeteredClient):
     def _check_open(self) -> None:
         if self._closed:
             raise trio.ClosedResourceError("this admin client is closed")
+        self._context.home.check()
 
     async def _call(
         self,

@@ -9,6 +9,7 @@ from kafka.protocol.admin import DeleteRecordsRequest
 
 from ..._net.deadlines import RunningCall
 from ..._wire.extra_messages import DeleteGroupsRequest
+from ...config.whole import whole
 from ...errors import ConfigurationError, ErrorCode, from_code
 from ...interfaces import CoordinatorKind
 from ...types import OffsetSpec, TopicPartition
@@ -27,8 +28,12 @@ def checked_limits(before: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
         )
     chosen = partitions_of(before)
     for tp, offset in before.items():
-        whole = isinstance(offset, int) and not isinstance(offset, bool | OffsetSpec)
-        if offset is not OffsetSpec.LATEST and not (whole and 0 <= offset < 1 << 63):
+        number: object = whole(offset)
+        if offset is not OffsetSpec.LATEST and not (
+            isinstance(number, int)
+            and not isinstance(number, bool | OffsetSpec)
+            and 0 <= number < 1 << 63
+        ):
             raise ConfigurationError(
                 f"for {tp}: delete_records wants the offset of the first record to keep, or "
                 f"OffsetSpec.LATEST for all, not {offset!r}"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from kafka.protocol.admin import AlterReplicaLogDirsRequest, DescribeLogDirsRequest
 
 from ..._net.deadlines import RunningCall
+from ...config.whole import whole
 from ...errors import ConfigurationError, ErrorCode, TrikafkaError, from_code
 from ...types import TopicPartition
 from .messages import by_topic, partitions_of
@@ -104,7 +105,7 @@ def checked_numbers(brokers: Iterable[int]) -> list[int]:
     """Return the numbers of brokers, each once. Raises :exc:`ConfigurationError`."""
     if not isinstance(brokers, Iterable) or isinstance(brokers, str | bytes):
         raise ConfigurationError(f"brokers must be a collection of numbers, not {brokers!r}")
-    found = list(brokers)
+    found = list(map(whole, brokers))
     for one in found:
         if isinstance(one, bool) or not isinstance(one, int) or one < 0:
             raise ConfigurationError(f"a broker is named by its number, not {one!r}")

@@ -6,6 +6,7 @@ Pure functions; the admin client does the I/O.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -21,6 +22,7 @@ from ..._managers.group.group_messages import (
     decode_subscription,
 )
 from ...config.text import plain_text
+from ...config.whole import whole
 from ...errors import (
     BrokerResponseError,
     ConfigurationError,
@@ -54,7 +56,8 @@ def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         )
     found = []
     for tp in partitions:
-        topic, number = tp if isinstance(tp, tuple) and len(tp) == 2 else (tp, None)
+        topic, given = tp if isinstance(tp, tuple) and len(tp) == 2 else (tp, None)
+        number = whole(given)
         if (
             not is_name(topic)
             or isinstance(number, bool)
@@ -74,11 +77,12 @@ def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     return found
 
 
-def check_offset(offset: int) -> None:
-    """Raise :exc:`ConfigurationError` unless the value is an offset."""
-    whole = isinstance(offset, int) and not isinstance(offset, bool)
-    if not whole or not 0 <= offset < 1 << 63:
+def check_offset(offset: object) -> int:
+    """Return the offset as an ``int``. Raises :exc:`ConfigurationError` for anything else."""
+    number: object = whole(offset)
+    if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < 1 << 63:
         raise ConfigurationError(f"an offset is a whole number from 0, not {offset!r}")
+    return number
 
 
 def positions_of(
@@ -93,10 +97,8 @@ def positions_of(
     for tp in partitions_of(offsets):
         position = offsets[tp]
         if not isinstance(position, OffsetAndMetadata):
-            check_offset(position)
             position = OffsetAndMetadata(position)
-        check_offset(position.offset)
-        found[tp] = position
+        found[tp] = replace(position, offset=check_offset(position.offset))
     return found
 
 
@@ -351,8 +353,9 @@ def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
         )
     chosen = partitions_of(wanted)
     for tp, what in wanted.items():
+        time: object = whole(what)
         known = isinstance(what, OffsetSpec) or (
-            isinstance(what, int) and not isinstance(what, bool) and 0 <= what < 1 << 63
+            isinstance(time, int) and not isinstance(time, bool) and 0 <= time < 1 << 63
         )
         if not known:
             raise ConfigurationError(

@@ -88,9 +88,7 @@ def checked_starts(offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition
         raise ConfigurationError(
             f"offsets must be a mapping of TopicPartition to offset, not {offsets!r}"
         )
-    for offset in offsets.values():
-        check_offset(offset)
-    return {tp: offsets[tp] for tp in partitions_of(offsets)}
+    return {tp: check_offset(offsets[tp]) for tp in partitions_of(offsets)}
 
 
 async def describe(

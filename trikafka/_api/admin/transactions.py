@@ -18,6 +18,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from ..._net.deadlines import RunningCall
+from ...config.whole import whole
 from ...errors import ConfigurationError, TransactionNotOpenError, combined, from_code
 from ...interfaces import CoordinatorKind
 from ...types import TopicPartition
@@ -291,10 +292,10 @@ def checked_producers(producer_ids: Iterable[int]) -> tuple[int, ...]:
         raise ConfigurationError(
             f"producer_ids must be a collection of whole numbers, not {producer_ids!r}"
         )
-    found = tuple(producer_ids)
+    found = tuple(map(whole, producer_ids))
     for one in found:
-        whole = isinstance(one, int) and not isinstance(one, bool)
-        if not whole or not 0 <= one < 1 << 63:
+        exact = isinstance(one, int) and not isinstance(one, bool)
+        if not exact or not 0 <= one < 1 << 63:
             raise ConfigurationError(f"a producer id is a whole number from 0, not {one!r}")
     return found
 

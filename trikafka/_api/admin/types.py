@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...config.text import plain_text
+from ...config.whole import whole
 from ...errors import ConfigurationError
 from ...types import Node, TopicPartition
 
@@ -31,11 +32,12 @@ def config_text(value: object) -> str:
 
 def checked_brokers(what: str, brokers: Any) -> tuple[int, ...]:
     """Return the brokers of a partition. Raises :exc:`ConfigurationError`."""
-    numbers = brokers if isinstance(brokers, Sequence) and not isinstance(brokers, str) else ()
-    whole = all(isinstance(each, int) and not isinstance(each, bool) for each in numbers)
+    given = brokers if isinstance(brokers, Sequence) and not isinstance(brokers, str) else ()
+    numbers = [whole(each) for each in given]
+    exact = all(isinstance(each, int) and not isinstance(each, bool) for each in numbers)
     if (
         not numbers
-        or not whole
+        or not exact
         or min(numbers) < 0
         or max(numbers) >= 1 << 31
         or len(set(numbers)) != len(numbers)
@@ -90,6 +92,8 @@ class NewTopic:
             ("partitions", self.partitions),
             ("replication_factor", self.replication_factor),
         ):
+            value = whole(value)
+            object.__setattr__(self, name, value)
             if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
                 raise ConfigurationError(
                     f"{name} must be a whole number from 1, or -1 for the broker's default, not "

@@ -9,6 +9,7 @@ import trio
 
 from ..._state.arguments import checked_partition
 from ..._wire.columns import RecordBatch, arrow_is_loaded
+from ...config.whole import whole
 from ...errors import ConfigurationError
 from ...types import Key, TopicPartition, Value
 
@@ -41,7 +42,7 @@ class Batches(Generic[Key, Value]):
         self._until = (
             None
             if until is None
-            else {checked_partition(tp): offset for tp, offset in until.items()}
+            else {checked_partition(tp): whole(offset) for tp, offset in until.items()}
         )
         for tp, offset in (self._until or {}).items():
             assignment.get(tp)
@@ -114,6 +115,7 @@ class ArrowBatches:
     """
 
     def __init__(self, batches: Gatherer, max_rows: int, max_bytes: int) -> None:
+        max_rows, max_bytes = whole(max_rows), whole(max_bytes)
         for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")

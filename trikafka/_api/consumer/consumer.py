@@ -1055,6 +1055,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         """
         limit = check_timeout(timeout, self._config.close_timeout_ms / 1000)
         if not self._closed:
+            self._parts.home.check()
             self._outside_handlers("aclose")
         elif self._parts.invoker.inside() or inside_handler(self):
             await trio.lowlevel.checkpoint()
@@ -1156,11 +1157,13 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             self._shut or not (self._leaving.revoking or self._parts.invoker.inside())
         ):
             raise trio.ClosedResourceError("this consumer is closed")
+        self._parts.home.check()
 
     def _settled(self) -> None:
         """Raise unless the subscription may be changed now."""
         if self._closed:
             raise trio.ClosedResourceError("this consumer is closed")
+        self._parts.home.check()
         if self._leaving.under_way:
             raise trio.BusyResourceError(
                 "unsubscribe() is under way: wait for it before subscribing or assigning"
@@ -1182,6 +1185,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         # partition: it leaves the refusal, and the errors of other partitions, to the receives.
         if self._closed:
             raise trio.ClosedResourceError("this consumer is closed")
+        self._parts.home.check()
         if (fatal := self._fatal()) is not None:
             raise again(fatal)
         if (

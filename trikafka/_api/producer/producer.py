@@ -24,6 +24,7 @@ from ..._state.producer.transaction_state import ProducerTransaction
 from ..._wire.partitioning import KEY_RULES
 from ...config import ProducerConfig
 from ...config.text import plain_text
+from ...config.whole import whole
 from ...errors import (
     ClientFailedError,
     ConfigurationError,
@@ -297,8 +298,7 @@ class Producer(MeteredClient):
         # it lets them run itself: a loop may try again at once.
         await trio.lowlevel.checkpoint_if_cancelled()
         try:
-            if self._closed:
-                self._raise_closed()
+            self._check_open()
             ack = self._append(topic, value, key, headers, timestamp, partition)
         except Exception:
             await trio.lowlevel.cancel_shielded_checkpoint()
@@ -355,6 +355,7 @@ class Producer(MeteredClient):
         After an error or a cancellation, nothing was accepted.
         """
         if time.perf_counter() >= self._fairness.due:
+            self._context.home.check()  # not for each record: it takes a tenth of the call
             await self._fairness.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
@@ -397,6 +398,7 @@ class Producer(MeteredClient):
             self._raise_closed()
         ack = self._append(topic, value, key, headers, timestamp, partition)
         if ack is None:
+            self._check_open()
             topic = plain_text(topic)
             if not self._manager.knows(topic, partition):
                 self._manager.look_up(topic, partition)
@@ -516,7 +518,8 @@ class Producer(MeteredClient):
     ) -> ArrowSending:
         await trio.lowlevel.checkpoint()
         self._check_open()
-        joins, partition = self._joining(), names["partition"]
+        joins = self._joining()
+        names["partition"] = partition = whole(names["partition"])
         topic = check_target(topic, None if isinstance(partition, str) else partition)
         rows = await open_rows(data, self._converting, **names)
         self._check_open()
@@ -537,7 +540,7 @@ class Producer(MeteredClient):
             raise
 
     async def _enqueue_slowly(self, record: _Fields) -> Ack:
-        topic, partition = plain_text(record[0]), record[5]
+        topic, partition = plain_text(record[0]), whole(record[5])
         joins = self._joining()
 
         def admitted() -> Ack | None:
@@ -694,6 +697,8 @@ class Producer(MeteredClient):
         the same.
         """
         limit = check_timeout(timeout, self._config.close_timeout_ms / 1000)
+        if not self._closed:
+            self._context.home.check()
         with trio.move_on_after(max(GRACE, limit)):
             await self._finish(Exit.CLEAN)
 
@@ -742,6 +747,7 @@ class Producer(MeteredClient):
     def _check_open(self) -> None:
         if self._closed:
             self._raise_closed()
+        self._context.home.check()
 
     def _raise_closed(self) -> None:
         raise trio.ClosedResourceError("this producer is closed")

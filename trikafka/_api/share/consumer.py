@@ -143,6 +143,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         """
         core = self._parts.core
         await trio.lowlevel.checkpoint()
+        self._check()
         core.holdings.receives(trio.current_time())
         while True:
             self._check()
@@ -166,6 +167,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             LockLostError: One of them came too late.
         """
         await trio.lowlevel.checkpoint()
+        self._parts.home.check()
         waiting = self._parts.waiting()
         await self._parts.fetcher.flush()
         for acquired, start, stop in waiting:
@@ -235,6 +237,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
     def _check(self) -> None:
         if self._parts.closed:
             raise trio.ClosedResourceError("the share consumer is closed")
+        self._parts.home.check()
         if (fatal := self._parts.membership.fatal) is not None:
             raise again(fatal)
         if (refusal := self._parts.core.member.pop_refusal()) is not None:

@@ -32,6 +32,7 @@ from ..._wire._format import RECORD_OVERHEAD
 from ..._wire.columns import Columns
 from ..._wire.partitioning import BY_MURMUR2, KeyRule
 from ..._wire.records import BatchEncoder
+from ...config.whole import whole
 from ...errors import RecordTooLargeError
 from ...types import Headers, UnsentRecord
 from ..arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
@@ -299,6 +300,8 @@ class Accumulator(Generic[Ack]):
             ConfigurationError: a value is out of range; nothing was appended.
             RecordTooLargeError: no batch can hold the record; nothing was appended.
         """
+        if type(partition) not in (int, NoneType):
+            partition = whole(partition)
         known = self._queues.topics.get(topic) if type(topic) is str else None
         if known is None or type(partition) not in (int, NoneType):
             known = self._queues.topics.get(check_target(topic, partition))

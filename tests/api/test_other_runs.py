@@ -1,0 +1,96 @@
+"""Clients that are used in another Trio run than the one that opened them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+
+import trikafka
+from trikafka import IllegalStateError, TopicPartition
+from trikafka.testing import ScriptedCluster
+
+T0 = TopicPartition("t", 0)
+OPENINGS: dict[str, Callable[..., Any]] = {
+    "consumer": lambda given: trikafka.open_consumer("t", group_id="g", **given),
+    "producer": lambda given: trikafka.open_producer(**given),
+    "admin": lambda given: trikafka.open_admin(**given),
+    "share consumer": lambda given: trikafka.open_share_consumer("t", group_id="s", **given),
+}
+CALLS: list[tuple[str, Callable[[Any], Awaitable[object]]]] = [
+    ("consumer", lambda client: client.receive()),
+    ("consumer", lambda client: client.receive_batch()),
+    ("consumer", lambda client: client.commit({T0: 1})),
+    ("consumer", lambda client: client.end_offsets([T0])),
+    ("consumer", lambda client: client.position(T0)),
+    ("consumer", lambda client: client.unsubscribe()),
+    ("consumer", lambda client: client.aclose()),
+    ("consumer", lambda client: anext(client)),
+    ("consumer", lambda client: anext(client.batches())),
+    ("consumer", lambda client: anext(client.partitions())),
+    ("producer", lambda client: client.send("t", b"x")),
+    ("producer", lambda client: client.enqueue("t", b"x")),
+    ("producer", lambda client: client.flush()),
+    ("producer", lambda client: client.partitions_for("t")),
+    ("producer", lambda client: client.aclose()),
+    ("admin", lambda client: client.list_topics()),
+    ("admin", lambda client: client.aclose()),
+    ("share consumer", lambda client: client.receive()),
+    ("share consumer", lambda client: client.receive_batch()),
+    ("share consumer", lambda client: client.wait_receivable()),
+    ("share consumer", lambda client: client.flush()),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"), CALLS, ids=[f"{kind}-{number}" for number, (kind, _) in enumerate(CALLS)]
+)
+async def test_another_threads_run_is_refused(
+    kind: str, call: Callable[[Any], Awaitable[object]]
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with OPENINGS[kind](given) as client:
+
+            async def elsewhere() -> None:
+                with pytest.raises(
+                    IllegalStateError, match=r"another trio\.run\(\).*open a client"
+                ):
+                    await call(client)
+
+            failures: list[BaseException] = []
+
+            def run() -> None:
+                try:
+                    trio.run(elsewhere)
+                except BaseException as error:
+                    failures.append(error)
+
+            thread = threading.Thread(target=run)
+            thread.start()
+            thread.join(10)
+            assert not thread.is_alive()
+            assert failures == []
+
+
+@pytest.mark.parametrize("kind", OPENINGS)
+def test_a_later_run_is_refused(kind: str) -> None:
+    """The first run has ended without the end of the client's block."""
+    kept: list[Any] = []
+    call = next(call for of, call in CALLS if of == kind)
+
+    async def first() -> None:
+        async with ScriptedCluster(topics={"t": 1}) as cluster:
+            given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+            async with OPENINGS[kind](given) as client:
+                kept.append(client)
+
+    async def second() -> None:
+        with pytest.raises(trio.ClosedResourceError, match="closed"):
+            await call(kept[0])
+
+    trio.run(first)
+    trio.run(second)

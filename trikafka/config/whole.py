@@ -1,0 +1,19 @@
+"""Integers that callers pass as another kind of number."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+
+def whole(number: object) -> Any:
+    """Return ``number`` as an ``int``, if it is an integer of another kind, such as numpy's.
+
+    Anything else is returned as it is: the check of the argument comes after this.
+    """
+    if isinstance(number, int) or not hasattr(number, "__index__"):
+        return number
+    try:
+        return operator.index(number)
+    except TypeError:  # numpy's arrays and floats have the method, too
+        return number
