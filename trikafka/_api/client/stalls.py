@@ -29,9 +29,11 @@ import trio
 
 #: There has been no proof of rest.
 NEVER = -math.inf
-#: The watchdog's interval, as a share of the time after which it warns: a stall is reported within
-#: 1.22 times that time.
+#: The watchdog's longest and shortest interval, as shares of the time after which it warns. It
+#: sees a new thing after the longest one at most, and looks again when that is late: a stall is
+#: reported within 1.24 times that time.
 _INTERVAL = 0.22
+_SHORTEST_INTERVAL = 0.02
 #: The log names this many of the things that stall for the same cause; health() has all of them.
 _MOST_NAMED = 10
 #: Other tasks run after so many things, which take about 10 ms.
@@ -89,13 +91,17 @@ class StallWatch:
         self._limit = limit
         self._sources = tuple(sources)
         self._seen: dict[Hashable, _Seen] = {}
+        self._due = math.inf  # when something will be late, if it makes no progress until then
         self._scope = trio.CancelScope()
 
     async def run(self) -> None:
         """Look at intervals, until :meth:`stop`."""
         with self._scope:
             while True:
-                await trio.sleep(self._limit * _INTERVAL)
+                now = trio.current_time()
+                least = now + self._limit * _SHORTEST_INTERVAL
+                most = now + self._limit * _INTERVAL
+                await trio.sleep_until(max(least, min(most, self._due)))
                 await self._look(trio.current_time())
 
     def stop(self) -> None:
@@ -110,6 +116,7 @@ class StallWatch:
         found: dict[Hashable, _Seen] = {}
         late: dict[str, list[tuple[Owed, float]]] = defaultdict(list)
         resumed: list[tuple[Owed, float]] = []
+        due = math.inf
         for source in self._sources:
             for number, owed in enumerate(source(now), 1):
                 if number % _PORTION == 0:
@@ -124,8 +131,11 @@ class StallWatch:
                 is_late = now - since >= self._limit
                 if is_late:
                     late[owed.reason()].append((owed, since))
+                else:
+                    due = min(due, since + self._limit)
                 found[owed.key] = _Seen(owed.progress, since, is_late)
         self._seen = found
+        self._due = due
         self._log_resumed(resumed, now)
         self._log_late(late, now)
 
