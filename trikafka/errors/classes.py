@@ -866,7 +866,7 @@ class FencedInstanceIdError(BrokerResponseError):
 class GroupProtocolMismatchError(BrokerResponseError):
     """The group's other members share no assignor with this one.
 
-    Also raised if the group is no consumer group.
+    Also raised if the id is that of a share group or a streams group.
 
     What to do: configure the same ``partition_assignment_strategy`` everywhere, or another group.
     """

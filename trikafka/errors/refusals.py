@@ -16,7 +16,7 @@ UNKNOWN_SERVER_ERROR, unknown codes         yes       nothing says that the brok
 ``UnsupportedVersionError``,                no        no version of the request is in common
 UNSUPPORTED_VERSION
 ``GroupProtocolMismatchError``              no        the other members have no assignor in common
-                                                      with this program
+                                                      with this program, or are of a share group
 ``FencedInstanceIdError``                   no        two programs with one instance id would fence
                                                       each other in turn
 ``UnsupportedAssignorError``,               no        the broker refuses a setting of this program

@@ -98,7 +98,9 @@ _TABLE: dict[int, _Row] = {
     _E.INVALID_REQUIRED_ACKS: _Row("acks must be 0, 1 or all"),
     _E.ILLEGAL_GENERATION: _Row("the group has moved on to another generation", MemberFencedError),
     _E.INCONSISTENT_GROUP_PROTOCOL: _Row(
-        "the group's members have no assignor in common with this one", GroupProtocolMismatchError
+        "the group's members have no assignor in common with this one, or the id is that of a "
+        "share group or a streams group, and a consumer needs another group_id",
+        GroupProtocolMismatchError,
     ),
     _E.INVALID_GROUP_ID: _Row("the group id is not valid"),
     _E.UNKNOWN_MEMBER_ID: _Row("the group does not know this member", MemberFencedError),

@@ -339,6 +339,8 @@ class ConsumerHeartbeats:
         response = await self._requests.ask(request, limit, purpose)
         if response.error_code:
             detail = f": {peer_text(response.error_message)}" if response.error_message else ""
+            if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                detail += "; if a group has that id, it is of another kind: choose another group_id"
             raise from_code(
                 response.error_code, f"{what} group {self._group!r}{detail}", operation="Read"
             )

@@ -22,6 +22,7 @@ from ..._state.group.member import Member, MemberState
 from ..._state.share.assignment import ShareAssignment
 from ..._wire.extra_messages import ShareGroupHeartbeatRequest
 from ...config import ShareConsumerConfig
+from ...error_codes import ErrorCode
 from ...errors import (
     GroupIdNotFoundError,
     MemberFencedError,
@@ -191,6 +192,8 @@ class ShareMembership:
         response = await self._requests.ask(request, limit, purpose)
         if response.error_code:
             detail = f": {peer_text(response.error_message)}" if response.error_message else ""
+            if response.error_code == ErrorCode.GROUP_ID_NOT_FOUND:
+                detail += "; if a group has that id, it is of another kind: choose another group_id"
             raise from_code(
                 response.error_code, f"{what} share group {self._group!r}{detail}", operation="Read"
             )
