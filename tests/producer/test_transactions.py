@@ -122,7 +122,6 @@ async def test_producer_without_id_has_no_transactions(autojump_clock: Clock) ->
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"transaction_timeout_ms": 5_000, "transactional_id": None}, "transactional_id"),
         ({"two_phase_commit": True, "transactional_id": None}, "transactional_id"),
         ({"two_phase_commit": True, "transaction_timeout_ms": 5_000}, "transaction_timeout_ms"),
         ({"commit_prepared": "1:2"}, "two_phase_commit"),
@@ -139,6 +138,19 @@ async def test_conflicting_settings_are_refused(
             async with producer_of(cluster, **settings):
                 pass
         assert not cluster.dials
+
+
+async def test_timeout_without_an_id_is_no_error(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As with Java's client: a file that several programs share may have it."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = trikafka.from_properties({"transaction.timeout.ms": "5000"})
+        async with trikafka.open_producer(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **given
+        ) as producer:
+            assert (await producer.send("t", b"x")).offset == 0
+    assert "transaction_timeout_ms has no effect without a transactional_id" in caplog.text
 
 
 async def test_second_transaction_at_a_time_is_refused(autojump_clock: Clock) -> None:

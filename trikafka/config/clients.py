@@ -682,7 +682,8 @@ class ProducerConfig(ClientConfig):
 
     def _check_transactions(self) -> None:
         if self.transactional_id is None and self.transaction_timeout_ms != 60_000:
-            raise ConfigurationError("transaction_timeout_ms needs a transactional_id")
+            # As in Java, where a file that several producers share may have it.
+            _log.warning("transaction_timeout_ms has no effect without a transactional_id")
         if self.two_phase_commit and self.transactional_id is None:
             raise ConfigurationError("two_phase_commit=True needs a transactional_id")
         if self.two_phase_commit and "transaction_timeout_ms" in self.explicit:
