@@ -11,7 +11,7 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka import ErrorCode, OffsetSpec, PartitionInfo, TopicPartition
 from trikafka.cli.health import Health, Trouble, examined, report, summary
-from trikafka.cli.offsets import Found, found_at, parse_at
+from trikafka.cli.offsets import Ends, Found, found_at, found_ends, parse_at
 from trikafka.testing import ScriptedCluster
 
 
@@ -104,6 +104,8 @@ async def test_offsets_of_a_time_are_found(autojump_clock: Clock) -> None:
         assert await found_at(admin, {"t": {0}}, OffsetSpec.MAX_TIMESTAMP) == [
             Found(t0, 2, 3_000, 1)
         ]
+        await admin.delete_records({t0: 2})
+        assert await found_ends(admin, {"t": None}) == [Ends(t0, 2, 3), Ends(t1, 0, 0)]
         with pytest.raises(click.ClickException, match="topic 't' has no partition 7"):
             await found_at(admin, {"t": {7}}, 0)
 

@@ -19,6 +19,8 @@ from trikafka import Admin, TopicPartition, TrikafkaError
 from trikafka._api.admin import opening
 from trikafka.cli import topics
 from trikafka.cli.partly import noted_failures
+from trikafka.cli.running import sentence
+from trikafka.errors import AdminErrors, TrikafkaError
 from trikafka.testing import ScriptedCluster
 
 TOPIC_EXISTS, GROUP_REFUSED, NON_EMPTY, INVALID = 36, 30, 68, 42
@@ -302,3 +304,18 @@ class Blind:
 
 async def test_failing_look_up_hides_no_creation() -> None:
     assert await topics._made(Blind(), ["new"]) == {"new": []}  # type: ignore[arg-type]
+
+
+def test_a_failed_part_is_named_once() -> None:
+    """As each rule is where the brokers have no authorizer."""
+    failures = {
+        name: TrikafkaError(f"{name}: the brokers have no authorizer") for name in ("rule a", "b")
+    }
+    text, code = sentence(AdminErrors.of(failures | {"c": TrikafkaError("refused")}, {}))
+    assert code == 1
+    assert text.splitlines() == [
+        "3 of 3 failed",
+        "  rule a: the brokers have no authorizer",
+        "  b: the brokers have no authorizer",
+        "  c: refused",
+    ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 import click
@@ -34,13 +34,20 @@ class Found(NamedTuple):
     behind: int
 
 
+class Ends(NamedTuple):
+    """The first offset of a partition's log and the one after its last; ``None``: not known."""
+
+    place: TopicPartition
+    earliest: int | None
+    latest: int | None
+
+
 @click.command()
 @click.argument("names", nargs=-1, metavar="TOPIC[:P,...]...")
 @topics_option
 @click.option(
     "--at",
     "at",
-    required=True,
     metavar="PLACE",
     help="earliest, latest, newest (the record with the highest timestamp), or a time: "
     "2026-01-31T12:00, -1h, or @ and milliseconds.",
@@ -48,9 +55,9 @@ class Found(NamedTuple):
 @output_option
 @common_options
 def offsets(
-    common: Common, names: tuple[str, ...], topics: tuple[str, ...], at: str, output: str
+    common: Common, names: tuple[str, ...], topics: tuple[str, ...], at: str | None, output: str
 ) -> None:
-    """Show the offset of a place or a time in each partition.
+    """Show the offset of a place or a time in each partition; without --at, both ends of its log.
 
     The offset of a time is that of the first record that is as late; a partition without such a
     record has none. BEHIND counts the offsets from there to the end of the log.
@@ -58,6 +65,9 @@ def offsets(
     chosen = parse_topics((*names, *topics))
     if not chosen:
         raise click.UsageError("which topic?", click.get_current_context())
+    if at is None:
+        _print_ends(ask(common, lambda admin: found_ends(admin, chosen)), output)
+        return
     place = parse_at(at)
     rows = ask(common, lambda admin: found_at(admin, chosen, place))
     if output == "json":
@@ -86,6 +96,24 @@ def offsets(
         for each in rows
     ]
     say(table(header, cells))
+
+
+def _print_ends(rows: list[Ends], output: str) -> None:
+    if output == "json":
+        say_json(
+            [
+                {
+                    "topic": each.place.topic,
+                    "partition": each.place.partition,
+                    "earliest": each.earliest,
+                    "latest": each.latest,
+                }
+                for each in rows
+            ]
+        )
+        return
+    cells = [(*each.place, each.earliest, each.latest) for each in rows]
+    say(table(("TOPIC", "PARTITION", "EARLIEST", "LATEST"), cells))
 
 
 def parse_at(text: str) -> OffsetSpec | int:
@@ -117,12 +145,9 @@ async def found_at(
     admin: Admin, chosen: Mapping[str, set[int] | None], place: OffsetSpec | int
 ) -> list[Found]:
     """Return the offset of a place in each chosen partition."""
-    from ..errors import topic_missing
     from ..types import OffsetSpec
 
-    known = await admin.list_topics(include_internal=True)
-    there = existing(chosen, known, lambda name: topic_missing(name, known, make=False))
-    partitions = partitions_of({name: chosen[name] for name in there}, known)
+    partitions = await _existing(admin, chosen)
     found = await others(admin.list_offsets(dict.fromkeys(partitions, place)))
     ends = await others(admin.list_offsets(dict.fromkeys(found, OffsetSpec.LATEST)))
     rows = []
@@ -133,3 +158,27 @@ async def found_at(
         stamp = None if at is None else at.timestamp
         rows.append(Found(tp, offset, None if stamp is None or stamp < 0 else stamp, behind))
     return rows
+
+
+async def found_ends(admin: Admin, chosen: Mapping[str, set[int] | None]) -> list[Ends]:
+    """Return the first offset and the end of the log in each chosen partition."""
+    from ..types import OffsetSpec
+
+    partitions = await _existing(admin, chosen)
+    first = await others(admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST)))
+    last = await others(admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.LATEST)))
+    found = [(tp, first.get(tp), last.get(tp)) for tp in partitions if tp in first or tp in last]
+    return [
+        Ends(tp, None if begin is None else begin.offset, None if end is None else end.offset)
+        for tp, begin, end in found
+    ]
+
+
+async def _existing(
+    admin: Admin, chosen: Mapping[str, set[int] | None]
+) -> Iterable[TopicPartition]:
+    from ..errors import topic_missing
+
+    known = await admin.list_topics(include_internal=True)
+    there = existing(chosen, known, lambda name: topic_missing(name, known, make=False))
+    return partitions_of({name: chosen[name] for name in there}, known)

@@ -173,9 +173,13 @@ def sentence(error: BaseException) -> tuple[str, int]:
 def _parts(
     failures: Sequence[tuple[str, BaseException]], total: int | None
 ) -> tuple[list[str], int]:
-    failed = [(key, *_sentence(each)) for key, each in failures]
+    failed = [(_one_line(key), *_sentence(each)) for key, each in failures]
     lines = [f"{len(failed)} failed" if total is None else f"{len(failed)} of {total} failed"]
-    lines += [f"  {_one_line(key)}: {text}" if key else f"  {text}" for key, text, _ in failed]
+    # The texts of many errors begin with the name of their part.
+    lines += [
+        f"  {key}: {text}" if key and not text.startswith(f"{key}: ") else f"  {text}"
+        for key, text, _ in failed
+    ]
     return lines, max(code for *_, code in failed)
 
 
