@@ -8,14 +8,14 @@ topic, or raised.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Container, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
 import trio
 
-from .. import Producer, RecordBatch
+from .. import Consumer, Producer, RecordBatch
 from ..errors import (
     ArrowDeliveryError,
     AuthenticationError,
@@ -160,18 +160,17 @@ class Handling:
         handler: Callable[[Record], Awaitable[object]] | Callable[[RecordBatch], Awaitable[object]],
         retry: RetryPolicy | None,
         dead_letter: DeadLetter | None,
+        consumer: Consumer,
         producer: Producer | None,
-        group_id: str,
         by_batch: bool,
-        *,
-        elsewhere: bool,
     ) -> None:
-        self._elsewhere = elsewhere  # dead letters go to another cluster
+        assert consumer.config.group_id is not None
+        self._consumer = consumer
         self._handler: Callable[..., Awaitable[object]] = handler
         self._retry = retry
         self._dead_letter = dead_letter
         self._producer = producer
-        self._group_id = group_id
+        self._group_id = consumer.config.group_id
         self._in_transaction = producer is not None and producer.config.transactional_id is not None
         self.by_batch = by_batch
 
@@ -184,6 +183,17 @@ class Handling:
         if (raw := batch.raw) is not batch:
             return (RecordAttempt(each, batch) for each in raw)
         return map(RecordAttempt, batch)
+
+    def check_not_read(self, topics: Container[str]) -> None:
+        """Raise :exc:`ConfigurationError` if dead letters go to one of the topics that are read.
+
+        A topic of the same name in another cluster is another topic.
+        """
+        if self._dead_letter is None or self._producer is None:
+            return
+        clusters = {self._consumer.cluster_id, self._producer.cluster_id} - {None}
+        if len(clusters) < 2:
+            self._dead_letter.check_not_read(topics)
 
     async def attempt(self, work: RecordAttempt) -> None:
         """Call the handler once; for a record judged dead, write its dead letter.
@@ -296,8 +306,7 @@ class Handling:
         assert self._dead_letter is not None
         topic, acks = self._dead_letter.topic, []
         try:  # a pattern may have come to match it since the start
-            if not self._elsewhere:
-                self._dead_letter.check_not_read([record.topic for record in work.records])
+            self.check_not_read([record.topic for record in work.records])
         except ConfigurationError as reads_itself:
             raise reads_itself from error
         refused: RecordTooLargeError | None = None

@@ -160,16 +160,8 @@ async def run_tasks(
         )
     assert config.group_id is not None
     letter = DeadLetter(dead_letter) if isinstance(dead_letter, str) else dead_letter
-    # A topic of the same name in another cluster is another topic.
-    clusters = {client.cluster_id for client in (consumer, producer) if client is not None}
-    elsewhere = len(clusters - {None}) > 1
-    if letter is not None and not elsewhere:
-        letter.check_not_read(
-            {*consumer.subscription(), *(tp.topic for tp in consumer.assignment())}
-        )
-    handling = Handling(
-        handler, retry, letter, producer, config.group_id, batches, elsewhere=elsewhere
-    )
+    handling = Handling(handler, retry, letter, consumer, producer, batches)
+    handling.check_not_read({*consumer.subscription(), *(tp.topic for tp in consumer.assignment())})
     plan = HandlingPlan(
         task_timeout_ms, dict(topics or {}), tuple(stop_on), handling, concurrency, prepare
     )
