@@ -20,7 +20,7 @@ from trikafka._api.admin import opening
 from trikafka.cli import topics
 from trikafka.cli.partly import noted_failures
 from trikafka.cli.running import sentence
-from trikafka.errors import AdminErrors, TrikafkaError
+from trikafka.errors import AdminErrors
 from trikafka.testing import ScriptedCluster
 
 TOPIC_EXISTS, GROUP_REFUSED, NON_EMPTY, INVALID = 36, 30, 68, 42

@@ -539,8 +539,8 @@ class Metadata:
         """Ask the nodes in order until one responds.
 
         A node that has not responded within ``stagger`` seconds is overlapped by the next one; the
-        first response wins. Returns the response, if there is one, and the errors. An error for which
-        ``ends`` returns true ends the round and is the last of the list.
+        first response wins. Returns the response, if there is one, and the errors. An error for
+        which ``ends`` returns true ends the round and is the last of the list.
         """
         responses: list[T] = []
         errors: list[TrikafkaError] = []
