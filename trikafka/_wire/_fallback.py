@@ -26,6 +26,14 @@ from trikafka._wire._fallback_partitioning import (
     partition_columns,
 )
 from trikafka._wire._fallback_producing import Appender, BufferMemory, DeliveryHandle, OpenBatches
+from trikafka._wire._fallback_sharing import (
+    AcquiredStates,
+    BufferFront,
+    DeliveryIterator,
+    HeldRecords,
+    HoldingCounts,
+    OpenEntry,
+)
 from trikafka._wire._format import Buffer, Section
 from trikafka.types import Headers, Record, TimestampType
 
@@ -33,12 +41,18 @@ if TYPE_CHECKING:
     from trikafka._wire._columns import Columns
 
 __all__ = [
+    "AcquiredStates",
     "Appender",
     "BatchEncoder",
+    "BufferFront",
     "BufferMemory",
     "Cursor",
     "DeliveryHandle",
+    "DeliveryIterator",
+    "HeldRecords",
+    "HoldingCounts",
     "OpenBatches",
+    "OpenEntry",
     "RecordIterator",
     "end_of_batches",
     "fill",

@@ -33,6 +33,14 @@ if TYPE_CHECKING:
         DeliveryHandle,
         OpenBatches,
     )
+    from trikafka._wire._fallback_sharing import (
+        AcquiredStates,
+        BufferFront,
+        DeliveryIterator,
+        HeldRecords,
+        HoldingCounts,
+        OpenEntry,
+    )
 
 
 class Implementation(Protocol):
@@ -120,6 +128,18 @@ class Implementation(Protocol):
     def DeliveryHandle(self) -> type[DeliveryHandle]: ...
     @property
     def OpenBatches(self) -> type[OpenBatches]: ...
+    @property
+    def AcquiredStates(self) -> type[AcquiredStates]: ...
+    @property
+    def BufferFront(self) -> type[BufferFront]: ...
+    @property
+    def DeliveryIterator(self) -> type[DeliveryIterator]: ...
+    @property
+    def HeldRecords(self) -> type[HeldRecords]: ...
+    @property
+    def HoldingCounts(self) -> type[HoldingCounts]: ...
+    @property
+    def OpenEntry(self) -> type[OpenEntry]: ...
 
 
 def _load(name: str) -> Implementation:

@@ -1,3 +1,4 @@
+from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Iterator, Sequence
 from typing import Any, Self
 
@@ -94,6 +95,63 @@ class RecordIterator:
     def __anext__(self) -> Awaitable[AnyRecord]: ...
     def follow(self, cursor: Cursor | None) -> None: ...
     def turn_begun(self) -> None: ...
+
+class HoldingCounts:
+    buffered: int
+    held: int
+    enough: int
+    made_room: Callable[[], object]
+    def __init__(self) -> None: ...
+
+class OpenEntry:
+    stop: int
+    def upto(self, stop: int) -> None: ...
+
+class AcquiredStates:
+    _chunk: list[AnyRecord]
+    _chunk_start: int
+    _decided: Callable[[], object]
+    _holdings: HoldingCounts
+    _queue: Callable[[Any, int, int], object]
+    _types: bytearray
+    held: int
+    keep_until: float
+    queued: Any
+    states: bytearray
+    def take(self, index: int) -> AnyRecord | None: ...
+    def decide_one(self, index: int, kind: int) -> None: ...
+
+class BufferFront:
+    _index: int
+    _waiting: deque[Any]
+    def pop_front(self) -> tuple[Any, int, AnyRecord] | None: ...
+
+class HeldRecords:
+    _cancel_elsewhere: Any
+    _parts: Any
+    _scope: Any
+    _start: int
+    _stop: int
+    _verdict: bytes | None
+    acquired: Any
+    def _acknowledge(self, verdict: bytes) -> None: ...
+
+class DeliveryIterator:
+    def __init__(
+        self,
+        wait: Callable[[], Coroutine[Any, Any, Any]],
+        turn: float,
+        current_task: Callable[[], object] | None,
+        now: Callable[[], float] | None,
+        buffer: BufferFront,
+        parts: object,
+        kind: type[HeldRecords],
+        deliver: Callable[[Any, int, AnyRecord], Any] | None,
+    ) -> None: ...
+    def __aiter__(self) -> Self: ...
+    def __anext__(self) -> Awaitable[Any]: ...
+    def at_hand(self) -> Any: ...
+    def turn_begun(self, keep_until: float = ...) -> None: ...
 
 class DeliveryHandle:
     @property

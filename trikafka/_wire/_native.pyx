@@ -15,6 +15,7 @@ The files that are included below, in order of use:
 - walking: over batch headers, with checksums, to sections of records;
 - reading, decoding: the fields of a record; sections to columns, in two passes;
 - records, iterating: ``Record`` objects from columns, all at once or one by one to a task;
+- sharing: the same for a share consumer, with the acknowledgement of each record;
 - encoding: records, single or from columns, into a batch;
 - partitioning, producing: the hashes of keys; the fast path of a producer's record;
 - lines, json: columns from lines of text or of JSON, and back, for the command.
@@ -107,6 +108,7 @@ include "_native_reading.pxi"
 include "_native_decoding.pxi"
 include "_native_records.pxi"
 include "_native_iterating.pxi"
+include "_native_sharing.pxi"
 include "_native_encoding.pxi"
 include "_native_partitioning.pxi"
 include "_native_producing.pxi"

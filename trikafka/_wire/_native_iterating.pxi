@@ -95,47 +95,31 @@ cdef class Cursor:
         return record
 
 
-@cython.final
-cdef class RecordIterator:
-    """See ``_fallback_iterating``."""
+cdef class _Turns:
+    """The part of an iterator that knows the turns: whether an item may be delivered at once."""
 
     cdef object wait
     cdef object current_task
     cdef object now
-    cdef Cursor cursor
     cdef double turn  # seconds
     cdef int64_t turn_ns
     cdef int64_t begun_ns
     cdef double begun  # by ``now``
 
-    def __cinit__(self, wait, double turn, current_task, now):
+    def __cinit__(self, wait, double turn, current_task, now, *others):
         self.wait, self.current_task, self.now = wait, current_task, now
         self.turn, self.turn_ns = turn, <int64_t>(turn * 1e9)
-        self.cursor, self.begun, self.begun_ns = None, -1e300, 0
+        self.begun, self.begun_ns = -1e300, 0
 
-    def __aiter__(self):
-        return self
-
-    def __anext__(self):
-        cdef _Next made
-        if self.cursor is None or not self.cursor.live:
-            return self.wait()
-        made = _Next.__new__(_Next)
-        made.source = self
-        return made
-
-    def follow(self, Cursor cursor):
-        self.cursor = None if self.current_task is None else cursor
-
-    def turn_begun(self):
+    cdef void begin_turn(self) except *:
         if self.now is None:
             self.begun_ns = now_ns()
         else:
             self.begun = self.now()
 
-    cdef bint at_hand(self) except -1:
-        """Return whether the next record may be delivered without a checkpoint."""
-        if self.cursor is None or not self.cursor.live or not self.in_turn():
+    cdef bint goes_on(self) except -1:
+        """Return whether the turn is not over, and the task neither cancelled nor interrupted."""
+        if not self.in_turn():
             return False
         task = self.current_task()
         return not task._cancel_status.effectively_cancelled and not task._runner.ki_pending
@@ -145,13 +129,54 @@ cdef class RecordIterator:
             return 0 <= now_ns() - self.begun_ns < self.turn_ns
         return <double>self.now() - self.begun < self.turn
 
+    cdef bint has_next(self) except -1:
+        """Return whether the next item may be delivered without a checkpoint."""
+        return False
+
+    cdef object next_item(self):
+        """Take the next item: ``has_next`` has just been true."""
+
+
+cdef object awaitable_of(_Turns source):
+    cdef _Next made = _Next.__new__(_Next)
+    made.source = source
+    return made
+
+
+@cython.final
+cdef class RecordIterator(_Turns):
+    """See ``_fallback_iterating``."""
+
+    cdef Cursor cursor
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        if self.cursor is None or not self.cursor.live:
+            return self.wait()
+        return awaitable_of(self)
+
+    def follow(self, Cursor cursor):
+        self.cursor = None if self.current_task is None else cursor
+
+    def turn_begun(self):
+        self.begin_turn()
+
+    cdef bint has_next(self) except -1:
+        return self.cursor is not None and self.cursor.live and self.goes_on()
+
+    cdef object next_item(self):
+        cdef Cursor cursor = self.cursor  # held: making the record may call the user's code
+        return cursor.next_record()
+
 
 @cython.final
 @cython.freelist(8)
 cdef class _Next:
-    """The awaitable of one record: without a checkpoint if possible, else by the complete way."""
+    """The awaitable of one item: without a checkpoint if possible, else by the complete way."""
 
-    cdef RecordIterator source  # None: the awaitable was begun
+    cdef _Turns source  # None: the awaitable was begun
     cdef object way
 
     def __await__(self):
@@ -197,15 +222,13 @@ cdef class _Next:
 
 cdef PySendResult send_next(PyObject *of, PyObject *value, PyObject **result) except PYGEN_ERROR:
     cdef _Next self = <_Next>of
-    cdef RecordIterator source = self.source
-    cdef Cursor cursor
+    cdef _Turns source = self.source
     if source is not None:
         self.source = None
-        if source.at_hand():
-            cursor = source.cursor  # held: making the record may call the user's code
-            record = cursor.next_record()
-            Py_INCREF(record)  # for the caller
-            result[0] = <PyObject *>record
+        if source.has_next():
+            item = source.next_item()
+            Py_INCREF(item)  # for the caller
+            result[0] = <PyObject *>item
             return PYGEN_RETURN
         self.way = source.wait()
     elif self.way is None:

@@ -13,6 +13,7 @@ from ..._state.group.member import MemberState
 from ..._state.share.acquired import AcquiredRecords
 from ..._state.share.buffer import Resolved
 from ..._state.share.session import Slice
+from ..._wire import _implementation
 from ..._wire.share import AckType
 from ...config import ShareConsumerConfig
 from ...errors import AcknowledgementError, DeserializationError, LockLostError
@@ -48,9 +49,13 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         self._goes_on = parts.core.goes_on
         self._turn_ends = -math.inf  # by the core's clock
         self._keep_until = math.inf  # until when what is received in this turn is renewed
-        self._kept: AcquiredRecords | None = None  # the records of which that is known
         self._longest = parts.config.max_processing_ms / 1000
         self._closing = False
+        core, now = parts.core, None if parts.core.own_clock else parts.core.now
+        deliver = self._deliver if parts.deserializers is not None else None
+        self._deliveries = _implementation.current.DeliveryIterator(
+            *(self.receive, _TURN, core.current_task, now, core.buffer, parts, Delivery, deliver)
+        )
 
     @property
     def config(self) -> ShareConsumerConfig:
@@ -73,7 +78,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         return self._parts.assignment()
 
     def __aiter__(self) -> AsyncIterator[Delivery[Key, Value]]:
-        return self
+        return self._deliveries
 
     async def receive(self) -> Delivery[Key, Value]:
         """Return the next record; wait until there is one.
@@ -92,6 +97,10 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         # Within a turn of 1 ms a record that is at hand is delivered without a checkpoint, and the
         # errors and the other states that _next looks at have their effect at the turn's end. A
         # record that the close, or the member's leaving, has given back is not at hand any more.
+        delivery = self._deliveries.at_hand()
+        if delivery is not None:
+            at_hand: Delivery[Key, Value] = delivery
+            return at_hand
         if self._now() < self._turn_ends and self._goes_on():
             delivery = self._pop_delivery()
             if delivery is not None:
@@ -207,6 +216,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             # Only here: the other receives of a turn count on what this one has noted.
             if over and not self._awaits:
                 self._turn_ends = core.now() + _TURN
+                self._deliveries.turn_begun(self._keep_until)
             item = pop()
             if item is not None:
                 core.holdings.receives(trio.current_time())
@@ -229,7 +239,6 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         """Note that the program receives."""
         core = self._parts.core
         self._keep_until = now + self._longest
-        self._kept = None
         core.poll_timer.polled(now)
         if core.member.state is MemberState.STALE:
             core.returned.notify()
@@ -247,10 +256,11 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         found = self._buffer.pop_record()
         if found is None:
             return None
-        acquired, index, bare = found
-        record: Any = bare
-        if acquired is not self._kept:
-            self._keep(acquired)
+        acquired, index, record = found
+        self._keep(acquired)
+        return self._deliver(acquired, index, record)
+
+    def _deliver(self, acquired: AcquiredRecords, index: int, record: Any) -> Delivery[Key, Value]:
         if self._deserializers is not None:
             try:
                 record = self._deserializers.apply(record)
@@ -348,7 +358,6 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         return ShareBatch(self._parts, acquired, start, stop, resolved.take(stop - start))
 
     def _keep(self, acquired: AcquiredRecords) -> None:
-        self._kept = acquired
         acquired.keep(self._keep_until)
 
     # --- the end ---

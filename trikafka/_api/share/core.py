@@ -40,10 +40,10 @@ class ShareCore:
         self.poll_timer = PollTimer(config.max_poll_interval_ms / 1000)
         # The clock of receives and blocks. A record's way reads it three times, and Trio's way to
         # its own clock takes 0.2 µs.
-        own_clock = type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
-        self.now: Callable[[], float] = time.perf_counter if own_clock else trio.current_time
+        self.own_clock = type(trio.lowlevel.current_clock()).__name__ == "SystemClock"
+        self.now: Callable[[], float] = time.perf_counter if self.own_clock else trio.current_time
         #: Trio's function for the running task, where its tasks have the attributes to look at.
-        self._current_task = known_current_task()
+        self.current_task = known_current_task()
         self._longest = config.max_processing_ms / 1000
 
     @contextmanager
@@ -75,7 +75,7 @@ class ShareCore:
 
     def goes_on(self) -> bool:
         """Return whether the running task is known to be neither cancelled nor interrupted."""
-        current_task = self._current_task
+        current_task = self.current_task
         if current_task is None:
             return False
         task: Any = current_task()

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self
 import trio
 
 from ..._state.share.acquired import AcquiredRecords
+from ..._wire import _implementation
 from ..._wire.columns import RecordBatch
 from ..._wire.share import AckType
 from ...errors import IllegalStateError, LockLostError, TrikafkaError
@@ -25,6 +26,10 @@ from .parts import ShareParts
 
 if TYPE_CHECKING:
     import pyarrow
+
+    from ..._wire._fallback_sharing import HeldRecords as _HeldRecords
+else:
+    _HeldRecords = _implementation.current.HeldRecords
 
 _log = logging.getLogger("trikafka.share")
 _ACCEPT, _RELEASE, _REJECT = (
@@ -42,20 +47,25 @@ def _cancel(scope: trio.CancelScope, reason: str) -> None:
         scope.cancel()
 
 
-class _Held:
+class _Held(_HeldRecords):
     """Records that the program has, from ``start`` to before ``stop`` among those acquired."""
 
-    __slots__ = ("_cancel_elsewhere", "_parts", "_scope", "_start", "_stop", "_verdict", "acquired")
+    __slots__ = ()
+
+    _parts: ShareParts
+    acquired: AcquiredRecords
+    # Of the block: its cancel scope, or what cancels it in another event loop.
+    _scope: trio.CancelScope | None
+    _cancel_elsewhere: Callable[[str], object] | None
 
     def __init__(self, parts: ShareParts, acquired: AcquiredRecords, start: int, stop: int) -> None:
         self._parts = parts
         self.acquired = acquired
         self._start = start
         self._stop = stop
-        self._verdict: bytes | None = None
-        # Of the block: its cancel scope, or what cancels it in another event loop.
-        self._scope: trio.CancelScope | None = None
-        self._cancel_elsewhere: Callable[[str], object] | None = None
+        self._verdict = None
+        self._scope = None
+        self._cancel_elsewhere = None
 
     @property
     def deadline(self) -> float:
@@ -251,7 +261,7 @@ class _Held:
         if self._scope is not None or self._cancel_elsewhere is not None:
             raise IllegalStateError("a delivery has one block; it was entered before")
 
-    def _acknowledge(self, verdict: bytes) -> None:
+    def _acknowledge_several(self, verdict: bytes) -> None:
         acquired, start, stop = self.acquired, self._start, self._stop
         if acquired.are_open(start, stop):
             self._verdict = verdict

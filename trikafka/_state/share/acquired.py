@@ -26,13 +26,23 @@ import math
 from array import array
 from collections.abc import Callable, Iterator, Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from ..._wire import _implementation
 from ..._wire.columns import RecordBatch
 from ..._wire.share import AckType, SharePartition
 from ...errors import LockLostError, TrikafkaError
 from ...types import Record, TopicPartition
 from .acknowledgements import Run, runs_of
+
+if TYPE_CHECKING:
+    from ..._wire._fallback_sharing import AcquiredStates as _AcquiredStates
+    from ..._wire._fallback_sharing import HoldingCounts as _HoldingCounts
+    from ..._wire._fallback_sharing import OpenEntry as _OpenEntry
+else:
+    _AcquiredStates = _implementation.current.AcquiredStates
+    _HoldingCounts = _implementation.current.HoldingCounts
+    _OpenEntry = _implementation.current.OpenEntry
 
 #: Records that are made from the columns at a time.
 _CHUNK = 256
@@ -79,21 +89,21 @@ class Block(Protocol):
         """Release the records: the block was cancelled, and has not ended."""
 
 
-class Holdings:
+class Holdings(_HoldingCounts):
     """The numbers of records in each state, of one share consumer, and the blocks that are open."""
 
+    # The record path counts these two, too.
+    buffered: int  #: acquired, and not delivered
+    held: int  #: those whose locks this member holds: buffered, or delivered
+
     def __init__(self) -> None:
+        super().__init__()
         #: By block: the time at which it was opened, by the clock of the blocks; the oldest first.
         self.blocks: dict[Block, float] = {}
         #: The number of blocks whose records were released because they did not end in time.
         self.overdue = 0
         #: When the receives that wait for async deserializers began to, by the clock of the blocks.
         self.deserializing: list[float] = []
-        self.buffered = 0  #: acquired, and not delivered
-        self.held = 0  #: those whose locks this member holds: buffered, or delivered
-        #: See :meth:`wake_at`.
-        self.enough = -1
-        self.made_room: Callable[[], object] = lambda: None
         #: When the program last received something, or something came for it.
         self.received_at = -math.inf
         self.acquired = 0  #: all that were ever acquired
@@ -141,7 +151,7 @@ class Holdings:
         return self.held - self.buffered
 
 
-class Waiting:
+class Waiting(_OpenEntry):
     """An acknowledgement that waits for a request: of ``acquired[start:stop]``.
 
     ``lock_ends`` is when the broker's lock of these records ends. Locks of decided records are not
@@ -149,7 +159,7 @@ class Waiting:
     they were decided includes them, and does.
     """
 
-    __slots__ = ("acquired", "lock_ends", "start", "stop")
+    __slots__ = ("acquired", "lock_ends", "start")
 
     def __init__(self, acquired: AcquiredRecords, start: int, stop: int) -> None:
         self.acquired = acquired
@@ -161,12 +171,8 @@ class Waiting:
         """Record that the lock of these records ends at another time than that of the others."""
         self.lock_ends = lock_ends
 
-    def upto(self, stop: int) -> None:
-        """Take in the records that follow."""
-        self.stop = stop
 
-
-class AcquiredRecords:
+class AcquiredRecords(_AcquiredStates):
     """Records of one partition that one response acquired, in the order of their offsets.
 
     ``records`` is ``None`` for offsets that have no record (compaction, transaction markers).
@@ -175,28 +181,21 @@ class AcquiredRecords:
     """
 
     __slots__ = (
-        "_chunk",
-        "_chunk_start",
         "_counts",
-        "_decided",
         "_errors",
-        "_holdings",
-        "_queue",
         "_settled",
-        "_types",
-        "held",
-        "keep_until",
         "key",
         "lock_ends",
         "offsets",
         "partition",
-        "queued",
         "records",
         "renew_at",
-        "states",
         "unsettled",
         "why_lost",
     )
+
+    _holdings: Holdings
+    queued: Waiting | None
 
     def __init__(
         self,
@@ -308,18 +307,6 @@ class AcquiredRecords:
         rest = bytes(self.states[start:])
         return start + len(rest) - len(rest.lstrip(b"\0"))
 
-    def take(self, index: int) -> Record | None:
-        """Record that the program has a record, and return it; ``None`` if it is not BUFFERED."""
-        states = self.states
-        if index >= len(states) or states[index] != _BUFFERED:
-            return None
-        at = index - self._chunk_start
-        chunk = self._chunk
-        record = chunk[at] if 0 <= at < len(chunk) else self.record(index)
-        states[index] = _DELIVERED
-        self._holdings.buffered -= 1
-        return record
-
     def deliver(self, start: int, stop: int) -> None:
         """Record that the program has these records, which were BUFFERED."""
         assert self._are(start, stop, _BUFFERED)
@@ -358,26 +345,8 @@ class AcquiredRecords:
 
         Records whose lock was lost are passed over.
         """
-        if stop - start == 1:  # the usual case, written out
-            states = self.states
-            state = states[start]
-            if state <= _OPEN:
-                self._types[start] = types[0]
-                states[start] = _DECIDED
-                holdings = self._holdings
-                if state == _BUFFERED:
-                    holdings.buffered -= 1
-                holdings.held -= 1
-                self.held -= 1
-                if not self.held:
-                    self._decided()
-                queued = self.queued
-                if queued is not None and queued.stop == start:
-                    queued.stop = stop
-                    if holdings.held <= holdings.enough or not holdings.buffered:
-                        holdings.made_room()
-                else:
-                    self._queue(self, start, stop)
+        if stop - start == 1:  # the usual case, in the record path
+            self.decide_one(start, types[0])
             return
         for begins, ends in list(self._slices(_BUFFERED, _OPEN, start, stop)):
             count = ends - begins

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections import deque
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from ..._wire import _implementation
 from ..._wire.columns import RecordBatch
 from ..._wire.share import AckType
 from ...errors import TrikafkaError
 from ...types import Record
 from .acquired import AcquiredRecords
 from .session import Slice
+
+if TYPE_CHECKING:
+    from ..._wire._fallback_sharing import BufferFront as _BufferFront
+else:
+    _BufferFront = _implementation.current.BufferFront
 
 _RELEASE = bytes((AckType.RELEASE,))
 
@@ -39,7 +45,7 @@ class Resolved:
         return self._records[begins : begins + count]
 
 
-class ShareBuffer:
+class ShareBuffer(_BufferFront):
     """Acquired records in the order of their arrival. Records whose lock is lost are skipped."""
 
     def __init__(self) -> None:
@@ -64,16 +70,10 @@ class ShareBuffer:
 
     def pop_record(self) -> tuple[AcquiredRecords, int, Record] | None:
         """Take the next record; ``None`` if there is none. Raises an error that comes first."""
-        # The first branch is the whole work for nearly every record.
-        waiting = self._waiting
-        if not waiting:
-            return None
-        first, index = waiting[0], self._index
-        if type(first) is AcquiredRecords:
-            record = first.take(index)
-            if record is not None:
-                self._index = index + 1
-                return first, index, record
+        # That is the whole work for nearly every record.
+        found = self.pop_front()
+        if found is not None:
+            return found
         acquired = self._take()
         if acquired is None:
             return None

@@ -1,0 +1,218 @@
+"""The work of a share consumer for each record, in pure Python.
+
+The interface of ``_native_sharing.pxi``, with the same outcome. The states of acquired records, and
+the rules of them, stand in ``_state/share/acquired.py``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Self
+
+from trikafka.types import AnyRecord
+
+#: States of a record. ``RecordState`` has them all; tests hold the two lists together.
+_BUFFERED, _DELIVERED, _OPEN, _DECIDED = range(4)
+
+
+class HoldingCounts:
+    """The numbers of records that a share consumer holds.
+
+    ``made_room`` is called whenever the decision of one record leaves no more than ``enough`` held
+    records, or none that is buffered.
+    """
+
+    __slots__ = ("buffered", "enough", "held", "made_room")
+
+    def __init__(self) -> None:
+        self.buffered = 0
+        self.held = 0
+        self.enough = -1
+        self.made_room: Callable[[], object] = lambda: None
+
+
+class OpenEntry:
+    """An entry of acknowledgements that waits for a request; ``stop``: the index after its last."""
+
+    __slots__ = ("stop",)
+
+    stop: int
+
+    def upto(self, stop: int) -> None:
+        """Take in the records that follow."""
+        self.stop = stop
+
+
+class AcquiredStates:
+    """The states of some acquired records, and the transitions of a single one."""
+
+    __slots__ = (
+        "_chunk",
+        "_chunk_start",
+        "_decided",
+        "_holdings",
+        "_queue",
+        "_types",
+        "held",
+        "keep_until",
+        "queued",
+        "states",
+    )
+
+    _chunk: list[AnyRecord]
+    _chunk_start: int
+    _decided: Callable[[], object]
+    _holdings: HoldingCounts
+    _queue: Callable[[Any, int, int], object]
+    _types: bytearray
+    held: int
+    keep_until: float
+    queued: Any
+    states: bytearray
+
+    def record(self, index: int) -> AnyRecord:
+        """Return a record. A subclass makes some at a time."""
+        raise NotImplementedError
+
+    def take(self, index: int) -> AnyRecord | None:
+        """Record that the program has a record, and return it; ``None`` if it is not BUFFERED."""
+        states = self.states
+        if index >= len(states) or states[index] != _BUFFERED:
+            return None
+        at = index - self._chunk_start
+        chunk = self._chunk
+        record = chunk[at] if 0 <= at < len(chunk) else self.record(index)
+        states[index] = _DELIVERED
+        self._holdings.buffered -= 1
+        return record
+
+    def decide_one(self, index: int, kind: int) -> None:
+        """Take the acknowledgement of a record, if it is held."""
+        states = self.states
+        state = states[index]
+        if state > _OPEN:
+            return
+        self._types[index] = kind
+        states[index] = _DECIDED
+        holdings = self._holdings
+        if state == _BUFFERED:
+            holdings.buffered -= 1
+        holdings.held -= 1
+        self.held -= 1
+        if not self.held:
+            self._decided()
+        queued = self.queued
+        if queued is not None and queued.stop == index:
+            queued.stop = index + 1
+            if holdings.held <= holdings.enough or not holdings.buffered:
+                holdings.made_room()
+        else:
+            self._queue(self, index, index + 1)
+
+
+class BufferFront:
+    """The acquired records that wait to be delivered, and the index of the first one's next."""
+
+    __slots__ = ("_index", "_waiting")
+
+    _index: int
+    _waiting: deque[Any]
+
+    def pop_front(self) -> tuple[Any, int, AnyRecord] | None:
+        """Take the next record if it is at the front; ``None``: the complete way has to look."""
+        if not self._waiting:
+            return None
+        first, index = self._waiting[0], self._index
+        if not isinstance(first, AcquiredStates):
+            return None
+        record = first.take(index)
+        if record is None:
+            return None
+        self._index = index + 1
+        return first, index, record
+
+
+class HeldRecords:
+    """Records that the program has: ``acquired``, from ``_start`` to before ``_stop``."""
+
+    __slots__ = ("_cancel_elsewhere", "_parts", "_scope", "_start", "_stop", "_verdict", "acquired")
+
+    _cancel_elsewhere: Any
+    _parts: Any
+    _scope: Any
+    _start: int
+    _stop: int
+    _verdict: bytes | None
+    acquired: Any
+
+    def _acknowledge(self, verdict: bytes) -> None:
+        if self._stop - self._start != 1:
+            self._acknowledge_several(verdict)
+            return
+        state = self.acquired.states[self._start]
+        if state == _OPEN:
+            self._verdict = verdict
+        elif state == _DELIVERED:
+            self._verdict = verdict
+            self.acquired.decide_one(self._start, verdict[0])
+        else:
+            raise self._why_not()
+
+    def _acknowledge_several(self, verdict: bytes) -> None:
+        raise NotImplementedError
+
+    def _why_not(self) -> Exception:
+        raise NotImplementedError
+
+
+class DeliveryIterator:
+    """The asynchronous iterator that gives a task of Trio's the deliveries of a share consumer.
+
+    ``wait()`` is the complete way to the next delivery. The fast way is taken while a record is at
+    the front of ``buffer``, the task is not cancelled, Ctrl-C is not pending, and the last
+    checkpoint was less than ``turn`` seconds ago. The pure implementation always takes the complete
+    way.
+
+    Args:
+        wait: The complete way.
+        turn: The length of a turn, in seconds.
+        current_task: Returns the running task; ``None``: there is no fast way.
+        now: Gives the time if the clock is not the system's.
+        buffer: What the records are taken from.
+        parts: The consumer's parts, for its deliveries.
+        kind: The type of a delivery, which has an attribute ``record``.
+        deliver: Makes the delivery of a record; ``None``: the iterator makes it.
+    """
+
+    __slots__ = ("_wait",)
+
+    def __init__(
+        self,
+        wait: Callable[[], Coroutine[Any, Any, Any]],
+        turn: float,
+        current_task: Callable[[], object] | None,
+        now: Callable[[], float] | None,
+        buffer: BufferFront,
+        parts: object,
+        kind: type[HeldRecords],
+        deliver: Callable[[Any, int, AnyRecord], Any] | None,
+    ) -> None:
+        self._wait = wait
+
+    def __aiter__(self) -> Self:
+        return self
+
+    def __anext__(self) -> Awaitable[Any]:
+        return self._wait()
+
+    def at_hand(self) -> Any:
+        """Return the next delivery, or ``None`` if the complete way has to be taken."""
+        return None
+
+    def turn_begun(self, keep_until: float = math.inf) -> None:
+        """Begin a turn: other tasks have just run.
+
+        What is delivered in this turn is renewed until ``keep_until``.
+        """
