@@ -1,0 +1,23 @@
+"""Each table of the pages is one block: a blank line would end it, and its rows become text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").glob("*.md")),
+    *sorted((ROOT / "plugins").glob("*/README.md")),
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_rows_of_a_table_follow_its_head(page: Path) -> None:
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.DOTALL | re.M)
+    blocks = [block for block in re.split(r"\n\s*\n", text) if block.lstrip().startswith("|")]
+    broken = [block for block in blocks if not re.match(r"\|.*\|\n\|[-:| ]+\|\n\|", block.lstrip())]
+    assert broken == []
