@@ -24,8 +24,8 @@ LIMITS = {
     "write": [("flush(timeout=10)", "flush(timeout=100)")],
     "read": [("move_on_after(30)", "move_on_after(300)")],
     "streams": [
-        ('"ann", 12', '"ann", 30'),
-        ('"ben", 6', '"ben", 22'),
+        ('"ann", 16', '"ann", 30'),
+        ('"ben", 8', '"ben", 22'),
         ('"pair",', '"pair", heartbeat_interval_ms=300,'),
     ],
     "test": [],
