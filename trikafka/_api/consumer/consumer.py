@@ -365,7 +365,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         return statistics_of(self._parts, closed=self._closed)
 
     def health(self) -> ConsumerHealth:
-        """Return whether the consumer works, and if not, why: for a liveness probe.
+        """Return whether the consumer works, and if not, why: for probes and alerts.
 
         Returns at once and does no I/O. Raises nothing inside a Trio task.
         """
@@ -1006,7 +1006,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     async def unsubscribe(self, *, timeout: float | None = None) -> None:
         """Leave the group and drop all partitions; the consumer stays open.
 
-        In this order: the last auto commit, the revoke hooks (in this task), LeaveGroup. While
+        In this order: the last auto commit, the listeners (in this task), LeaveGroup. While
         another task unsubscribes, this call waits for that task, within the earlier limit of the
         two.
 
@@ -1020,10 +1020,10 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         Raises:
             IllegalStateError: Called inside a rebalance listener or a handler of :func:`run_tasks`.
             trio.ClosedResourceError: The consumer is closed.
-            Exception: A revoke hook failed; raised once the group has been left.
+            Exception: A rebalance listener failed; raised once the group has been left.
 
         When cancelled, nothing is subscribed all the same. The background sends LeaveGroup; the
-        hooks are not called again.
+        listeners are not called again.
         """
         limit = check_timeout(timeout, self._config.default_api_timeout)
         self._open()
@@ -1039,7 +1039,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     async def aclose(self, timeout: float | None = None) -> None:
         """Leave the group and close the sockets.
 
-        In this order: the last auto commit, the revoke hooks (in this task, after a listener that
+        In this order: the last auto commit, the listeners (in this task, after a listener that
         runs in another task has ended), LeaveGroup. A second call is a no-op. While another task
         closes or unsubscribes, this call waits for that task, within the earlier limit of the two.
 
@@ -1048,7 +1048,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
 
         Raises:
             IllegalStateError: Called inside a rebalance listener or a handler of :func:`run_tasks`.
-            Exception: A revoke hook failed; raised once the group has been left.
+            Exception: A rebalance listener failed; raised once the group has been left.
 
         When cancelled, nothing can be received any more, and the end of the ``async with`` block
         does the rest.
@@ -1150,8 +1150,8 @@ class Consumer(MeteredClient, Generic[Key, Value]):
     def _open(self) -> None:
         """Raise :exc:`trio.ClosedResourceError` once the consumer is closed.
 
-        The handlers that a close waits for, and the hooks that run in it, may still commit and look
-        up offsets. So a close refuses calls only after its revoking steps.
+        The handlers that a close waits for, and the listeners that run in it, may still commit and
+        look up offsets. So a close refuses calls only after its revoking steps.
         """
         if self._closed and (
             self._shut or not (self._leaving.revoking or self._parts.invoker.inside())

@@ -1,4 +1,4 @@
-"""The health of a consumer, for a liveness probe: plain functions over its parts."""
+"""The health of a consumer, for probes and alerts: plain functions over its parts."""
 
 # The rule behind ``ok``: it is false if more waiting may not help, and true while the state will
 # probably pass by itself.

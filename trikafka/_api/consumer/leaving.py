@@ -1,4 +1,4 @@
-"""The exit of a consumer: the last commit, the revoke hooks, LeaveGroup; one leave at a time.
+"""The exit of a consumer: the last commit, the listeners, LeaveGroup; one leave at a time.
 
 Owned by the consumer. A task that leaves while another one does waits for that leave, and may
 shorten it. However :meth:`Leaving.leave` ends, its caller starts over or closes in the same step.
@@ -9,17 +9,17 @@ shorten it. However :meth:`Leaving.leave` ends, its caller starts over or closes
 #
 # A leave has three steps, and one deadline for all of them:
 #
-# 1. the last auto commit and the revoke hooks (code of the user, so they may take any time),
+# 1. the last auto commit and the listeners (code of the user, so they may take any time),
 # 2. LeaveGroup (or the last heartbeat of KIP-848),
 # 3. closing the sockets, which needs no time.
 #
 # Without LeaveGroup the group notices the exit only when the session ends, and until then the
 # partitions are idle. So step 1 may be cut and step 2 keeps its share: a quarter of the time, at
 # most a second (seed 000: better to take a little longer and close properly). A commit without a
-# response ends after request_timeout_ms: what it leaves of step 1 is for the hooks.
+# response ends after request_timeout_ms: what it leaves of step 1 is for the listeners.
 #
 # When cancelled there is one second in all. Half of it is for the commit, the rest for LeaveGroup.
-# Hooks are not called then: they may wait for anything, and would take the time of LeaveGroup.
+# Listeners are not called then: they may wait for anything, and would take the time of LeaveGroup.
 #
 # The task may also be cancelled at any await in here. Then ``complete`` stays False. After a cut
 # unsubscribe() the member is UNJOINED, and the next membership task begins with LeaveGroup. After a
@@ -67,7 +67,7 @@ class Leaving:
 
     @property
     def revoking(self) -> bool:
-        """True until the group is left: handlers finish, the last commit is made, hooks run."""
+        """True until the group is left: handlers finish, the last commit is made, listeners run."""
         return self._ended is not None and not self._last_step
 
     async def join(self, deadline: float) -> None:
@@ -92,11 +92,11 @@ class Leaving:
         self._deadline = deadline
 
     async def leave(self, how: Exit, *, closing: bool) -> None:
-        """Stop the group's tasks, commit what is done, run the revoke hooks, leave the group.
+        """Stop the group's tasks, commit what is done, run the listeners, leave the group.
 
-        A step past the deadline still gets ``GRACE``. Raises the error of a hook at the end. When
-        cancelled, ends at once, and :attr:`complete` is False. ``closing``: the consumer does not
-        join its group again.
+        A step past the deadline still gets ``GRACE``. Raises the error of a listener at the end.
+        When cancelled, ends at once, and :attr:`complete` is False. ``closing``: the consumer does
+        not join its group again.
         """
         ended = self._ended
         assert ended is not None
@@ -178,7 +178,7 @@ class Leaving:
 
     def _log_cut(self) -> None:
         what = (
-            "the last commit and the rebalance listeners"
+            "the last commit and the listeners"
             if self._parts.invoker.has_listeners
             else "the last commit"
         )

@@ -1,4 +1,4 @@
-"""The health of a producer, for a liveness probe: plain functions over its parts."""
+"""The health of a producer, for probes and alerts: plain functions over its parts."""
 
 from __future__ import annotations
 

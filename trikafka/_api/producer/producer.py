@@ -659,7 +659,7 @@ class Producer(MeteredClient):
         )
 
     def health(self) -> ProducerHealth:
-        """Return whether the producer works, and if not, why: for a liveness probe.
+        """Return whether the producer works, and if not, why: for probes and alerts.
 
         Returns at once and does no I/O. The producer is not healthy when one of these holds:
 

@@ -186,7 +186,7 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
                     raise again(error)
 
     def health(self) -> ShareConsumerHealth:
-        """Return the health of the share consumer, for a liveness probe."""
+        """Return the health of the share consumer, for probes and alerts."""
         return share_health(self._parts)
 
     def statistics(self) -> ShareConsumerStatistics:
