@@ -124,8 +124,7 @@ async def export(
     the manifest, so that the group's lag is what is not exported yet.
 
     A partition that times out does not delay others: these are published, and the partition is
-    retried until it has made no progress for ``task_timeout_ms`` since its first timeout (KIP-572,
-    seed 004).
+    retried until it has made no progress for ``task_timeout_ms`` since its first timeout (KIP-572).
 
     Args:
         topics: A topic's name, or several.

@@ -1,8 +1,8 @@
-"""The deadlines of API calls: the only module that retries a call and counts its time (seed 000).
+"""The deadlines of API calls: the only module that retries a call and counts its time.
 
 In the Java client a reaper walks a list of futures and expires those whose time is up. Here a call
-is a task, its limit is a cancel scope around each step, and there is nothing to reap. The rules,
-all of seed 000:
+is a task, its limit is a cancel scope around each step, and there is nothing to reap. The rules
+are those of Kafka's wiki page "Java client Consumer Timeouts":
 
 * *Attempt, then check.* The limit is checked only after an attempt has failed, so every call is
   attempted at least once.

@@ -167,7 +167,7 @@ class NotOpenError(IllegalStateError, AttributeError):
 
 
 class KafkaTimeoutError(TrikafkaError, trio.TooSlowError):
-    """A call did not finish within its limit, which spans all attempts (seed 000).
+    """A call did not finish within its limit, which spans all attempts.
 
     What to do: read ``last_error``: it says what stood in the way.
 

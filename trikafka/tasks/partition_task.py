@@ -101,7 +101,7 @@ class PartitionTask(StreamTask):
         #    the record.
         #
         # In cases 2 and 3 the workers stop, and ``processed`` stays at this record or before it.
-        # Success is progress for both timers (seed 004), and for the watchdog of stuck handlers.
+        # Success is progress for both timers (KIP-572), and for the watchdog of stuck handlers.
         while True:
             try:
                 await self._plan.handling.attempt(work)

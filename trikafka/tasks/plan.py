@@ -1,4 +1,4 @@
-"""The plan of a run, and how timeouts are retried for ``task_timeout_ms`` (seed 004)."""
+"""The plan of a run, and how timeouts are retried for ``task_timeout_ms`` (KIP-572)."""
 
 from __future__ import annotations
 

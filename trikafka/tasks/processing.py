@@ -45,7 +45,7 @@ async def process(
     If the transaction fails, or the group has rebalanced, the transaction is aborted, the consumer
     seeks back, and the handler receives the records again. Other effects of the handler than
     sending are not undone, so it must be possible to repeat them. A timeout in the handler or the
-    commit has the same consequence (KIP-572, seed 004). If no transaction commits for
+    commit has the same consequence (KIP-572). If no transaction commits for
     ``task_timeout_ms`` after the first timeout, one more attempt is made, and its timeout is
     raised. Work that is slow but succeeds never reaches this limit.
 

@@ -81,7 +81,7 @@ async def run_tasks(
     ``auto_commit_interval_ms``, when partitions are revoked, and at the end of the run.
 
     A call in the handler that times out (:exc:`KafkaTimeoutError`) suspends the partition's task
-    for a while, with a warning; then the handler gets the record again (KIP-572, seed 004). If
+    for a while, with a warning; then the handler gets the record again (KIP-572). If
     nothing of the partition succeeds for ``task_timeout_ms`` after the first timeout, one more
     attempt is made. Its timeout ends the run, with the first timeout as the cause. The same holds
     for timeouts of commits, which count for all tasks that they concern. A group of timeouts alone

@@ -1,4 +1,4 @@
-"""The time without progress of a task since one of its calls timed out (KIP-572, seed 004).
+"""The time without progress of a task since one of its calls timed out (KIP-572).
 
 No I/O; the caller gives the time.
 

@@ -48,7 +48,7 @@ The module knows neither runners nor files.
 # Each range has its own result. What one partition could not deliver is *carried* by the manifest
 # into the next plan, and the other partitions are published. So one leaderless partition delays no
 # other. Partitions that time out are retried in rounds, until ``task_timeout_ms`` has passed since
-# the first timeout of each without progress (KIP-572, seed 004).
+# the first timeout of each without progress (KIP-572).
 
 from __future__ import annotations
 

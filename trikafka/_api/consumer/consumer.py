@@ -146,7 +146,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         """Subscribe to topics as a member of the group.
 
         Replaces an earlier subscription and its listener. An empty ``topics`` starts
-        :meth:`unsubscribe` in the background (seed 001). After an error that stopped the group's
+        :meth:`unsubscribe` in the background. After an error that stopped the group's
         work, such as a missing authorization, this call makes the consumer join again.
 
         Args:
@@ -208,7 +208,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         self._settled()
         wanted = checked_partitions(partitions)
         if not wanted and self._subscription.grouped:
-            # In the background: an empty subscription is a plain call (seed 001).
+            # In the background: an empty subscription is a plain call.
             self._begin_unsubscribing(trio.current_time() + self._config.default_api_timeout)
             self._parts.start_soon(self._unsubscribe_in_background)
             return

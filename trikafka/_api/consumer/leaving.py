@@ -15,7 +15,7 @@ shorten it. However :meth:`Leaving.leave` ends, its caller starts over or closes
 #
 # Without LeaveGroup the group notices the exit only when the session ends, and until then the
 # partitions are idle. So step 1 may be cut and step 2 keeps its share: a quarter of the time, at
-# most a second (seed 000: better to take a little longer and close properly). A commit without a
+# most a second (better to take a little longer and close properly). A commit without a
 # response ends after request_timeout_ms: what it leaves of step 1 is for the listeners.
 #
 # When cancelled there is one second in all. Half of it is for the commit, the rest for LeaveGroup.

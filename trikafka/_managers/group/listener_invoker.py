@@ -5,7 +5,7 @@ or assigned, and waits. The next receive runs the listeners and completes the ch
 receive loses nothing: listeners that did not return are run by the next receive. On leaving, the
 leaving task runs them. Two changes are never reported at the same time.
 
-A receive with a timeout returns when its time is over, whatever a listener does (seed 000). To
+A receive with a timeout returns when its time is over, whatever a listener does. To
 cancel the listener then would start it again with the next receive, and a listener that needs
 longer than a timeout would never finish. So for such a receive the listeners run in a task of the
 client, which goes on. The next receive waits for that task, and raises what a listener raised. (In

@@ -2,8 +2,8 @@
 
 No I/O; the membership manager alone reports to it.
 
-The states of seed 001 and of the consumer protocol (KIP-848) are in one table, each with its legal
-predecessors. Seed 001's PREPARING_REBALANCE and COMPLETING_REBALANCE are JOINING and SYNCING here.
+The states of the classic and of the consumer protocol (KIP-848) are in one table, each with its
+legal predecessors. Java's PREPARING_REBALANCE and COMPLETING_REBALANCE are JOINING and SYNCING here.
 
 ==================  ================================================  ==============================
 state               meaning                                           comes after
