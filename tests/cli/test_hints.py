@@ -90,6 +90,8 @@ def test_mistake_has_a_hint(command: Command, args: tuple[str, ...], says: str) 
         (("groups", "-b", "x:1", "lag", "-h"), "groups lag"),
         (("groups", "--describe", "lag", "-h"), "groups"),
         (("cluster", "-h", "health"), "cluster health"),
+        (("groups", "-h", "--", "lag"), "groups"),
+        (("groups", "-h", "-o", "json", "--", "lag"), "groups"),
     ],
 )
 def test_options_may_stand_before_a_verb(

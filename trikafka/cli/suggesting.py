@@ -58,8 +58,8 @@ class WithVerbs(click.Command):
 
     Any other first argument is the command's: ``trikafka groups NAME`` shows a group. If the
     command has no arguments, the error about another word suggests a verb. Options that the verb
-    has may stand before it. ``words`` maps words of
-    other tools to the command lines that are meant.
+    has may stand before it; a word after ``--`` is an argument. ``words`` maps words of other tools
+    to the command lines that are meant.
     """
 
     verbs: ClassVar[Mapping[str, click.Command]] = {}
@@ -87,7 +87,10 @@ class WithVerbs(click.Command):
         return super().make_context(info_name, args, parent, **extra)
 
     def _split(self, args: list[str], parent: click.Context | None) -> tuple[list[str], list[str]]:
-        """Return the options before the first word, and the arguments from that word on."""
+        """Return the options before the first word, and the arguments from that word on.
+
+        Of arguments behind ``--`` no word can be a verb: all of them are returned as options.
+        """
         options: list[click.Parameter] = [
             param for param in self.params if isinstance(param, click.Option)
         ]
@@ -99,6 +102,8 @@ class WithVerbs(click.Command):
         except click.UsageError:  # the command that gets them says so
             return args, []
         before = len(args) - len(rest)
+        if args[:before][-1:] == ["--"]:
+            return args, []
         return args[:before], args[before:]
 
 
