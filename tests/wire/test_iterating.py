@@ -14,7 +14,7 @@ import trio.testing
 from trio.testing import MockClock
 from wirebatches import Rec, batch_v2, decode
 
-from trikafka._api.client.turns import TURN, record_iterator
+from trikafka._api.client.turns import TURN, known_current_task, record_iterator
 from trikafka._wire.columns import RecordBatch
 from trikafka.types import Record
 
@@ -397,6 +397,31 @@ def test_deserializer_may_end_its_cursor(implementation: ModuleType) -> None:
         )
         offsets = [(await source.records.__anext__()).offset for _ in range(3)]
         assert offsets == [0, 2, 4]
+
+    in_virtual_time(main)
+
+
+def test_cursor_that_ends_meanwhile_gives_no_record(implementation: ModuleType) -> None:
+    """A signal's handler may run in a call of Python, such as that of the clock."""
+
+    async def main() -> None:
+        source = Source(implementation)
+        calls: list[int] = []
+
+        def now() -> float:
+            calls.append(1)
+            if len(calls) == 2:
+                source.cursor.end()
+                source.records.follow(None)
+            return trio.current_time()
+
+        source.records = implementation.RecordIterator(
+            source.record, 1.0, known_current_task(), now
+        )
+        assert (await source.records.__anext__()).offset == 0
+        calls[:] = [1]
+        rest = [record.offset async for record in source.records]
+        assert rest == ([] if len(calls) > 1 else [2, 4, 6, 8])  # only the compiled one reads it
 
     in_virtual_time(main)
 

@@ -257,6 +257,32 @@ async def test_unknown_tasks_take_the_whole_way(
 
 
 @both
+@pytest.mark.parametrize("taken", [1, 4])
+async def test_record_that_is_taken_meanwhile_is_not_at_hand(
+    implementation: ModuleType, autojump_clock: MockClock, taken: int
+) -> None:
+    """A signal's handler may run in a call of Python, such as that of the clock."""
+    source = Source(implementation)
+    source.iterator = implementation.DeliveryIterator(
+        *(source.wait, TURN, known_current_task(), lambda: source.now()),
+        *(source.world.buffer, "parts", source.world.kind, None),
+    )
+    source.now = trio.current_time
+    await source.iterator.__anext__()
+
+    def taking() -> float:
+        for _ in range(taken):
+            source.world.buffer.pop_front()
+        source.now = trio.current_time
+        return trio.current_time()
+
+    source.now = taking
+    found = source.iterator.at_hand()
+    if found is not None:
+        assert (found.record, found._start) == ("record 2", 2)
+
+
+@both
 async def test_error_at_the_front_is_left_there(
     implementation: ModuleType, autojump_clock: MockClock
 ) -> None:

@@ -69,8 +69,9 @@ class RecordIterator:
     live, the task is not cancelled, Ctrl-C is not pending, and the last checkpoint was less than
     ``turn`` seconds ago. The pure implementation always takes the complete way.
 
-    ``current_task`` returns the running task. It is ``None`` if Trio's tasks lack the attributes that
-    the fast way reads: then there is no fast way. ``now`` gives the time if the clock is not the system's.
+    ``current_task`` returns the running task. It is ``None`` if Trio's tasks lack the attributes
+    that the fast way reads: then there is no fast way. ``now`` gives the time if the clock is not
+    the system's.
     """
 
     __slots__ = ("_wait",)

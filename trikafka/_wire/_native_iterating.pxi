@@ -163,8 +163,11 @@ cdef class RecordIterator(_Turns):
     def turn_begun(self):
         self.begin_turn()
 
+    # The cursor is looked at last: `goes_on` calls Python, where a signal's handler may end it.
     cdef bint has_next(self) except -1:
-        return self.cursor is not None and self.cursor.live and self.goes_on()
+        if self.cursor is None or not self.goes_on():
+            return False
+        return self.cursor is not None and self.cursor.live
 
     cdef object next_item(self):
         cdef Cursor cursor = self.cursor  # held: making the record may call the user's code

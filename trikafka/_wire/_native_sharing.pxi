@@ -113,7 +113,9 @@ cdef class BufferFront:
         if not self._waiting:
             return None
         first = self._waiting[0]
-        if not isinstance(first, AcquiredStates) or (<AcquiredStates>first).state(self._index) != BUFFERED:
+        if not isinstance(first, AcquiredStates):
+            return None
+        if (<AcquiredStates>first).state(self._index) != BUFFERED:
             return None
         return <AcquiredStates>first
 
@@ -163,7 +165,9 @@ cdef class DeliveryIterator(_Turns):
     cdef object deliver
     cdef double keep_until
 
-    def __init__(self, wait, double turn, current_task, now, BufferFront buffer not None, parts, kind, deliver):
+    def __init__(
+        self, wait, double turn, current_task, now, BufferFront buffer not None, parts, kind, deliver
+    ):
         if not (isinstance(kind, type) and issubclass(kind, HeldRecords)):
             raise TypeError("deliveries are a subclass of HeldRecords")
         self.buffer, self.parts, self.kind, self.deliver = buffer, parts, kind, deliver
@@ -184,8 +188,9 @@ cdef class DeliveryIterator(_Turns):
         self.keep_until = keep_until
         self.begin_turn()
 
+    # The record is looked at last: `goes_on` calls Python, where a signal's handler may take it.
     cdef bint has_next(self) except -1:
-        return self.current_task is not None and self.buffer.front() is not None and self.goes_on()
+        return self.current_task is not None and self.goes_on() and self.buffer.front() is not None
 
     cdef object next_item(self):
         cdef Py_ssize_t index = self.buffer._index
