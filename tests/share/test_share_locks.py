@@ -438,6 +438,28 @@ async def test_two_frozen_brokers_delay_no_block(
         cluster.thaw(1)
 
 
+@pytest.mark.parametrize("order", range(4))
+async def test_a_refresh_under_way_delays_no_block(autojump_clock: Clock, order: int) -> None:
+    """It was begun without a hurry, and asks the frozen broker first in some orders."""
+    async with (
+        cluster_of(records=10, nodes=3) as cluster,
+        queue_of(cluster, max_in_flight=10) as queue,
+    ):
+        delivery = await queue.receive()
+        random.seed(order)
+        with pytest.raises(LockLostError, match=r"broker 2 leads t-0|taken over"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(0.3)
+                cluster.freeze(0)
+                queue._parts.metadata.request_update()
+                await trio.sleep(0.04)
+                cluster.move_leader("t", 0, 2)
+                moved = trio.current_time()
+                await trio.sleep_forever()
+        assert trio.current_time() - moved < 0.3
+        cluster.thaw(0)
+
+
 async def test_an_old_leaders_word_ends_the_block(autojump_clock: Clock) -> None:
     """The old leader's response suffices; the metadata comes seconds later."""
     async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:

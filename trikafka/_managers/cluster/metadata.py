@@ -98,6 +98,8 @@ class Metadata:
         # The calls of `refresh_quickly` under way, and the time (seconds) of the last response.
         self._hurried = 0
         self._took = math.inf
+        # The head start of the node that a refresh under way has asked last.
+        self._head = trio.CancelScope()
         # By broker: when another broker was last seen to have taken over one of its partitions.
         self._left: dict[int, float] = {}
         brokers.outages.when_silent(self._silent)
@@ -177,6 +179,9 @@ class Metadata:
         For callers that must know of a new leader at once.
         """
         self._hurried += 1
+        # A refresh that is under way was perhaps begun without a hurry.
+        soon = trio.current_time() + self._head_start()
+        self._head.deadline = min(self._head.deadline, soon)
         try:
             await self.refresh()
         finally:
@@ -283,7 +288,7 @@ class Metadata:
         """
         return await self._any(lambda node: self._brokers.request(node, message()))
 
-    async def _any(self, ask: Callable[[Node], Awaitable[T]], stagger: float = _STAGGER) -> T:
+    async def _any(self, ask: Callable[[Node], Awaitable[T]], *, refreshes: bool = False) -> T:
         # The recovery decides the order: known brokers first, bootstrap addresses in between or at
         # the end. A broker may refuse with REBOOTSTRAP_REQUIRED (KIP-1102). That error ends the
         # round at once: the broker has just called the client's view of the cluster obsolete, so
@@ -299,7 +304,7 @@ class Metadata:
             if recovery.is_misrouted
             else recovery.order(self.snapshot.nodes.values())
         )
-        responses, errors = await self._first(first, ask, recovery.asked_for, stagger)
+        responses, errors = await self._first(first, ask, recovery.asked_for, refreshes=refreshes)
         if not responses and any(map(recovery.asked_for, errors)):
             responses, errors = await self._first(recovery.follow(), ask)
         if responses:
@@ -415,14 +420,14 @@ class Metadata:
         if self._unanswered_since is None:
             self._unanswered_since = trio.current_time()
         try:
-            stagger = self._head_start()
-            await self._apply(await self._any(lambda node: self._ask(node, names), stagger), names)
+            known = await self._any(lambda node: self._ask(node, names), refreshes=True)
+            await self._apply(known, names)
             self._unanswered_since = None
         finally:
             self._under_way = False
 
     def _head_start(self) -> float:
-        """Return for how long (seconds) a node is the only one asked."""
+        """Return for how long (seconds) a refresh asks one node alone."""
         # A small cluster responds in milliseconds. A frozen broker may then not keep a client in a
         # hurry from the news that another one leads: where several are frozen, each would cost a
         # second. Where the metadata are large, each response takes long, and asking more brokers
@@ -534,13 +539,15 @@ class Metadata:
         nodes: list[Node],
         ask: Callable[[Node], Awaitable[T]],
         ends: Callable[[TrikafkaError], bool] = lambda error: False,
-        stagger: float = _STAGGER,
+        *,
+        refreshes: bool = False,
     ) -> tuple[list[T], list[TrikafkaError]]:
         """Ask the nodes in order until one responds.
 
-        A node that has not responded within ``stagger`` seconds is overlapped by the next one; the
-        first response wins. Returns the response, if there is one, and the errors. An error for
-        which ``ends`` returns true ends the round and is the last of the list.
+        A node that has not responded within a second is overlapped by the next one, and sooner if
+        this ``refreshes`` for a caller in a hurry. The first response wins. Returns the response,
+        if there is one, and the errors. An error for which ``ends`` returns true ends the round and
+        is the last of the list.
         """
         responses: list[T] = []
         errors: list[TrikafkaError] = []
@@ -575,7 +582,9 @@ class Metadata:
                 for node in nodes:
                     done = trio.Event()
                     nursery.start_soon(attempt, node, done)
-                    with trio.move_on_after(stagger):
+                    with trio.move_on_after(self._head_start() if refreshes else _STAGGER) as head:
+                        if refreshes:
+                            self._head = head
                         await done.wait()
                     # A large response is being decoded. To ask another broker would not bring it
                     # sooner.
