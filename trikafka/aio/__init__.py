@@ -10,14 +10,14 @@
 The clients are Trio's own. They run in Trio's *guest mode*: Trio's loop runs in turns inside of
 asyncio's, in the same thread. This module is the border between the two.
 
-**The owners of the guest.** Each thread has at most one guest (:mod:`.guest`). The first client of an
-event loop starts it, and each client holds a reference until its own Trio task has ended. The last
-one ends the guest, and its ``async with`` returns only after that. So nothing of Trio is left: no
-task, no socket, no thread.
+**The owners of the guest.** Each thread has at most one guest (:mod:`.guest`). The first client of
+an event loop starts it, and each client holds a reference until its own Trio task has ended. The
+last one ends the guest, and its ``async with`` returns only after that. So nothing of Trio is left:
+no task, no socket, no thread.
 
-**The driver of the guest.** In guest mode Trio asks its host to call one function, the *tick*, which
-runs the tasks that are ready. Where the host's loop can watch file descriptors and Trio waits by
-epoll, asyncio watches Trio's epoll descriptor itself. A tick then follows a call, a readable
+**The driver of the guest.** In guest mode Trio asks its host to call one function, the *tick*,
+which runs the tasks that are ready. Where the host's loop can watch file descriptors and Trio waits
+by epoll, asyncio watches Trio's epoll descriptor itself. A tick then follows a call, a readable
 socket or a deadline of Trio, and no thread is involved. Elsewhere Trio waits in a thread of its
 own, as its guest mode does by default. That is slower: a call costs some 0.3 ms more.
 

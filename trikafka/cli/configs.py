@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 #: The resource types, as an argument names them.
 _TYPES = ("topic", "broker", "broker-logger", "client-metrics", "group")
 _SECRET = "(secret)"
-#: Words in the names of secrets. A broker does not list a listener's own settings before they are set.
+#: Words in the names of secrets. A broker does not list a listener's own settings before they are
+#: set.
 _SECRET_NAMES = ("password", "secret", "jaas", "keystore.key")
 
 

@@ -727,7 +727,8 @@ class ShareConsumerConfig(ClientConfig):
     acquire: Literal["batches", "records"] = setting(
         "batches",
         "what a fetch acquires: 'batches' (whole ones of the log, perhaps more than "
-        "max_in_flight) or 'records' (never more, from one broker at a time; KIP-1206)",
+        "max_in_flight) or 'records' (not more, from one broker at a time, unless one responds "
+        "over a second late; KIP-1206)",
         java=None,
     )
     max_in_flight: int = setting(

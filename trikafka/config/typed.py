@@ -500,7 +500,8 @@ class BytesShareConsumerSettings(ClientSettings, total=False):
 
     acquire: Literal["batches", "records"]
     """What a fetch acquires: 'batches' (whole ones of the log, perhaps more than max_in_flight) or
-    'records' (never more, from one broker at a time; KIP-1206). Default: "batches"."""
+    'records' (not more, from one broker at a time, unless one responds over a second late;
+    KIP-1206). Default: "batches"."""
 
     max_in_flight: int
     """The most records that this member holds, delivered or waiting; it begins with 500 and holds

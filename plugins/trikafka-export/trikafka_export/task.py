@@ -130,8 +130,8 @@ def write_range(
     Args:
         task: The range, and the place and the shape of its files.
         stopper: Ends the task from another thread.
-        count_rows: Called with the number of rows, as they are written. A negative number takes rows back
-            that the next attempt counts again.
+        count_rows: Called with the number of rows, as they are written. A negative number takes
+            rows back that the next attempt counts again.
         reader: The reader whose client is used. Without it the range opens a client of its own.
         patience: Seconds to wait for the first records; ``None`` waits as long as a client does.
 

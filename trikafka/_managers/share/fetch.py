@@ -63,9 +63,10 @@ from ..cluster.metadata import Metadata
 from .acquiring import Piece, Pieces, is_quick, pieces_of
 
 _log = logging.getLogger("trikafka.share")
-#: While records are held, a broker's silence of so many seconds makes the metadata be asked who leads
-#: their partitions. A new leader gives the records to others at once, while handlers of this member
-#: work on them. It is also the longest pause in fetching after some leaders have moved.
+#: While records are held, and a broker has been silent for so many seconds, the metadata is asked
+#: for the leaders of their partitions. A new leader gives the records to others at once, while
+#: handlers of this member work on them. It is also the longest pause in fetching after some leaders
+#: have moved.
 _URGENT = 0.08
 #: The longest time (ms) for which a fetch waits while records are held. A broker that stops leading
 #: a partition says so only when a fetch ends. The response is there before :data:`_URGENT` is over,
@@ -75,7 +76,8 @@ _WAIT_WHILE_HELD = 60
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
 #: After so many seconds past its wait, a fetch does not keep room from other brokers any more. Its
-#: broker may be frozen. If it responds nevertheless, more is held for a moment than the window has.
+#: broker may be frozen. If it responds nevertheless, more is held than the window has, until the
+#: program has decided the surplus: to release it would cost each record one of its deliveries.
 _LATE = 1.0
 #: The errors by which a broker says that it does not lead the partition any more.
 _LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
@@ -197,7 +199,7 @@ class ShareFetcher:
         self._line: deque[int] = deque()
         self._window = FetchWindow(config.max_in_flight)
         self._reserved = 0  # the records that fetches in flight may bring
-        # Of the brokers with a fetch in flight that is not late: its room, and when it will be late.
+        # The brokers with a fetch in flight that is not late: its room, and when it will be late.
         self._fetching: dict[int, tuple[int, float]] = {}
         self._resting = 0  # tasks that wait for something to do
         self._settled = Signal()
@@ -244,13 +246,13 @@ class ShareFetcher:
                 broker.session.expire(now)
             self._wake.notify()
 
-    # A new leader gives the records to others at once. The old one says so in its next response. But
-    # it may be frozen, and it is asked nothing while this member holds all that it may. Nor does a
-    # fetch name a partition that was assigned to another member while its records are held here. So
-    # the metadata is asked as often as responses come otherwise. Kafka has no request that would
-    # have the leader itself confirm its locks, but for renewals. To ask a second time only once the
-    # leader is known to be silent was tried: a leader that moved between healthy brokers was noticed
-    # up to a second late.
+    # A new leader gives the records to others at once. The old leader says so in its next response.
+    # But that broker may be frozen, and gets no request while this member holds all that it may.
+    # Nor does a fetch name a partition that was assigned to another member while its records are
+    # held here. So the metadata is asked as often as responses come otherwise. Kafka has no request
+    # by which the leader itself would confirm its locks, but for renewals. Asking again only once
+    # the leader is known to be silent was tried: a leader that moved between healthy brokers was
+    # noticed up to a second late.
     async def _watch_leaders(self) -> None:
         """Ask the metadata for leaders that no response names, while records are held."""
         asked_at = -math.inf
