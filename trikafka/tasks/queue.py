@@ -49,7 +49,7 @@ async def run_queue(
     any member. From the delivery ``reject_after`` on it is rejected instead. Without that setting
     the group's own limit (``share.delivery.count.limit``, 5 by default) decides. An error that
     every record would cause (a closed client or stream, no permission) releases the record and ends
-    the run. Name it in ``retry`` if it passes.
+    the run. If such an error can pass by itself, name its class in ``retry``.
 
     On a signal of ``stop_on`` the worker takes no more records, waits for the handlers (at most
     ``close_timeout_ms``), acknowledges, and leaves the group.
