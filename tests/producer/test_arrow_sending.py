@@ -246,6 +246,26 @@ async def test_lack_of_room_counts_accepted_rows(autojump_clock: Clock) -> None:
         await producer.send_arrow("t", big(20))
 
 
+@pytest.mark.parametrize(("refused", "row"), [((4, 15), None), ((0, 4, 15), 0), ((15,), 15)])
+async def test_first_refused_row_is_certain(
+    autojump_clock: Clock, refused: tuple[int, ...], row: int | None
+) -> None:
+    """Rows 0 to 9 alternate between two partitions, so which one of them is refused is unknown."""
+    keys = [None if number in refused else b"k" for number in range(20)]
+    numbers = [number % 2 if number < 10 else 2 for number in range(20)]
+    rows = big(20).append_column("key", pa.array(keys, pa.binary()))
+    rows = rows.append_column("partition", pa.array(numbers, pa.int32()))
+    async with ready(partitions=3) as (cluster, producer):
+        async with trikafka.open_admin(
+            bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial
+        ) as admin:
+            compacted = {"cleanup.policy": "compact"}
+            await admin.alter_configs({trikafka.ConfigResource("topic", "t"): compacted})
+        with pytest.raises(ArrowDeliveryError) as caught:
+            await producer.send_arrow("t", rows, partition="partition")
+        assert (caught.value.failed, caught.value.row) == (len(refused), row)
+
+
 async def _thaw_at(cluster: ScriptedCluster, when: float) -> None:
     await trio.sleep_until(when)
     cluster.thaw(0)

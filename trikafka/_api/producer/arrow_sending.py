@@ -6,6 +6,7 @@ one call of ``Producer.send_arrow``, or of ``Producer.enqueue_arrow`` and the ac
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -361,7 +362,9 @@ class _Tally:
         self.delivered = 0
         self.unknown = 0
         self.error: Exception | None = None
-        self.row: int | None = None  # the first that failed
+        #: The first row that failed; ``None``: not known.
+        self.row: int | None = None
+        self._least = math.inf  # the first row that may have failed
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
         #: The table's spans of records, by batch: records of other calls may lie between. The last
         #: two numbers are the rows of the first and the last record.
@@ -387,14 +390,15 @@ class _Tally:
                     if not leaf.settled:
                         _claim(leaf)
 
-    def fail(self, error: Exception, row: int | None) -> None:
-        """Note that a row failed, perhaps an unknown one.
+    def fail(self, error: Exception, row: int, *, certain: bool = True) -> None:
+        """Note that a row failed; without ``certain``, that row or a later one.
 
-        The first error counts, and the smallest known row.
+        The first error counts, and the smallest row.
         """
         self.error = self.error or error
-        if row is not None:
-            self.row = row if self.row is None else min(self.row, row)
+        if row < self._least or (certain and row == self._least):
+            self._least = row
+            self.row = row if certain else None
 
     def gather(self) -> None:
         """Take the outcomes of the oldest batches, as far as they are known."""
@@ -404,21 +408,21 @@ class _Tally:
                 return
             spans = self.waiting[batch]
             leaves = [
-                (_row_behind(span, skipped), leaf, first, last)
+                (span[2] + skipped, not skipped or not _has_gaps(span), leaf, first, last)
                 for span in spans
                 for leaf, first, last, skipped in _leaves(batch, *span[:2])
             ]
-            if not all(leaf.settled for _, leaf, _, _ in leaves):
+            if not all(leaf.settled for _, _, leaf, _, _ in leaves):
                 return
             del self.waiting[batch]
             for each in leaves:
                 self._add_result(*each)
 
     def _add_result(
-        self, row: int | None, batch: ProducerBatch | RowsBatch, start: int, stop: int
+        self, row: int, certain: bool, batch: ProducerBatch | RowsBatch, start: int, stop: int
     ) -> None:
         if (error := batch.error) is not None:
-            self.fail(error, row)
+            self.fail(error, row, certain=certain)
             self.unknown += stop - start if batch.maybe_written else 0
             return
         self.delivered += stop - start
@@ -443,13 +447,13 @@ def _row(group: TableRows, position: int) -> int:
     return 0
 
 
-def _row_behind(span: tuple[int, int, int, int], skipped: int) -> int | None:
-    """Return the row of a span behind its first ``skipped`` records; ``None``: not known.
+def _has_gaps(span: tuple[int, int, int, int]) -> bool:
+    """Return whether rows of other partitions lie between those of a span.
 
-    Rows keep their order, so a span whose rows are as many as its records has no gaps.
+    Rows keep their order, so a span without gaps has as many rows as records.
     """
     start, stop, row, last = span
-    return row + skipped if not skipped or last - row == stop - start - 1 else None
+    return last - row != stop - start - 1
 
 
 async def _settled(batch: ProducerBatch | RowsBatch) -> None:
