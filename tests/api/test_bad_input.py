@@ -170,7 +170,14 @@ async def test_other_integers_name_partitions(autojump_clock: Clock, zero: Any) 
             await admin.create_partitions({"u": numpy.int64(3)})
 
 
-@pytest.mark.parametrize("wrong", [True, numpy.float64(0), numpy.array([0, 1]), "0", 0.0])
+class _Broken:
+    def __index__(self) -> int:
+        raise ValueError("not computed yet")
+
+
+@pytest.mark.parametrize(
+    "wrong", [True, numpy.float64(0), numpy.array([0, 1]), "0", 0.0, _Broken()]
+)
 async def test_no_whole_number_is_refused(autojump_clock: Clock, wrong: Any) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
@@ -179,6 +186,29 @@ async def test_no_whole_number_is_refused(autojump_clock: Clock, wrong: Any) -> 
                 await producer.send("t", b"x", partition=wrong)
             with pytest.raises(ConfigurationError, match="timestamp must be milliseconds"):
                 await producer.send("t", b"x", timestamp=wrong)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        trikafka.OffsetAndMetadata(0, -7),
+        trikafka.OffsetAndMetadata(0, True),
+        trikafka.OffsetAndMetadata(0, 2**31),
+        trikafka.OffsetAndMetadata(0, None, 5),  # type: ignore[arg-type]
+        trikafka.OffsetAndMetadata(0, None, "x" * 40_000),
+        trikafka.OffsetAndMetadata(-1),
+        True,
+        None,
+    ],
+)
+async def test_admins_offset_is_checked(autojump_clock: Clock, wrong: Any) -> None:
+    """As a consumer's offset to commit is."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_admin(**given) as admin:
+            with pytest.raises(ConfigurationError, match=r"offset .*for t-0"):
+                await admin.alter_group_offsets("g", {T0: wrong})
+        assert not cluster.requests("OffsetCommit")
 
 
 async def test_huge_integer_is_no_limit(autojump_clock: Clock) -> None:

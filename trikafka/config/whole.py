@@ -15,5 +15,5 @@ def whole(number: object) -> Any:
         return number
     try:
         return operator.index(number)
-    except TypeError:  # numpy's arrays and floats have the method, too
+    except Exception:  # numpy's arrays and floats have the method, too; another type's may fail
         return number

@@ -6,7 +6,6 @@ Pure functions; the admin client does the I/O.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from kafka.protocol.admin import (
@@ -21,6 +20,7 @@ from ..._managers.group.group_messages import (
     decode_assignment,
     decode_subscription,
 )
+from ..._state.arguments import offset_and_metadata
 from ...config.text import plain_text
 from ...config.whole import whole
 from ...errors import (
@@ -93,13 +93,7 @@ def positions_of(
         raise ConfigurationError(
             f"offsets must be a mapping of TopicPartition to offset, not {offsets!r}"
         )
-    found = {}
-    for tp in partitions_of(offsets):
-        position = offsets[tp]
-        if not isinstance(position, OffsetAndMetadata):
-            position = OffsetAndMetadata(position)
-        found[tp] = replace(position, offset=check_offset(position.offset))
-    return found
+    return {tp: offset_and_metadata(tp, offsets[tp]) for tp in partitions_of(offsets)}
 
 
 def topics_request(names: Iterable[str] | None) -> MetadataRequest:
