@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 import click
+from click.shell_completion import CompletionItem
 
 #: The entry-point group of plugins that only the command line loads, and clients do not. Until the
 #: next release an entry point may also be a click command itself.
@@ -76,8 +77,7 @@ class WithVerbs(click.Command):
         verb = self.verbs.get(rest[0]) if rest else None
         if verb is not None and _takes(verb, options, parent):
             return verb.make_context(f"{info_name} {rest[0]}", options + rest[1:], parent, **extra)
-        takes_none = not any(isinstance(param, click.Argument) for param in self.params)
-        if takes_none and rest:
+        if self._takes_no_argument and rest:
             near = get_close_matches(rest[0], [*self.verbs, *self.words], n=1)
             word = near[0] if near else rest[0]
             meant = f"{info_name} {word}" if word in self.verbs else self.words.get(word)
@@ -85,6 +85,16 @@ class WithVerbs(click.Command):
             context = click.Context(self, parent, info_name)
             raise click.UsageError(f"there is no command '{info_name} {rest[0]}'{hint}", context)
         return super().make_context(info_name, args, parent, **extra)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        # A command with arguments completes the verbs as its first one: see `complete_verbs`.
+        found = super().shell_complete(ctx, incomplete)
+        verbs = self.verbs if self._takes_no_argument else ()
+        return [CompletionItem(verb) for verb in verbs if verb.startswith(incomplete)] + found
+
+    @property
+    def _takes_no_argument(self) -> bool:
+        return not any(isinstance(param, click.Argument) for param in self.params)
 
     def _split(self, args: list[str], parent: click.Context | None) -> tuple[list[str], list[str]]:
         """Return the options before the first word, and the arguments from that word on.
