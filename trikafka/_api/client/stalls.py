@@ -29,9 +29,10 @@ import trio
 
 #: There has been no proof of rest.
 NEVER = -math.inf
-#: The watchdog's longest and shortest interval, as shares of the time after which it warns. It
-#: sees a new thing after the longest one at most, and looks again when that is late: a stall is
-#: reported within 1.24 times that time.
+#: The watchdog's longest and shortest interval, as shares of the time after which it warns. A new
+#: thing is seen after the longest interval at most. The look after that comes no later than the
+#: thing is late, or the shortest interval after the last look. So a stall is reported within 1.24
+#: times that time.
 _INTERVAL = 0.22
 _SHORTEST_INTERVAL = 0.02
 #: The log names this many of the things that stall for the same cause; health() has all of them.

@@ -391,7 +391,7 @@ class _Tally:
                         _claim(leaf)
 
     def fail(self, error: Exception, row: int, *, certain: bool = True) -> None:
-        """Note that a row failed; without ``certain``, that row or a later one.
+        """Note that a row failed; if not ``certain``, it was that row or a later one.
 
         The first error counts, and the smallest row.
         """
