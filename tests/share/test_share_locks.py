@@ -438,6 +438,21 @@ async def test_two_frozen_brokers_delay_no_block(
         cluster.thaw(1)
 
 
+async def test_slow_metadata_are_not_asked_back_to_back(autojump_clock: Clock) -> None:
+    """Those of a large topic keep a processor busy: half of the time is left to the program."""
+    async with (
+        cluster_of(records=1, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=1) as queue,
+    ):
+        cluster.shares.times.lock = 100
+        async with await queue.receive():
+            cluster.delay("Metadata", 0.5)
+            await trio.sleep(2)
+            before = len(cluster.requests("Metadata"))
+            await trio.sleep(20)
+            assert 18 <= len(cluster.requests("Metadata")) - before <= 21
+
+
 @pytest.mark.parametrize("order", range(4))
 async def test_a_refresh_under_way_delays_no_block(autojump_clock: Clock, order: int) -> None:
     """It was begun without a hurry, and asks the frozen broker first in some orders."""

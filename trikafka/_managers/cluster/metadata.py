@@ -98,6 +98,7 @@ class Metadata:
         # The calls of `refresh_quickly` under way, and the time (seconds) of the last response.
         self._hurried = 0
         self._took = math.inf
+        self._rests_until = -math.inf  # the next quick refresh waits until then
         # The head start of the node that a refresh under way has asked last.
         self._head = trio.CancelScope()
         # By broker: when another broker was last seen to have taken over one of its partitions.
@@ -176,8 +177,11 @@ class Metadata:
     async def refresh_quickly(self) -> None:
         """Refresh, and soon ask another broker if one does not respond; raises as :meth:`refresh`.
 
-        For callers that must know of a new leader at once.
+        For callers that must know of a new leader at once, and ask again and again. Where the
+        metadata are large, each response keeps a processor busy. So after a response a refresh
+        waits for as long as that one took, a second at most.
         """
+        await trio.sleep_until(self._rests_until)
         self._hurried += 1
         # A refresh that is under way was perhaps begun without a hurry.
         soon = trio.current_time() + self._head_start()
@@ -442,7 +446,9 @@ class Metadata:
     async def _ask(self, node: Node, names: frozenset[str] | None) -> ClusterSnapshot:
         began = trio.current_time()
         snapshot = await self._asked_node(node, names)
-        self._took = trio.current_time() - began
+        now = trio.current_time()
+        self._took = now - began
+        self._rests_until = now + min(self._took, _STAGGER)
         return snapshot
 
     async def _asked_node(self, node: Node, names: frozenset[str] | None) -> ClusterSnapshot:
