@@ -45,6 +45,23 @@ CALLS: list[tuple[str, Callable[[Any], Awaitable[object]]]] = [
 ]
 
 
+def run_in_thread(work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work in a Trio run of another thread."""
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            trio.run(work)
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive()
+    assert failures == []
+
+
 @pytest.mark.parametrize(
     ("kind", "call"), CALLS, ids=[f"{kind}-{number}" for number, (kind, _) in enumerate(CALLS)]
 )
@@ -61,19 +78,29 @@ async def test_another_threads_run_is_refused(
                 ):
                     await call(client)
 
-            failures: list[BaseException] = []
+            run_in_thread(elsewhere)
 
-            def run() -> None:
-                try:
-                    trio.run(elsewhere)
-                except BaseException as error:
-                    failures.append(error)
 
-            thread = threading.Thread(target=run)
-            thread.start()
-            thread.join(10)
-            assert not thread.is_alive()
-            assert failures == []
+@pytest.mark.parametrize("batch", [False, True])
+async def test_a_delivery_stays_in_its_run(batch: bool) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.shares.times.auto_offset_reset = "earliest"
+        cluster.append("t", 0, [b"a", b"b"])
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with OPENINGS["share consumer"](given) as queue:
+            held = await (queue.receive_batch() if batch else queue.receive())
+
+            async def elsewhere() -> None:
+                with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                    async with held:
+                        pass
+                with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                    await held.acknowledged()
+
+            run_in_thread(elsewhere)
+            async with held:
+                pass
+            await held.acknowledged()
 
 
 @pytest.mark.parametrize("kind", OPENINGS)

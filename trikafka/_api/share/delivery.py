@@ -117,6 +117,7 @@ class _Held(_HeldRecords):
             LockLostError: The lock ended before.
             IllegalStateError: Nothing was acknowledged so far, or the block is still open.
         """
+        self._parts.home.check()
         undecided = self._verdict is None or self.acquired.are_open(self._start, self._stop)
         if undecided and not self._is_lost():
             raise IllegalStateError(
@@ -138,6 +139,7 @@ class _Held(_HeldRecords):
     @trio.lowlevel.enable_ki_protection
     async def __aenter__(self) -> Self:
         self._check_block_is_new()
+        self._parts.home.check()
         core = self._parts.core
         if not core.goes_on():
             try:
