@@ -258,7 +258,7 @@ async def test_unknown_tasks_take_the_whole_way(
 
 @both
 @pytest.mark.parametrize("taken", [1, 4])
-async def test_record_that_is_taken_meanwhile_is_not_at_hand(
+async def test_record_taken_meanwhile_is_not_at_hand(
     implementation: ModuleType, autojump_clock: MockClock, taken: int
 ) -> None:
     """A signal's handler may run in a call of Python, such as that of the clock."""
