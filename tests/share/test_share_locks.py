@@ -475,6 +475,23 @@ async def test_a_refresh_under_way_delays_no_block(autojump_clock: Clock, order:
         cluster.thaw(0)
 
 
+async def test_an_old_leaders_late_records_are_dropped(autojump_clock: Clock) -> None:
+    """Its last response comes after the news of the new leader, which delivers them again."""
+    async with cluster_of(nodes=2) as cluster, queue_of(cluster) as queue:
+        await trio.sleep(1)
+        old = cluster.partition("t", 0).leader
+        cluster.delay("ShareFetch", 0.5, 1, node=old, after=True)
+        before = len(cluster.requests("ShareFetch", node=old))
+        await until(lambda: len(cluster.requests("ShareFetch", node=old)) > before)
+        cluster.append("t", 0, [b"x"])
+        await trio.sleep(0.1)
+        cluster.move_leader("t", 0, 1 - old)
+        queue._parts.metadata.request_update()
+        with trio.fail_after(60):  # the scripted new leader waits for the end of the lock
+            delivery = await queue.receive()
+        assert (delivery.record.offset, delivery.delivery_count) == (0, 2)
+
+
 async def test_an_old_leaders_word_ends_the_block(autojump_clock: Clock) -> None:
     """The old leader's response suffices; the metadata comes seconds later."""
     async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:

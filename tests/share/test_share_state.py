@@ -179,7 +179,7 @@ class Sessions(RuleBasedStateMachine):
                 for offset, kind in unfold(request.named[key]):
                     if kind is AckType.RENEW:
                         self.locks[key, offset] = self.sent_at + LOCK
-            self.session.acknowledged(request, key, error, self.sent_at, LOCK)
+            self.session.acknowledged(request, key, error, self.sent_at, LOCK, self.sent_at)
 
     @rule()
     def lose_the_session(self) -> None:
@@ -288,7 +288,7 @@ class Held:
         carried = dict(unfold(request.named[KEYS[0]]))
         error: TrikafkaError | None = from_code(ErrorCode(code)) if code else None
         self.session.responded(request)
-        self.session.acknowledged(request, KEYS[0], error, now, LOCK)
+        self.session.acknowledged(request, KEYS[0], error, now, LOCK, now)
         return carried
 
 
@@ -319,7 +319,7 @@ def test_a_renewal_in_flight_counts_for_decisions(code: int) -> None:
     acquired.decide(1, 2, b"\x01")
     session.responded(request)
     error = from_code(ErrorCode(code)) if code else None
-    session.acknowledged(request, KEYS[0], error, 16.0, LOCK)
+    session.acknowledged(request, KEYS[0], error, 16.0, LOCK, 16.0)
     acquired.decide(2, 3, b"\x01")
     expected = {1: AckType.ACCEPT, 2: AckType.ACCEPT} if not code else {}
     assert held.acknowledge(30.5) == expected
@@ -339,3 +339,15 @@ def test_a_repetition_ends_with_the_first_lock() -> None:
     }
     assert held.acknowledge(30.5) == {1: AckType.RELEASE}
     assert held.acquired.state(0) is RecordState.FAILED
+
+
+def test_an_answer_after_the_lock_proves_nothing() -> None:
+    """The broker says yes to what lies before its start offset, whoever has accepted it."""
+    held = Held()
+    held.acquired.decide(0, 3, b"\x01")
+    request = held.session.acknowledge(1.0)
+    assert request is not None
+    held.session.responded(request)
+    held.session.acknowledged(request, KEYS[0], None, 1.0, LOCK, held.acquired.lock_ends)
+    assert [held.acquired.state(index).name for index in range(3)] == ["FAILED"] * 3
+    assert "before the broker's answer" in str(held.acquired.error(0))

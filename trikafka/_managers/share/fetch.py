@@ -710,7 +710,7 @@ class ShareFetcher:
             repeats |= self._outcome(broker, request, key, code, message, sent, lock)
         for key in request.awaited:
             error = DamagedResponseError(f"the response says nothing of {self.name(key)}")
-            broker.session.acknowledged(request, key, error, sent, lock)
+            broker.session.acknowledged(request, key, error, sent, lock, trio.current_time())
         if not repeats:
             broker.has_outcomes()
         self._changed()
@@ -736,7 +736,8 @@ class ShareFetcher:
             if error.refresh_metadata:
                 self._metadata.request_update()
             broker.refuse(error)
-        repeats = broker.session.acknowledged(request, key, error, sent, lock)
+        now = trio.current_time()
+        repeats = broker.session.acknowledged(request, key, error, sent, lock, now)
         if code in _HAS_NO_LOCKS:
             self._lose_led_elsewhere(broker, key)
         return repeats
@@ -807,6 +808,10 @@ class ShareFetcher:
         )
         if losses != broker.session.losses or self._closing:
             return  # the session ended meanwhile, and with it the locks
+        # The last response of an old leader may come after the news of the new one, which delivers
+        # these records again.
+        if self._leader(part.key) not in (None, broker.node_id):
+            return
         for piece in found.pieces:
             self._take(broker, part.key, tp, piece, sent, lock, renewable=renewable)
         for error in found.errors:

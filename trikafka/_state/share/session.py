@@ -35,6 +35,8 @@ from .acquired import AcquiredRecords, Waiting
 
 _LAST_EPOCH = 2**31 - 1
 _LOCK_ENDED = "its time is over"
+_UNSENT = "its time was over before the acknowledgement could be sent"
+_LATE_ANSWER = "its time was over before the broker's answer to the acknowledgement came"
 #: The share of a lock's time after which it is renewed.
 _RENEW_AFTER = 0.5
 #: After a renewal that may be repeated, the seconds until the next attempt.
@@ -274,6 +276,7 @@ class ShareSession:
         error: TrikafkaError | None,
         sent_at: float,
         lock: float,
+        now: float,
     ) -> bool:
         """Take in the outcome of one partition's acknowledgements.
 
@@ -282,7 +285,11 @@ class ShareSession:
         repeats = error is not None and error.code in _REPEATED
         for each in request.decided.pop(key, ()):
             acquired, start, stop = each.acquired, each.start, each.stop
-            if error is None:
+            # A broker says yes, too, to what lies before its start offset. So an answer after the
+            # lock's end proves nothing: another member may have had the records and accepted them.
+            if error is None and now >= each.lock_ends:
+                self._fail(acquired, start, stop, acquired_too_long(acquired, start, _LATE_ANSWER))
+            elif error is None:
                 acquired.settle(start, stop)
                 self._drop_if_done(acquired)
             elif repeats:
@@ -305,7 +312,7 @@ class ShareSession:
     def failed(self, request: ShareRequest, error: TrikafkaError, sent_at: float) -> None:
         """Take in an error of the whole response: nothing that the request carried counted."""
         for key in request.awaited:
-            self.acknowledged(request, key, error, sent_at, 0.0)
+            self.acknowledged(request, key, error, sent_at, 0.0, sent_at)
 
     def lost(self, error: TrikafkaError) -> None:
         """Begin another session: the broker has none, or its answer is missing."""
@@ -392,11 +399,11 @@ class ShareSession:
             self._live.pop(acquired, None)
 
 
-def acquired_too_long(acquired: AcquiredRecords, index: int) -> LockLostError:
-    """Return the error of an acknowledgement that waited until its lock had ended."""
+def acquired_too_long(acquired: AcquiredRecords, index: int, why: str = _UNSENT) -> LockLostError:
+    """Return the error of an acknowledgement whose lock ended before it had an outcome."""
     return LockLostError(
         acquired.partition.topic,
         acquired.partition.partition,
         acquired.offsets[index],
-        "its time was over before the acknowledgement could be sent",
+        why,
     )
