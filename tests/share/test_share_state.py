@@ -351,3 +351,13 @@ def test_an_answer_after_the_lock_proves_nothing() -> None:
     held.session.acknowledged(request, KEYS[0], None, 1.0, LOCK, held.acquired.lock_ends)
     assert [held.acquired.state(index).name for index in range(3)] == ["FAILED"] * 3
     assert "before the broker's answer" in str(held.acquired.error(0))
+
+
+def test_an_error_of_the_whole_response_fails_its_acks() -> None:
+    held = Held()
+    held.acquired.decide(0, 2, b"\x01")
+    request = held.session.acknowledge(1.0)
+    assert request is not None
+    held.session.responded(request)
+    held.session.failed(request, from_code(ErrorCode.GROUP_AUTHORIZATION_FAILED), 1.0)
+    assert [held.acquired.state(index).name for index in range(2)] == ["FAILED"] * 2
