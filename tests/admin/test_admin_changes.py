@@ -117,7 +117,10 @@ async def test_offsets_of_a_group_are_set_and_deleted(
             lambda admin: admin.delete_records({T0: OffsetSpec.EARLIEST}),
             "the offset of the first record to keep",
         ),
-        (lambda admin: admin.alter_group_offsets("g", {T0: -1}), "a whole number from 0 or an OffsetAndMetadata, not -1"),
+        (
+            lambda admin: admin.alter_group_offsets("g", {T0: -1}),
+            "a whole number from 0 or an OffsetAndMetadata, not -1",
+        ),
         (lambda admin: admin.alter_group_offsets("", {T0: 1}), "group_id"),
         (lambda admin: admin.delete_group_offsets("g", ["t"]), "a partition is a TopicPartition"),
     ],
