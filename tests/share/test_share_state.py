@@ -353,7 +353,7 @@ def test_an_answer_after_the_lock_proves_nothing() -> None:
     assert "before the broker's answer" in str(held.acquired.error(0))
 
 
-def test_an_error_of_the_whole_response_fails_its_acks() -> None:
+def test_a_refused_response_fails_its_acks() -> None:
     held = Held()
     held.acquired.decide(0, 2, b"\x01")
     request = held.session.acknowledge(1.0)

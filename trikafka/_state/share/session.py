@@ -212,7 +212,7 @@ class ShareSession:
                 # One late acknowledgement would fail all others of its partition. And the record
                 # may have been delivered again, even to this member.
                 if each.lock_ends <= now:
-                    self._fail(acquired, start, stop, acquired_too_long(acquired, start))
+                    self._fail(acquired, start, stop, _lock_ended(acquired, start, _UNSENT))
                     continue
                 runs += acquired.runs(start, stop)
                 acquired.sent(start, stop)
@@ -285,10 +285,10 @@ class ShareSession:
         repeats = error is not None and error.code in _REPEATED
         for each in request.decided.pop(key, ()):
             acquired, start, stop = each.acquired, each.start, each.stop
-            # A broker says yes, too, to what lies before its start offset. So an answer after the
-            # lock's end proves nothing: another member may have had the records and accepted them.
+            # A broker also reports success for records before its start offset. So a success that
+            # comes after the lock's end proves nothing: another member may have accepted them.
             if error is None and now >= each.lock_ends:
-                self._fail(acquired, start, stop, acquired_too_long(acquired, start, _LATE_ANSWER))
+                self._fail(acquired, start, stop, _lock_ended(acquired, start, _LATE_ANSWER))
             elif error is None:
                 acquired.settle(start, stop)
                 self._drop_if_done(acquired)
@@ -399,7 +399,7 @@ class ShareSession:
             self._live.pop(acquired, None)
 
 
-def acquired_too_long(acquired: AcquiredRecords, index: int, why: str = _UNSENT) -> LockLostError:
+def _lock_ended(acquired: AcquiredRecords, index: int, why: str) -> LockLostError:
     """Return the error of an acknowledgement whose lock ended before it had an outcome."""
     return LockLostError(
         acquired.partition.topic,
