@@ -30,7 +30,7 @@ class HoldingCounts:
         self.buffered = 0
         self.held = 0
         self.enough = -1
-        self.made_room: Callable[[], object] = lambda: None
+        self.made_room: Callable[[], object] | None = None
 
 
 class OpenEntry:
@@ -106,7 +106,9 @@ class AcquiredStates:
         queued = self.queued
         if queued is not None and queued.stop == index:
             queued.stop = index + 1
-            if holdings.held <= holdings.enough or not holdings.buffered:
+            if holdings.made_room is not None and (
+                holdings.held <= holdings.enough or not holdings.buffered
+            ):
                 holdings.made_room()
         else:
             self._queue(self, index, index + 1)

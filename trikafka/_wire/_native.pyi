@@ -100,7 +100,7 @@ class HoldingCounts:
     buffered: int
     held: int
     enough: int
-    made_room: Callable[[], object]
+    made_room: Callable[[], object] | None
     def __init__(self) -> None: ...
 
 class OpenEntry:

@@ -26,11 +26,7 @@ cdef class HoldingCounts:
     def __init__(self):
         self.buffered = self.held = 0
         self.enough = -1
-        self.made_room = nothing
-
-
-def nothing():
-    """Do nothing."""
+        self.made_room = None
 
 
 cdef class OpenEntry:
@@ -96,7 +92,9 @@ cdef class AcquiredStates:
         queued = self.queued
         if queued is not None and queued.stop == index:
             queued.stop = index + 1
-            if holdings.held <= holdings.enough or not holdings.buffered:
+            if holdings.made_room is not None and (
+                holdings.held <= holdings.enough or not holdings.buffered
+            ):
                 holdings.made_room()
         else:
             self._queue(self, index, index + 1)

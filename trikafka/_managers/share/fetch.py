@@ -371,11 +371,14 @@ class ShareFetcher:
         finally:
             self._resting -= 1
             if not self._resting:
-                self._holdings.wake_at(-1, self._made_room)
+                self._holdings.wake_no_more()
 
+    # Once is enough: a task that is woken, and finds nothing to do, asks again. The program decides
+    # some thousand records more before the task runs, and each would cost a call.
     def _made_room(self) -> None:
-        if self._resting and self._room():
+        if self._room():
             self._wake.notify()
+            self._holdings.wake_no_more()
 
     def _next(self, broker: _Broker) -> tuple[_Step | None, float]:
         """Return what to do now; if nothing, the time at which to look again."""

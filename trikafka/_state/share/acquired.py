@@ -114,10 +114,14 @@ class Holdings(_HoldingCounts):
     def wake_at(self, enough: int, made_room: Callable[[], object]) -> None:
         """Call ``made_room`` whenever a decision leaves no more than ``enough`` held records.
 
-        It is also called while no record is buffered.
+        It is also called while no record is buffered. :meth:`wake_no_more` ends that.
         """
         self.enough = enough
         self.made_room = made_room
+
+    def wake_no_more(self) -> None:
+        """Call nothing when a decision makes room."""
+        self.made_room = None
 
     def receives(self, now: float) -> None:
         """Record that the program receives something, or that something came for it."""
