@@ -35,17 +35,19 @@ def test_partitions_are_moved_by_a_plan(command: Command, topic: str, tmp_path: 
     assert found(command, *move) == {"executed": False, "partitions": []}
     assert b"nothing to move" in command(*move).out
     plan = tmp_path / "plan.json"
-    plan.write_text(json.dumps({"partitions": [{"topic": topic, "partition": 1, "replicas": [7]}]}))
+    part = {"topic": topic, "partition": 1, "replicas": [7]}
+    plan.write_text(json.dumps({"partitions": [part]}))
     by_plan = ("reassign", "move", "--file", str(plan))
-    ended = command(*by_plan)
-    assert ended.code == 0, ended.err
-    assert b"nothing was moved; add --execute" in ended.out
-    assert found(command, *by_plan)["partitions"] == [
-        {"topic": topic, "partition": 1, "before": [0], "after": [7]}
-    ]
-    ended = command(*by_plan, "--execute")
-    assert ended.code == 1
-    assert "broker 7" in ended.err
+    for more in ((), ("--execute",)):
+        ended = command(*by_plan, *more)
+        assert ended.code == 1
+        assert "broker 7" in ended.err
+    (directory,) = found(command, "cluster", "log-dirs")
+    part |= {"replicas": [0], "log_dirs": [directory["directory"]]}
+    plan.write_text(json.dumps({"partitions": [part]}))
+    assert b"nothing to move" in command(*by_plan, "--execute").out
+    plan.write_text(json.dumps({"partitions": [part | {"log_dirs": ["/none"]}]}))
+    assert "broker 0 has no log directory '/none'" in command(*by_plan).err
     plan.write_text("{}")
     assert "is not a plan such as" in command(*by_plan).err
     assert "no live broker 9; it has 0" in command(*move, "--to", "9").err
@@ -95,6 +97,21 @@ def test_consumer_group_is_no_share_group(command: Command, topic: str) -> None:
     assert (ended.code, ended.out) == (1, b"")
     assert "is not a share group" in ended.err
     assert group.encode() in command("groups").out
+
+
+def test_share_group_is_no_consumer_group(command: Command, topic: str) -> None:
+    """The deletion of consumer groups names the right command, and deletes the others."""
+    share, other = fresh(), fresh()
+    to = ("-t", topic, "--to", "earliest", "--execute")
+    found(command, "share-groups", "reset-offsets", share, *to)
+    found(command, "groups", "reset-offsets", other, *to)
+    hint = f"group {share!r} is a share group: trikafka share-groups delete {share}"
+    ended = command("groups", "--delete", share)
+    assert (ended.code, ended.out, ended.err) == (1, b"", f"Error: {hint}\n")
+    ended = command("groups", "--delete", share, other)
+    assert (ended.code, ended.out) == (1, f"deleted: {other}\n".encode())
+    assert hint in ended.err
+    assert found(command, "share-groups", "delete", share) == {"deleted": [share]}
 
 
 def test_other_share_groups_are_shown_and_deleted(command: Command, topic: str) -> None:

@@ -1,16 +1,28 @@
-"""The plan of ``trikafka reassign move``: which brokers get the replicas. No broker."""
+"""The plan of ``trikafka reassign move``: which brokers get the replicas. No real broker."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
 
 import click
 import pytest
+from commanding import Command
 from hypothesis import given
 from hypothesis import strategies as st
+from piping import settings
 
+from trikafka import Admin, TopicPartitionReplica
+from trikafka._api.admin import opening
 from trikafka.cli.log_dirs import readable
 from trikafka.cli.reassign import planned
+from trikafka.cli.reassign_plan import read_plan
+from trikafka.error_codes import ErrorCode
+from trikafka.testing import ScriptedCluster
 from trikafka.types import TopicPartition
 
 T = [TopicPartition("t", number) for number in range(6)]
@@ -73,3 +85,148 @@ def test_new_replicas_are_spread_evenly() -> None:
 )
 def test_sizes_are_readable(size: int | None, text: str | None) -> None:
     assert readable(size) == text
+
+
+# --- plans in a file ------------------------------------------------------------------------------
+
+
+def write_plan(place: Path, *parts: object) -> str:
+    file = place / "plan.json"
+    file.write_text(json.dumps({"version": 1, "partitions": parts}))
+    return str(file)
+
+
+def part(number: int, replicas: object, *directories: object) -> dict[str, object]:
+    found: dict[str, object] = {"topic": "t", "partition": number, "replicas": replicas}
+    return {**found, "log_dirs": list(directories)} if directories else found
+
+
+def test_plan_names_directories(tmp_path: Path) -> None:
+    found = read_plan(
+        write_plan(tmp_path, part(0, [1, 2], "any", "/b"), part(1, [2]), part(2, [3], "any"))
+    )
+    assert found.replicas == {T[0]: (1, 2), T[1]: (2,), T[2]: (3,)}
+    assert found.directories == {TopicPartitionReplica("t", 0, 2): "/b"}
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        ([part(0, [1, 2], "any")], "t-0 has 2 replicas and 1 log_dirs"),
+        ([part(0, [1], 7)], "the log_dirs of t-0 are paths or 'any'"),
+        ([{**part(0, [1]), "log_dirs": "/a"}], "the log_dirs of t-0 are paths or 'any'"),
+        ([part(0, [1]), part(0, [2])], "t-0 is there twice"),
+        ([part(0, [1, 1])], "numbers of brokers, each once"),
+        ([part(0, [])], "numbers of brokers, each once"),
+        ([part(0, [1.5])], "numbers of brokers, each once"),
+        ([{**part(0, [1]), "partition": "x"}], "TopicPartition, not"),
+        ([{"topic": "t"}], "is not a plan such as"),
+        (["t"], "is not a plan such as"),
+    ],
+)
+def test_wrong_plan_is_explained(tmp_path: Path, parts: list[object], reason: str) -> None:
+    with pytest.raises(click.BadParameter) as told:
+        read_plan(write_plan(tmp_path, *parts))
+    assert reason in told.value.message
+
+
+class Disks:
+    """Brokers with the directories /a and /b; each has its replicas in /a at first."""
+
+    def __init__(self) -> None:
+        self.moved: list[tuple[int, str, str, int]] = []
+        self.late = 1  # so many requests come before the broker has the replica
+
+    def serve(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        opened = opening.open_admin
+
+        @asynccontextmanager
+        async def scripted(**ignored: Any) -> AsyncIterator[Admin]:
+            async with (
+                ScriptedCluster(nodes=2, topics={"t": 2}) as cluster,
+                opened(**settings(cluster)) as admin,
+            ):
+                await admin.alter_partition_reassignments({T[0]: [0], T[1]: [0]})
+                for node in range(2):
+                    cluster.on("DescribeLogDirs", self._describe, node=node)
+                    cluster.on("AlterReplicaLogDirs", self._altering(node), node=node)
+                yield admin
+
+        monkeypatch.setattr(opening, "open_admin", scripted)
+
+    async def _describe(self, request: Any, default: Any) -> Any:
+        response = await default()
+        (first,) = response.results
+        first.log_dir = "/a"
+        second = type(first)(log_dir="/b", topics=[], error_code=0)
+        response.results = [first, second]
+        return response
+
+    def _altering(self, node: int) -> Any:
+        async def alter(request: Any, default: Any) -> Any:
+            response = await default()
+            for directory in request.dirs:
+                for topic in directory.topics:
+                    for number in topic.partitions:
+                        self.moved.append((node, directory.path, topic.name, number))
+            late, self.late = self.late > 0, self.late - 1
+            for result in response.results:
+                for one in result.partitions:
+                    one.error_code = ErrorCode.REPLICA_NOT_AVAILABLE.value if late else 0
+            return response
+
+        return alter
+
+
+@pytest.fixture
+def disks(monkeypatch: pytest.MonkeyPatch) -> Disks:
+    found = Disks()
+    found.serve(monkeypatch)
+    return found
+
+
+def test_plan_moves_into_directories(command: Command, disks: Disks, tmp_path: Path) -> None:
+    """To another broker, which has the replica later, and on the same broker."""
+    plan = write_plan(tmp_path, part(0, [1], "/b"), part(1, [0], "/b"))
+    move = ("reassign", "move", "--file", plan)
+    ended = command(*move)
+    assert (ended.code, ended.err) == (0, "")
+    table = [line.split() for line in ended.out.decode().splitlines()]
+    assert table[:3] == [
+        ["TOPIC", "PARTITION", "REPLICAS", "NEW", "DIRECTORIES"],
+        ["t", "0", "0", "1", "/b"],
+        ["t", "1", "0", "0", "/b"],
+    ]
+    assert not disks.moved
+    ended = command(*move, "--execute", "-o", "json")
+    assert (ended.code, ended.err) == (0, "")
+    assert json.loads(ended.out)["partitions"] == [
+        {"topic": "t", "partition": 0, "before": [0], "after": [1], "log_dirs": ["/b"]},
+        {"topic": "t", "partition": 1, "before": [0], "after": [0], "log_dirs": ["/b"]},
+    ]
+    assert set(disks.moved) == {(1, "/b", "t", 0), (0, "/b", "t", 1)}
+    assert len(disks.moved) == 3  # one broker was asked again
+
+
+def test_replica_in_its_directory_stays(command: Command, disks: Disks, tmp_path: Path) -> None:
+    plan = write_plan(tmp_path, part(0, [0], "/a"))
+    ended = command("reassign", "move", "--file", plan, "--execute")
+    assert (ended.code, b"nothing to move" in ended.out) == (0, True)
+    assert not disks.moved
+
+
+@pytest.mark.parametrize(
+    ("parts", "reason"),
+    [
+        (part(0, [1], "/c"), "broker 1 has no log directory '/c'; it has /a, /b"),
+        (part(0, [7]), "t-0 shall go to broker 7, and the cluster has no such live broker"),
+    ],
+)
+def test_plan_that_cannot_be_is_refused(
+    command: Command, disks: Disks, tmp_path: Path, parts: object, reason: str
+) -> None:
+    """Also without --execute."""
+    for more in ((), ("--execute",)):
+        ended = command("reassign", "move", "--file", write_plan(tmp_path, parts), *more)
+        assert (ended.code, ended.out) == (1, b"")
+        assert reason in ended.err

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed
+from .reassign_plan import Plan, Replicas, check_brokers, elsewhere, place_replicas, read_plan
 from .resetting import execute_option, parse_topics, partitions_of, topics_option
 from .suggesting import Suggesting
 from .tables import partition_json, say, say_json, table
@@ -21,9 +21,17 @@ if TYPE_CHECKING:
     from .._api.admin.admin import Admin
     from ..types import TopicPartition
 
-Replicas = tuple[int, ...]
-#: A partition with its replicas before and after.
-Move = tuple["TopicPartition", Replicas, Replicas]
+
+class Move(NamedTuple):
+    """A partition with its replicas before and after.
+
+    ``directories`` are the paths to which some of the replicas go, by broker.
+    """
+
+    partition: TopicPartition
+    before: Replicas
+    after: Replicas
+    directories: Mapping[int, str] = MappingProxyType({})
 
 
 @click.group(
@@ -75,39 +83,63 @@ def move(
     """Move replicas of topics to other brokers.
 
     Replicas that are on one of the brokers stay there. The others go to the brokers with the fewest
-    replicas of these topics, in racks that the partition does not have yet. Without --execute
-    nothing is moved: the table shows what would be.
+    replicas of these topics, in racks that the partition does not have yet. A plan may name log
+    directories, too. Without --execute nothing is moved: the table shows what would be.
     """
     context = click.get_current_context()
     if bool(topics) is bool(plan) or (plan and (brokers or replicas)):
         raise click.UsageError("give --topic, or --file alone", context)
     chosen, given = parse_topics(topics), _numbers(brokers)
-    wanted = _read_plan(plan) if plan else None
+    wanted = read_plan(plan) if plan else None
 
     async def work(admin: Admin) -> list[Move]:
         known = await admin.list_topics(include_internal=True)
-        partitions = partitions_of(_topics_in(wanted) if wanted is not None else chosen, known)
+        partitions = partitions_of(
+            _topics_in(wanted.replicas) if wanted is not None else chosen, known
+        )
         now = {
             tp: info.replicas
             for tp in partitions
             for info in known[tp.topic]
             if info.partition == tp.partition
         }
-        if wanted is not None:
-            after: Mapping[TopicPartition, Replicas] = wanted
+        cluster = await admin.describe_cluster()
+        racks = {node.node_id: node.rack for node in cluster.nodes}
+        if wanted is None:
+            todo = Plan(planned(now, _live(given, racks), replicas, racks), {})
         else:
-            cluster = await admin.describe_cluster()
-            racks = {node.node_id: node.rack for node in cluster.nodes}
-            after = planned(now, _live(given, racks), replicas, racks)
-        moves = [(tp, now[tp], after[tp]) for tp in partitions if now[tp] != after[tp]]
+            check_brokers(wanted.replicas, now, racks)
+            todo = Plan(wanted.replicas, await elsewhere(admin, wanted.directories))
+        moves = _moves(now, todo)
         if execute:
-            new = {tp: replicas for tp, _, replicas in moves}
+            new = {move.partition: move.after for move in moves if move.before != move.after}
             begun = await changed(new, admin.alter_partition_reassignments(new))
-            moves = [move for move in moves if move[0] in begun]
+            moves = [each for each in moves if each.partition not in new or each.partition in begun]
+            there = {each.partition for each in moves}
+            await place_replicas(
+                admin,
+                {
+                    one: path
+                    for one, path in todo.directories.items()
+                    if (one.topic, one.partition) in there
+                },
+            )
         return moves
 
     moves = ask(common, work)
     _say_moves(moves, output, executed=execute)
+
+
+def _moves(now: Mapping[TopicPartition, Replicas], wanted: Plan) -> list[Move]:
+    """Return the partitions of a plan that are not yet as it wants them."""
+    directories: dict[tuple[str, int], dict[int, str]] = {}
+    for one, path in wanted.directories.items():
+        directories.setdefault((one.topic, one.partition), {})[one.broker] = path
+    return [
+        Move(tp, before, wanted.replicas[tp], directories.get(tp, {}))
+        for tp, before in now.items()
+        if before != wanted.replicas[tp] or tp in directories
+    ]
 
 
 def planned(
@@ -177,27 +209,6 @@ def _live(given: list[int] | None, racks: Mapping[int, str | None]) -> list[int]
     return given
 
 
-def _read_plan(path: str) -> dict[TopicPartition, Replicas]:
-    from ..types import TopicPartition
-
-    try:
-        parts = json.loads(Path(path).read_text(encoding="utf-8"))["partitions"]
-        return {
-            TopicPartition(str(part["topic"]), int(part["partition"])): tuple(
-                int(each) for each in part["replicas"]
-            )
-            for part in parts
-        }
-    except OSError as error:
-        raise click.BadParameter(f"cannot read {path!r}: {error.strerror}") from None
-    except (ValueError, TypeError, LookupError):
-        raise click.BadParameter(
-            f"{path!r} is not a plan such as "
-            '{"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2]}]}',
-            param_hint="--file",
-        ) from None
-
-
 def _topics_in(partitions: Iterable[TopicPartition]) -> dict[str, set[int] | None]:
     found: dict[str, set[int] | None] = {}
     for tp in partitions:
@@ -213,8 +224,13 @@ def _say_moves(moves: list[Move], output: str, *, executed: bool) -> None:
             {
                 "executed": executed,
                 "partitions": [
-                    {**partition_json(tp), "before": list(old), "after": list(new)}
-                    for tp, old, new in moves
+                    {
+                        **partition_json(move.partition),
+                        "before": list(move.before),
+                        "after": list(move.after),
+                        **({"log_dirs": _paths(move)} if move.directories else {}),
+                    }
+                    for move in moves
                 ],
             }
         )
@@ -222,13 +238,24 @@ def _say_moves(moves: list[Move], output: str, *, executed: bool) -> None:
     if not moves:
         say("nothing to move: the replicas are there")
         return
-    rows = [(tp.topic, tp.partition, _listed(old), _listed(new)) for tp, old, new in moves]
-    say(table(("TOPIC", "PARTITION", "REPLICAS", "NEW"), rows))
+    header = ["TOPIC", "PARTITION", "REPLICAS", "NEW", "DIRECTORIES"]
+    rows = [
+        [*move.partition, _listed(move.before), _listed(move.after), ",".join(_paths(move))]
+        for move in moves
+    ]
+    if not any(move.directories for move in moves):
+        header, rows = header[:-1], [row[:-1] for row in rows]
+    say(table(header, rows))
     say(
         "the moves have begun; 'trikafka reassign status' shows those that are not complete"
         if executed
         else "nothing was moved; add --execute"
     )
+
+
+def _paths(move: Move) -> list[str]:
+    """Return the directory of each replica, as in a plan; none if the plan names none."""
+    return [move.directories.get(each, "any") for each in move.after] if move.directories else []
 
 
 @command.command()
@@ -293,7 +320,7 @@ def cancel(
             stop: dict[TopicPartition, None] = dict.fromkeys(found)
             done = await changed(found, admin.alter_partition_reassignments(stop))
         return [
-            (tp, each.replicas, tuple(one for one in each.replicas if one not in each.adding))
+            Move(tp, each.replicas, tuple(one for one in each.replicas if one not in each.adding))
             for tp in done
             for each in (found[tp],)
         ]
@@ -304,7 +331,7 @@ def cancel(
     elif not moves:
         say("no reassignment is under way")
     else:
-        rows = [(tp.topic, tp.partition, _listed(old), _listed(new)) for tp, old, new in moves]
+        rows = [(*move.partition, _listed(move.before), _listed(move.after)) for move in moves]
         say(table(("TOPIC", "PARTITION", "REPLICAS", "NEW"), rows))
         say("cancelled" if execute else "nothing was cancelled; add --execute")
 
