@@ -50,7 +50,6 @@ _HOMES = {
     "._api.producer.arrow_sending": (
         "ArrowAck",
         "ArrowDelivery",
-        "PartitionDelivery",
     ),
     "._api.consumer.consumer": (
         "Consumer",
@@ -202,6 +201,7 @@ _HOMES = {
         "OffsetAndTimestamp",
         "OffsetRange",
         "OffsetSpec",
+        "PartitionDelivery",
         "PartitionInfo",
         "PreparedTransaction",
         "Record",

@@ -42,7 +42,7 @@ from ._api.consumer.opening import open_consumer
 from ._api.consumer.partition_stream import PartitionStream
 from ._api.exporting import check_export, export, open_exporter
 from ._api.producer.ack import Ack
-from ._api.producer.arrow_sending import ArrowAck, ArrowDelivery, PartitionDelivery
+from ._api.producer.arrow_sending import ArrowAck, ArrowDelivery
 from ._api.producer.health import ProducerHealth
 from ._api.producer.opening import open_producer
 from ._api.producer.producer import Producer, ProducerStatistics
@@ -169,6 +169,7 @@ from .types import (
     OffsetAndTimestamp,
     OffsetRange,
     OffsetSpec,
+    PartitionDelivery,
     PartitionInfo,
     PreparedTransaction,
     Record,

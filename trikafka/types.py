@@ -156,6 +156,23 @@ class RecordMetadata(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class PartitionDelivery:
+    """The rows written to one partition.
+
+    Records of other producers may lie between the offsets.
+
+    Attributes:
+        rows: The number of rows.
+        first_offset: The offset of the first row; ``None`` if the broker returns none (``acks=0``).
+        last_offset: The offset of the last row, likewise.
+    """
+
+    rows: int
+    first_offset: int | None
+    last_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Node:
     """The address of a broker.
 

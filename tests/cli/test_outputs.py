@@ -11,8 +11,7 @@ import click
 import pytest
 from commanding import trikafka
 
-from trikafka import TopicPartition
-from trikafka._api.producer.arrow_sending import PartitionDelivery
+from trikafka import PartitionDelivery, TopicPartition
 from trikafka.cli.delivered import Delivered
 from trikafka.cli.progress import meter, note, warn
 from trikafka.cli.tables import say

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 from contextlib import suppress
 from functools import partial
 from itertools import chain
@@ -21,8 +22,7 @@ from piping import plan_to_produce, produced, settings
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import TopicPartition
-from trikafka._api.producer.arrow_sending import PartitionDelivery
+from trikafka import PartitionDelivery, TopicPartition
 from trikafka._wire import _implementation
 from trikafka.cli import parquet_in, source
 from trikafka.cli.delivered import Delivered
@@ -116,9 +116,13 @@ async def test_refused_line_is_named(autojump_clock: Clock, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(("partitions", "place"), [(1, "line 4: "), (3, "line 1 or later: ")])
 async def test_refused_record_is_named(
-    autojump_clock: Clock, tmp_path: Path, partitions: int, place: str
+    autojump_clock: Clock,
+    tmp_path: Path,
+    partitions: int,
+    place: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """The broker refuses one record of a batch, and the others are written."""
+    """The broker refuses one record of a batch; the report says where the others are."""
     file = tmp_path / "in"
     lines = [{"key": f"k{n}", "value": "v", "partition": n % partitions} for n in range(6)]
     lines[3] = {"value": "no key", "partition": 0}
@@ -127,8 +131,14 @@ async def test_refused_record_is_named(
         async with trikafka.open_admin(**settings(cluster)) as admin:
             resource = trikafka.ConfigResource("topic", "t")
             await admin.alter_configs({resource: {"cleanup.policy": "compact"}})
+        work = plan_to_produce(cluster, file, "json")
         with pytest.raises(click.ClickException, match=f"in: {place}.*5 records were written"):
-            await produced(cluster, file, "json")
+            await work.main(Stop())
+        work.delivered.report("json")
+        said = {row["partition"]: row["records"] for row in json.loads(capsys.readouterr().out)}
+        there = {number: len(pairs(cluster, number)) for number in range(partitions)}
+        assert said == {number: count for number, count in there.items() if count}
+        assert sum(said.values()) == 5
 
 
 async def test_missing_partition_is_refused_before(autojump_clock: Clock, tmp_path: Path) -> None:
@@ -317,6 +327,29 @@ async def test_csv_is_written_as_it_arrives(tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
     finally:
         os.close(fd)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on Windows")
+async def test_pipe_without_a_writer_is_waited_for(tmp_path: Path) -> None:
+    """A named pipe blocks its opening, and so would the signals, until a program writes to it."""
+    file = tmp_path / "in"
+    os.mkfifo(file)
+    writer = threading.Timer(1.0, lambda: file.write_bytes(b"a\nb\n"))
+    ticks = 0
+
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await trio.sleep(0.05)
+            ticks += not writer.finished.is_set()
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster, trio.open_nursery() as nursery:
+        nursery.start_soon(tick)
+        writer.start()
+        await produced(cluster, file)
+        nursery.cancel_scope.cancel()
+        assert pairs(cluster) == [(None, b"a"), (None, b"b")]
+    assert ticks > 10
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no FIFOs on Windows")

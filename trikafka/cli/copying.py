@@ -329,7 +329,7 @@ class Copying(Consuming):
         """Note the first failure of a partition, behind which nothing is committed."""
         where, reason = f"offset {offsets[0]}", f"{error}"
         if isinstance(error, ArrowDeliveryError):
-            self.delivered.add_uncounted(error.delivered)
+            self.delivered.add(error.partitions)
             later = " or later" if error.row is None else ""
             where, reason = f"offset {offsets[error.row or 0]}{later}", f"{error.error}"
             if error.delivered:

@@ -7,8 +7,7 @@ from contextlib import contextmanager, suppress
 
 import click
 
-from .._api.producer.arrow_sending import PartitionDelivery
-from ..types import TopicPartition
+from ..types import PartitionDelivery, TopicPartition
 from .running import NobodyReadsError
 from .tables import say, say_json, table
 
@@ -33,10 +32,6 @@ class Delivered:
             rows = part.rows if before is part else before.rows + part.rows
             self._parts[tp] = PartitionDelivery(rows, before.first_offset, part.last_offset)
             self.count += part.rows
-
-    def add_uncounted(self, count: int) -> None:
-        """Add records of which only the number is known: a part of their table failed."""
-        self.count += count
 
     @contextmanager
     def reporting(self, output: str) -> Iterator[None]:

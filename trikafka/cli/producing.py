@@ -14,13 +14,13 @@ import click
 import trio
 
 from .._api.producer.ack import Ack
-from .._api.producer.arrow_sending import ArrowAck, PartitionDelivery
+from .._api.producer.arrow_sending import ArrowAck
 from .._api.producer.opening import open_producer
 from .._api.producer.producer import Producer
 from .._wire import _implementation
 from .._wire.column_rows import ColumnRows
 from ..errors import ArrowDeliveryError, TrikafkaError
-from ..types import RecordMetadata, TopicPartition
+from ..types import PartitionDelivery, RecordMetadata, TopicPartition
 from .admin import no_topic
 from .csv_columns import Choice, CsvBlocks
 from .delivered import Delivered
@@ -236,7 +236,7 @@ class Producing:
         try:
             ack = await send()
         except ArrowDeliveryError as error:
-            self.delivered.add_uncounted(error.delivered)
+            self.delivered.add(error.partitions)
             raise BadLineError(f"{_first_failed(where, error)}: {error.error}") from error
         except TrikafkaError:
             return False
@@ -283,7 +283,7 @@ class Producing:
                 topic, table, partition=self._plan.partition, **names
             )
         except ArrowDeliveryError as error:
-            self.delivered.add_uncounted(error.delivered)
+            self.delivered.add(error.partitions)
             raise BadLineError(f"{_first_failed(where, error)}: {error.error}") from error
         except TrikafkaError as error:
             raise BadLineError(f"{name}rows from {number}: {error}") from error
@@ -352,7 +352,7 @@ class Producing:
             try:
                 outcome = await ack.wait()
             except ArrowDeliveryError as error:
-                self.delivered.add_uncounted(error.delivered)
+                self.delivered.add(error.partitions)
                 failed = failed or BadLineError(f"{_first_failed(where, error)}: {error.error}")
                 failed.__cause__ = failed.__cause__ or error
             except TrikafkaError as error:

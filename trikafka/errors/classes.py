@@ -18,7 +18,7 @@ from .groups import decisive
 from .peer_text import printable
 
 if TYPE_CHECKING:
-    from ..types import OffsetAndMetadata, TopicPartition
+    from ..types import OffsetAndMetadata, PartitionDelivery, TopicPartition
 
 
 # A caller of a Kafka client needs the answers to three questions, and the class alone cannot give
@@ -668,6 +668,7 @@ class ArrowDeliveryError(TrikafkaError):
         error: The first failure.
         row: The first row of the first batch that failed, counted from 0. If the broker refuses
             single records, it is the first of them. ``None``: not known.
+        partitions: The rows in the log and their offsets, by partition.
         maybe_written: True if ``unknown`` is not 0.
     """
 
@@ -679,9 +680,11 @@ class ArrowDeliveryError(TrikafkaError):
         unknown: int,
         error: Exception,
         row: int | None = None,
+        partitions: Mapping[TopicPartition, PartitionDelivery] = MappingProxyType({}),
     ) -> None:
         self.topic = topic
         self.rows = rows
+        self.partitions = dict(partitions)
         self.delivered = delivered
         self.unknown = unknown
         self.error = error

@@ -26,7 +26,7 @@ from ..._wire.columns import Columns, arrow_is_loaded
 from ...config import ProducerConfig
 from ...errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ...interfaces import ProduceManager, RowsBatch, TableRows, TakenRows
-from ...types import TopicPartition
+from ...types import PartitionDelivery, TopicPartition
 from .waiting import current
 
 if TYPE_CHECKING:
@@ -42,23 +42,6 @@ _MOST_BYTES = sys.maxsize
 _BUSY, _WHEN_BUSY, _WHEN_IDLE = 2, 1 << 20, 1 << 18
 #: The rows of a piece: all in compiled code, or each looked at by Python.
 _PIECE_ROWS, _PIECE_ROWS_PURE = 16_384, 512
-
-
-@dataclass(frozen=True, slots=True)
-class PartitionDelivery:
-    """The rows written to one partition.
-
-    Records of other producers may lie between the offsets.
-
-    Attributes:
-        rows: The number of rows.
-        first_offset: The offset of the first row; ``None`` if the broker returns none (``acks=0``).
-        last_offset: The offset of the last row, likewise.
-    """
-
-    rows: int
-    first_offset: int | None
-    last_offset: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +165,13 @@ class ArrowSending:
             tally.gather()  # one by one, while the brokers work on the next
         if tally.error is not None:
             raise ArrowDeliveryError(
-                self._topic, self._count, tally.delivered, tally.unknown, tally.error, tally.row
+                self._topic,
+                self._count,
+                tally.delivered,
+                tally.unknown,
+                tally.error,
+                tally.row,
+                tally.partitions,
             ) from tally.error
         return ArrowDelivery(self._count, dict(tally.partitions))
 
