@@ -18,8 +18,11 @@ T = TypeVar("T")
 _PIECE = 1 << 20
 #: Bytes of the longest line.
 LONGEST = 100_000_000
-#: Flags of the file. O_BINARY is Windows' own: without it, line ends are translated.
-_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+#: Flags of the file. O_BINARY is Windows' own: without it, line ends are translated. Without
+#: O_NONBLOCK, opening a named pipe would hold up everything, signals too, until it has a writer.
+_READ = os.O_RDONLY
+for _name in ("O_CLOEXEC", "O_BINARY", "O_NONBLOCK"):
+    _READ |= getattr(os, _name, 0)
 
 
 class Block(NamedTuple):
@@ -52,6 +55,8 @@ class Lines:
             OSError: The file cannot be opened.
         """
         self._fd = 0 if path == "-" else os.open(path, _READ)
+        if self._fd and hasattr(os, "O_NONBLOCK"):
+            os.set_blocking(self._fd, True)
         self._limiter = trio.CapacityLimiter(1)
         self._rest: list[bytes] = []
         self._size = 0
