@@ -233,6 +233,9 @@ async def test_password_is_salted_as_rfc_5802_says(cluster: ScriptedCluster) -> 
                 "bob": (ScramCredential("SCRAM-SHA-256", 4096),),
             }
             assert await admin.describe_user_scram_credentials(["bob"]) == {"bob": found["bob"]}
+        # A broker that refuses a null fails with a NullPointerException, and never responds.
+        everyone, _ = cluster.requests("DescribeUserScramCredentials")
+        assert everyone.request.users == []
         (sent,) = cluster.requests("AlterUserScramCredentials")
         alice, bob = sent.request.upsertions
         for made, password, name in ((alice, b"s3cret", "sha512"), (bob, b"x", "sha256")):

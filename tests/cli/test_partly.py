@@ -23,7 +23,7 @@ from trikafka.cli.running import sentence
 from trikafka.errors import AdminErrors
 from trikafka.testing import ScriptedCluster
 
-TOPIC_EXISTS, GROUP_REFUSED, NON_EMPTY, INVALID = 36, 30, 68, 42
+TOPIC_EXISTS, GROUP_REFUSED, TOPIC_REFUSED, NON_EMPTY, INVALID = 36, 30, 29, 68, 42
 Prepare = Callable[[ScriptedCluster], object]
 Serve = Callable[..., None]
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -162,6 +162,53 @@ def test_a_missing_name_hides_no_other(
     ended = command(*args, "nosuch", "-o", "jsonl")
     assert (ended.code, ended.out) == (1, b"")
     assert ended.err.startswith(f"Error: {shown} 'nosuch' does not exist")
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        ("topics", "describe", "secret"),
+        ("topics", "offsets", "secret"),
+        ("topics", "elect", "secret"),
+        ("records", "delete", "-t", "secret", "--before", "latest"),
+        ("reassign", "move", "-t", "secret"),
+        ("reassign", "cancel", "-t", "secret"),
+        ("groups", "reset-offsets", "g0", "-t", "secret", "--to", "latest"),
+        ("groups", "reset-offsets", "g1", "-t", "t", "--to", "latest"),
+        ("groups", "secret"),
+        ("groups", "lag", "secret"),
+        ("groups", "--delete", "secret"),
+        ("share-groups", "offsets", "secret"),
+    ],
+)
+def test_a_hidden_name_is_not_missing(
+    command: Command, serve: Serve, args: tuple[str, ...]
+) -> None:
+    """Lists leave out what the user may not see."""
+
+    async def hide(request: Any, default: Any) -> Any:
+        response = await default()
+        for topic in response.topics:
+            topic.error_code = TOPIC_REFUSED if topic.name == "secret" else topic.error_code
+        return response
+
+    def refuse(cluster: ScriptedCluster) -> None:
+        cluster.on("Metadata", hide)
+        cluster.fail("DescribeGroups", GROUP_REFUSED, None)
+        cluster.fail("OffsetFetch", GROUP_REFUSED, None, node=1)
+
+    serve(refuse)
+    ended = command(*args)
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.err.startswith("Error: not authorized for the ")
+    assert "does not exist" not in ended.err
+
+
+def test_hidden_topic_is_not_taken_for_deleted(command: Command, serve: Serve) -> None:
+    serve(lambda cluster: cluster.fail("DeleteTopics", TOPIC_REFUSED, None))
+    ended = command("topics", "delete", "--if-exists", "secret")
+    assert (ended.code, ended.out) == (1, b"")
+    assert ended.err.startswith("Error: not authorized for the topic ")
 
 
 def test_topic_is_described_without_its_settings(command: Command, serve: Serve) -> None:

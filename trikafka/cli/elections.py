@@ -9,7 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import others
+from .partly import known_topics, others
 from .resetting import execute_option, parse_topics, partitions_of, topics_option
 from .tables import say, say_json, table
 
@@ -105,8 +105,9 @@ async def elected(
     Returns:
         The partitions as they were before, and whether each got a leader.
     """
-    known = await admin.list_topics(include_internal=True)
-    places = set(partitions_of(dict.fromkeys(known) if chosen is None else chosen, known))
+    known, missing = await known_topics(admin, chosen or ())
+    wanted = dict.fromkeys(known) if chosen is None else chosen
+    places = set(partitions_of(wanted, known, missing))
     todo = {
         place: info
         for infos in known.values()

@@ -11,7 +11,7 @@ from .admin import ask, chosen
 from .deleting import delete_groups
 from .lag import at_least, lag
 from .options import Common, common_options, output_option
-from .partly import beside, each, every_group, existing, named_groups, others
+from .partly import beside, consumer_groups, each, every_group, named_groups, others
 from .removing import remove_members
 from .resetting import reset_offsets
 from .running import printable
@@ -91,7 +91,7 @@ def command(
         cure = "stop them first, or see 'trikafka groups remove-members {} --all'"
 
         async def work(admin: Admin) -> list[str]:
-            own = await _without_share_groups(admin, todo)
+            own = await consumer_groups(admin, todo, "delete", _HINTS)
             return await delete_groups(admin, own, admin.describe_groups, cure)
 
         gone = ask(common, work)
@@ -108,21 +108,6 @@ def command(
                 say(("\n" if at else "") + _as_text(group))
     else:
         _list(common, output)
-
-
-async def _without_share_groups(admin: Admin, names: list[str]) -> list[str]:
-    """Return the named groups; note the failures of share groups, which a broker would delete, too.
-
-    Raises:
-        ClickException: The only group is missing, or is a share group.
-        AdminErrors: None of several is there and no share group.
-    """
-    found = await named_groups(admin, names, _HINTS)
-
-    def other(name: str) -> str:
-        return f"group {name!r} is a share group: trikafka share-groups delete {name}"
-
-    return existing(found, {name for name in found if found[name].type != "share"}, other)
 
 
 def _list(common: Common, output: str) -> None:

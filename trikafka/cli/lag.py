@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .options import Common, common_options, is_terminal, output_option
-from .partly import beside, each, every_group, named_groups, noted_failures, others
+from .partly import beside, consumer_groups, each, every_group, noted_failures, others
 from .progress import warn
 from .running import Stop, run, sentence
 from .tables import say, say_json, table
@@ -77,7 +77,11 @@ async def _look(admin: Admin, names: list[str]) -> dict[str, Places]:
     """Return committed offset and end of each partition, by group."""
     from ..types import OffsetSpec, TopicPartition
 
-    listed = await (named_groups(admin, names) if names else every_group(admin))
+    if names:
+        listed = await consumer_groups(admin, names, "offsets")
+    else:
+        found = await every_group(admin)
+        listed = {name: group for name, group in found.items() if group.type != "share"}
     stored = await each(listed, lambda name: others(admin.list_group_offsets(name), of=name))
     places = {tp for offsets in stored.values() for tp in offsets}
     topics = await admin.list_topics(include_internal=True) if places else {}

@@ -9,7 +9,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import existing, others
+from .partly import existing, known_topics, others
 from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
 from .start import At, Start
 from .tables import say, say_json, table, time_text
@@ -177,8 +177,6 @@ async def found_ends(admin: Admin, chosen: Mapping[str, set[int] | None]) -> lis
 async def _existing(
     admin: Admin, chosen: Mapping[str, set[int] | None]
 ) -> Iterable[TopicPartition]:
-    from ..errors import topic_missing
-
-    known = await admin.list_topics(include_internal=True)
-    there = existing(chosen, known, lambda name: topic_missing(name, known, make=False))
-    return partitions_of({name: chosen[name] for name in there}, known)
+    known, missing = await known_topics(admin, chosen)
+    there = existing(chosen, known, missing)
+    return partitions_of({name: chosen[name] for name in there}, known, missing)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from .._api.admin.admin import Admin
     from .._api.admin.types import GroupListing, TransactionListing
     from ..errors import AdminErrors, TrikafkaError
+    from ..types import PartitionInfo
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -253,12 +254,67 @@ async def named_groups(
     hinted = [name for name in wanted if name not in known and name in (hints or {})]
     if hinted:
         raise click.ClickException(f"group {hinted[0]!r} does not exist{(hints or {})[hinted[0]]}")
+    refused = await _refused(admin.describe_groups, set(wanted) - known.keys())
 
     def missing(name: str) -> str:
+        if name in refused:
+            return refused[name]
         near = get_close_matches(name, known, n=1)
         return f"group {name!r} does not exist" + (f"; did you mean {near[0]!r}?" if near else "")
 
     return {name: known[name] for name in existing(wanted, known, missing)}
+
+
+async def consumer_groups(
+    admin: Admin, names: Iterable[str], verb: str, hints: Mapping[str, str] | None = None
+) -> dict[str, GroupListing]:
+    """Return groups by their names, as :func:`named_groups`, and note share groups as failures.
+
+    ``verb`` is the subcommand of ``share-groups`` that does the same for them.
+    """
+    found = await named_groups(admin, names, hints)
+
+    def other(name: str) -> str:
+        return f"group {name!r} is a share group: trikafka share-groups {verb} {name}"
+
+    own = {name for name in found if found[name].type != "share"}
+    return {name: found[name] for name in existing(found, own, other)}
+
+
+async def known_topics(
+    admin: Admin, names: Iterable[str], *, make: bool = False
+) -> tuple[dict[str, list[PartitionInfo]], Callable[[str], str]]:
+    """Return all topics, and a function that says why a named one is not among them.
+
+    With ``make``, the function says how to make the topic.
+    """
+    from ..errors import topic_missing
+
+    known = await admin.list_topics(include_internal=True)
+    refused = await _refused(admin.describe_topics, set(names) - known.keys())
+
+    def missing(name: str) -> str:
+        return refused[name] if name in refused else topic_missing(name, known, make=make)
+
+    return known, missing
+
+
+async def _refused(
+    describe: Callable[[list[str]], Awaitable[object]], names: Iterable[str]
+) -> dict[str, str]:
+    """Return those of the names that the user may not see, with the errors that say so.
+
+    A list leaves such things out, as if they did not exist.
+    """
+    from ..errors import AuthorizationError, TrikafkaError
+
+    failures: Mapping[Any, TrikafkaError] = {}
+    if asked := sorted(names):
+        try:
+            await describe(asked)
+        except TrikafkaError as error:
+            failures = error.failures
+    return {name: str(e) for name, e in failures.items() if isinstance(e, AuthorizationError)}
 
 
 def existing(

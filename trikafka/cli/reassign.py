@@ -13,7 +13,7 @@ from .admin import ask
 from .options import Common, common_options, output_option
 from .partly import changed
 from .reassign_plan import Plan, Replicas, check_brokers, elsewhere, place_replicas, read_plan
-from .resetting import execute_option, parse_topics, partitions_of, topics_option
+from .resetting import execute_option, look_up, parse_topics, topics_option
 from .suggesting import Suggesting
 from .tables import partition_json, say, say_json, table
 
@@ -93,10 +93,8 @@ def move(
     wanted = read_plan(plan) if plan else None
 
     async def work(admin: Admin) -> list[Move]:
-        known = await admin.list_topics(include_internal=True)
-        partitions = partitions_of(
-            _topics_in(wanted.replicas) if wanted is not None else chosen, known
-        )
+        asked = chosen if wanted is None else _topics_in(wanted.replicas)
+        partitions, known = await look_up(admin, asked)
         now = {
             tp: info.replicas
             for tp in partitions
@@ -339,7 +337,7 @@ def cancel(
 async def _under_way(admin: Admin, chosen: Mapping[str, set[int] | None]) -> dict[Any, Any]:
     partitions = None
     if chosen:
-        partitions = partitions_of(chosen, await admin.list_topics(include_internal=True))
+        partitions, _ = await look_up(admin, chosen)
     return await admin.list_partition_reassignments(partitions)
 
 

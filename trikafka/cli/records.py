@@ -13,10 +13,10 @@ from .partly import others
 from .resetting import (
     Shift,
     execute_option,
+    look_up,
     offsets_at,
     parse_place,
     parse_topics,
-    partitions_of,
     topics_option,
 )
 from .suggesting import Suggesting
@@ -65,7 +65,7 @@ def delete(
     async def work(admin: Admin) -> list[tuple[TopicPartition, int, int]]:
         from ..types import OffsetSpec
 
-        partitions = partitions_of(chosen, await admin.list_topics())
+        partitions, _ = await look_up(admin, chosen)
         begins = await admin.list_offsets(dict.fromkeys(partitions, OffsetSpec.EARLIEST))
         offsets: Mapping[TopicPartition, int] = await offsets_at(admin, place, partitions, {})
         if execute:

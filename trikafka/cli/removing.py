@@ -56,6 +56,10 @@ def remove_members(
         found = (await admin.describe_groups([group]))[group]
         if found.state == "Dead":
             raise click.ClickException(f"group {group!r} does not exist")
+        if found.type == "share":  # Kafka removes members from consumer groups only
+            raise click.ClickException(
+                f"group {group!r} is a share group, whose members cannot be removed: stop them"
+            )
         chosen = [
             member
             for member in found.members

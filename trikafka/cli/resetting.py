@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -12,7 +12,7 @@ import click
 
 from .admin import ask
 from .options import Common, common_options, output_option
-from .partly import changed
+from .partly import changed, known_topics
 from .progress import warn
 from .start import At, Start, parse
 from .tables import say, say_json, table
@@ -85,25 +85,38 @@ def parse_topics(given: Iterable[str]) -> dict[str, set[int] | None]:
     return found
 
 
+async def look_up(
+    admin: Admin, chosen: Mapping[str, set[int] | None]
+) -> tuple[list[TopicPartition], dict[str, list[PartitionInfo]]]:
+    """Return the chosen partitions, and all topics.
+
+    Raises:
+        click.ClickException: A topic or partition does not exist, or the user may not see it.
+    """
+    known, missing = await known_topics(admin, chosen)
+    return partitions_of(chosen, known, missing), known
+
+
 def partitions_of(
-    chosen: Mapping[str, set[int] | None], topics: Mapping[str, list[PartitionInfo]]
+    chosen: Mapping[str, set[int] | None],
+    topics: Mapping[str, list[PartitionInfo]],
+    missing: Callable[[str], str],
 ) -> list[TopicPartition]:
-    """Return the chosen partitions.
+    """Return the chosen partitions; ``missing`` says why a topic is not among ``topics``.
 
     Raises:
         click.ClickException: A topic or partition does not exist.
     """
-    from ..errors import topic_missing
     from ..types import TopicPartition
 
     found = []
     for name, numbers in chosen.items():
         if name not in topics:
-            raise click.ClickException(topic_missing(name, topics, make=False))
+            raise click.ClickException(missing(name))
         there = {info.partition for info in topics[name]}
-        if missing := (numbers or set()) - there:
+        if lacking := (numbers or set()) - there:
             raise click.ClickException(
-                f"topic {name!r} has no partition {min(missing)}, only 0 to {max(there)}"
+                f"topic {name!r} has no partition {min(lacking)}, only 0 to {max(there)}"
             )
         found += [TopicPartition(name, number) for number in sorted(numbers or there)]
     return found
@@ -180,15 +193,15 @@ def reset_offsets(
         raise click.UsageError("give --topic, or --all-topics", click.get_current_context())
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
-        await _check_group(admin, group)
+        # Without the right to see the group, this fails. The list of groups would leave it out.
         stored = {tp: at.offset for tp, at in (await admin.list_group_offsets(group)).items()}
+        await _check_group(admin, group)
         if all_topics:
             partitions = sorted(stored)
             if not partitions:
                 raise click.ClickException(f"group {group!r} has no offsets; give --topic")
         else:
-            known = await admin.list_topics(include_internal=True)
-            partitions = partitions_of(chosen, known)
+            partitions, _ = await look_up(admin, chosen)
         offsets = await offsets_at(admin, place, partitions, stored)
         done = partitions
         if execute:

@@ -13,10 +13,10 @@ from .options import Common, common_options, output_option
 from .partly import changed, each, every_group, existing, named_groups, others
 from .resetting import (
     execute_option,
+    look_up,
     offsets_at,
     parse_place,
     parse_topics,
-    partitions_of,
     say_reset,
     topics_option,
 )
@@ -216,7 +216,7 @@ def reset_offsets(
         raise click.UsageError("which topic? give --topic", click.get_current_context())
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
-        partitions = partitions_of(wanted, await admin.list_topics(include_internal=True))
+        partitions, _ = await look_up(admin, wanted)
         places = (await admin.list_share_group_offsets({group: partitions}))[group]
         stored = {tp: at.start_offset for tp, at in places.items()}
         new = await offsets_at(admin, place, partitions, stored)

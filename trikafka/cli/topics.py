@@ -14,7 +14,7 @@ from .admin import ask, chosen
 from .elections import elect
 from .offsets import offsets
 from .options import Common, common_options, output_option, pairs
-from .partly import beside, changed, existing
+from .partly import beside, changed, existing, known_topics
 from .suggesting import Suggesting
 from .tables import say, say_done, say_json, table
 
@@ -189,13 +189,8 @@ def delete(
 
     todo = chosen("topic", names, more)
 
-    async def work(admin: Admin) -> list[str]:
-        known = await admin.list_topics(include_internal=True) if if_exists else todo
-        there = [name for name in todo if name in known]
-        excused = UnknownTopicOrPartitionError if if_exists else None
-        return await changed(there, admin.delete_topics(there), excused)
-
-    gone = ask(common, work)
+    excused = UnknownTopicOrPartitionError if if_exists else None
+    gone = ask(common, lambda admin: changed(todo, admin.delete_topics(todo), excused))
     say_done(
         output,
         f"deleted: {', '.join(gone)}" if gone else "nothing to delete: none is there",
@@ -257,13 +252,14 @@ def describe(common: Common, names: tuple[str, ...], more: tuple[str, ...], outp
 
 
 async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any]]:
-    from ..errors import topic_missing
     from ..types import OffsetSpec, TopicPartition
 
-    topics = await admin.list_topics(include_internal=names is not None)
-    if names is not None:
-        names = existing(names, topics, lambda name: topic_missing(name, topics))
-    wanted = list(topics) if names is None else names
+    if names is None:
+        topics = await admin.list_topics()
+        wanted = list(topics)
+    else:
+        topics, missing = await known_topics(admin, names, make=True)
+        wanted = existing(names, topics, missing)
     places = [
         TopicPartition(name, info.partition)
         for name in wanted

@@ -149,9 +149,8 @@ async def alter_client_quotas(call: ScriptedCall) -> Message:
 async def describe_user_scram_credentials(call: ScriptedCall) -> Message:
     """Return mechanisms and iterations of users."""
     users = call.state.security.users
-    asked = call.request.users
     results = []
-    for name in sorted(users) if asked is None else [each.name for each in asked]:
+    for name in [each.name for each in call.request.users or ()] or sorted(users):
         code = call.error(name) or (0 if name in users else ErrorCode.RESOURCE_NOT_FOUND)
         infos = [
             {"mechanism": mechanism, "iterations": iterations}

@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeAlias, get_args
 from kafka.protocol.admin import CreateAclsRequest, DeleteAclsRequest, DescribeAclsRequest
 
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
-from ...errors.peer_text import peer_text
 from ..client.option_parsing import is_name, is_utf8
+from .messages import words
 from .routing import Parts
 
 AclResourceType: TypeAlias = Literal[
@@ -290,10 +290,7 @@ def _check_count(name: str, results: Sequence[Any], asked: Sequence[Any]) -> Non
 
 
 def _error(result: Any, what: str, operation: str) -> TrikafkaError:
-    message = peer_text(result.error_message.strip().rstrip(".")) if result.error_message else ""
-    return from_code(
-        result.error_code, what + (f" ({message})" if message else ""), operation=operation
-    )
+    return from_code(result.error_code, what + words(result.error_message), operation=operation)
 
 
 def _binding(resource: Any, acl: Any) -> AclBinding:

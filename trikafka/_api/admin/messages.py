@@ -374,7 +374,10 @@ def listed_offset(at: OffsetAndTimestamp | None) -> ListedOffset | None:
 
 def words(message: str | None) -> str:
     """Return the broker's own words as an addition to the subject of an error."""
-    return f" ({peer_text(message.strip().rstrip('.'))})" if message else ""
+    # A refusal shows the insides of a Java object, and says nothing that its code does not.
+    if not message or message.startswith("Request Request("):
+        return ""
+    return f" ({peer_text(message.strip().rstrip('.'))})"
 
 
 def named(kind: str, name: str, message: str | None) -> str:

@@ -18,9 +18,8 @@ from ..._wire.extra_messages import (
     UnregisterControllerRequest,
 )
 from ...errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
-from ...errors.peer_text import peer_text
 from ..client.option_parsing import is_name
-from .messages import number_or_none
+from .messages import number_or_none, words
 
 _TOPIC = "__cluster_metadata"
 
@@ -246,6 +245,5 @@ def error_of(response: Any, what: str) -> TrikafkaError | None:
 
 def _raise_error(response: Any, what: str, operation: str) -> None:
     if response.error_code:
-        message = getattr(response, "error_message", None)
-        detail = f" ({peer_text(message.strip().rstrip('.'))})" if message else ""
+        detail = words(getattr(response, "error_message", None))
         raise from_code(response.error_code, what + detail, operation=operation)

@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 from kafka.protocol.admin import AlterClientQuotasRequest, DescribeClientQuotasRequest
 
 from ...errors import ConfigurationError, from_code
-from ...errors.peer_text import peer_text
 from ..client.option_parsing import is_name
+from .messages import words
 from .routing import Parts
 
 
@@ -204,12 +204,8 @@ def alter_request(changes: QuotaChanges, *, validate_only: bool) -> AlterClientQ
 def read_described(response: Any) -> dict[QuotaEntity, dict[str, float]]:
     """Return the quotas in a DescribeClientQuotas response. Raises its error."""
     if response.error_code:
-        message = peer_text(response.error_message) if response.error_message else ""
-        raise from_code(
-            response.error_code,
-            "the quotas" + (f" ({message})" if message else ""),
-            operation="DescribeConfigs",
-        )
+        what = "the quotas" + words(response.error_message)
+        raise from_code(response.error_code, what, operation="DescribeConfigs")
     found = {}
     for entry in response.entries or ():
         entity = _entity(entry.entity)
@@ -230,8 +226,7 @@ def read_altered(response: Any, parts: Parts[QuotaEntity, None]) -> None:
         if entity is None:
             continue
         if entry.error_code:
-            message = peer_text(entry.error_message) if entry.error_message else ""
-            what = f"the quotas of {entity}" + (f" ({message})" if message else "")
+            what = f"the quotas of {entity}" + words(entry.error_message)
             parts.failed(entity, from_code(entry.error_code, what, operation="AlterConfigs"))
         else:
             parts.done(entity, None)

@@ -178,8 +178,10 @@ class Salting:
 
 def describe_request(users: Sequence[str] | None) -> DescribeUserScramCredentialsRequest:
     """Return a DescribeUserScramCredentials request; ``None`` stands for all users."""
+    # No users in the request stand for all. A null would, too, but a broker that wants to refuse it
+    # fails with a NullPointerException and never responds.
     kind = DescribeUserScramCredentialsRequest
-    return kind(users=None if users is None else [kind.UserName(name=name) for name in users])
+    return kind(users=[kind.UserName(name=name) for name in users or ()])
 
 
 def read_described(
