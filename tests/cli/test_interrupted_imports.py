@@ -1,9 +1,16 @@
-"""Ctrl-C among the command's imports, even in a destructor, where Python loses exceptions."""
+"""Ctrl-C among the command's imports, even in a destructor, and at its prompt."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
+from typing import Any
+
+import pytest
+from commanding import Running
 
 PROGRAM = """
 import os, signal, sys
@@ -50,3 +57,26 @@ def test_interrupt_at_many_moments_ends_it() -> None:
     assert not [(moment, code) for moment, code in interrupted if code not in (-2, 130)]
     assert "Traceback" not in done.stderr
     assert "ignored" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals on Windows")
+def test_interrupted_prompt_restores_the_echo() -> None:
+    import pty
+    import termios
+
+    def echoes() -> bool:
+        return bool(termios.tcgetattr(terminal)[3] & termios.ECHO)
+
+    ours, terminal = pty.openpty()
+    streams: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), terminal)
+    try:
+        with Running("users", "set", "bob", start_new_session=True, **streams) as running:
+            until = time.monotonic() + 60
+            while echoes() and time.monotonic() < until:
+                time.sleep(0.01)
+            assert not echoes()
+            running.process.send_signal(signal.SIGINT)
+            assert (running.process.wait(60), echoes()) == (130, True)
+    finally:
+        os.close(ours)
+        os.close(terminal)

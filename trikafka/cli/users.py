@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
@@ -174,5 +175,10 @@ def _password(file: str | None, variable: str | None) -> str:
         raise click.UsageError(
             "no terminal to ask for the password: give --password-file or --password-env", context
         )
-    asked: str = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
-    return asked
+    # The default action of SIGINT, which the command has so far, would leave the terminal without an
+    # echo of what is typed.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
+    finally:
+        signal.signal(signal.SIGINT, before)
