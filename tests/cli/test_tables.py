@@ -100,6 +100,9 @@ def test_header_is_bold_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
         ("trikafka cluster health --js", {"--json"}),
         ("trikafka topics cr", {"create"}),
         ("trikafka consume --value-format he", {"hex"}),
+        ("trikafka nosuch --de", {"--debug"}),
+        ("trikafka topics nosuch --de", {"--debug"}),
+        ("trikafka cluster nosuch --js", {"--json"}),
     ],
 )
 def test_shell_completes_the_command(words: str, expected: set[str]) -> None:
@@ -109,6 +112,7 @@ def test_shell_completes_the_command(words: str, expected: set[str]) -> None:
         "COMP_CWORD": str(len(words.split()) - 1),
     }
     ended = trikafka(environment=environment)
+    assert ended.err == ""
     assert {line.split(",")[1] for line in ended.out.decode().split()} == expected
 
 

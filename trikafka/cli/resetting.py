@@ -75,7 +75,8 @@ def parse_topics(given: Iterable[str]) -> dict[str, set[int] | None]:
         name, colon, numbers = text.partition(":")
         if not name or (colon and not re.fullmatch(r"\d+(,\d+)*", numbers)):
             raise click.BadParameter(
-                f"{text!r} is not TOPIC or TOPIC:PARTITION,...", param_hint="--topic"
+                f"{text!r} is not TOPIC or TOPIC:PARTITION, such as orders:0,2",
+                param_hint="--topic",
             )
         known = found.setdefault(name, set() if colon else None)
         if not colon:

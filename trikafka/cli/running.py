@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from .suggesting import option_hint
+from .suggesting import argument_hint, option_hint
 
 #: Seconds for an orderly exit after a signal: last commit, leave the group, deliver records in
 #: flight.
@@ -196,6 +196,7 @@ def _sentence(error: BaseException) -> tuple[str, int]:
         text = _one_line(error.format_message()).rstrip(".")
         if isinstance(error, click.NoSuchOption) and (hint := option_hint(error)):
             text = f"no such option {error.option_name}{hint}"
+        text += argument_hint(error)
         # click does not say which command lacks the value of an option.
         where = f" (see {error.ctx.command_path} --help)" if error.ctx is not None else ""
         return text + where, 2

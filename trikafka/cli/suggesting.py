@@ -77,7 +77,8 @@ class WithVerbs(click.Command):
         verb = self.verbs.get(rest[0]) if rest else None
         if verb is not None and _takes(verb, options, parent):
             return verb.make_context(f"{info_name} {rest[0]}", options + rest[1:], parent, **extra)
-        if self._takes_no_argument and rest:
+        # The completion of a shell shows no errors: it parses leniently.
+        if self._takes_no_argument and rest and not extra.get("resilient_parsing"):
             near = get_close_matches(rest[0], [*self.verbs, *self.words], n=1)
             word = near[0] if near else rest[0]
             meant = f"{info_name} {word}" if word in self.verbs else self.words.get(word)
@@ -212,7 +213,8 @@ class Suggesting(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         known = self.list_commands(ctx)
-        if args and not args[0].startswith("-") and args[0] not in known:
+        unknown = args and not args[0].startswith("-") and args[0] not in known
+        if unknown and not ctx.resilient_parsing:
             near = (
                 [self.words[args[0]]]
                 if args[0] in self.words
@@ -236,3 +238,11 @@ def option_hint(error: click.NoSuchOption) -> str:
         }
         meant = ours if ours.split()[0] in {name and name.rstrip(".") for name in names} else None
     return f"; did you mean {meant!r}?" if meant else ""
+
+
+def argument_hint(error: click.UsageError) -> str:
+    """Return the hint for a topic as an argument, if the command takes topics by an option."""
+    if error.ctx is None or not error.message.startswith("Got unexpected extra argument"):
+        return ""
+    by_option = any("--topic" in param.opts for param in error.ctx.command.params)
+    return "; topics are given by -t" if by_option else ""
