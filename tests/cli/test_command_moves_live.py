@@ -100,7 +100,7 @@ def test_consumer_group_is_no_share_group(command: Command, topic: str) -> None:
 
 
 def test_share_group_is_no_consumer_group(command: Command, topic: str) -> None:
-    """The deletion of consumer groups names the right command, and deletes the others."""
+    """Commands for consumer groups name the right command, and do their work for the others."""
     share, other = fresh(), fresh()
     to = ("-t", topic, "--to", "earliest", "--execute")
     found(command, "share-groups", "reset-offsets", share, *to)
@@ -111,6 +111,11 @@ def test_share_group_is_no_consumer_group(command: Command, topic: str) -> None:
     ended = command("groups", "--delete", share, other)
     assert (ended.code, ended.out) == (1, f"deleted: {other}\n".encode())
     assert hint in ended.err
+    ended = command("groups", "lag", share)
+    assert (ended.code, f"trikafka share-groups offsets {share}" in ended.err) == (1, True)
+    ended = command("groups", "remove-members", share, "--all")
+    assert (ended.code, "is a share group" in ended.err) == (1, True)
+    assert share.encode() not in command("groups", "lag").out
     assert found(command, "share-groups", "delete", share) == {"deleted": [share]}
 
 
