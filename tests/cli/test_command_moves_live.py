@@ -96,6 +96,13 @@ def test_consumer_group_is_no_share_group(command: Command, topic: str) -> None:
     ended = command("share-groups", "delete", group)
     assert (ended.code, ended.out) == (1, b"")
     assert "is not a share group" in ended.err
+    reset = ("share-groups", "reset-offsets")
+    to = ("-t", topic, "--to", "earliest")
+    for more in ((), ("--execute",)):
+        ended = command(*reset, group, *to, *more)
+        assert (ended.code, ended.out) == (1, b"")
+        assert f"group: trikafka groups reset-offsets {group}" in ended.err
+    assert f"does not exist yet; did you mean {group!r}?" in command(*reset, group[:-1], *to).err
     assert group.encode() in command("groups").out
 
 

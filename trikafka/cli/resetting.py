@@ -196,7 +196,7 @@ def reset_offsets(
     async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
         # Without the right to see the group, this fails. The list of groups would leave it out.
         stored = {tp: at.offset for tp, at in (await admin.list_group_offsets(group)).items()}
-        await _check_group(admin, group)
+        await check_group(admin, group)
         if all_topics:
             partitions = sorted(stored)
             if not partitions:
@@ -238,20 +238,22 @@ def say_reset(
     say(f"the offsets of {group} are set" if executed else "nothing was changed; add --execute")
 
 
-async def _check_group(admin: Admin, group: str) -> None:
+async def check_group(admin: Admin, group: str, *, share: bool = False) -> None:
     """Refuse a group of another kind; warn of a group that is new, or that has members.
 
     Raises:
-        click.ClickException: The group is a share group.
+        click.ClickException: The group is a share group, or with ``share`` none.
     """
     listed = {each.group_id: each for each in await admin.list_groups()}
     if (found := listed.get(group)) is None:
         near = get_close_matches(group, listed, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         warn(f"group {group!r} does not exist yet{hint}")
-    elif (found.type or "").lower() == "share":
+    elif ((found.type or "").lower() == "share") is not share:
+        kind, other = ("consumer", "groups") if share else ("share", "share-groups")
         raise click.ClickException(
-            f"group {group!r} is a share group: trikafka share-groups reset-offsets {group}"
+            f"group {group!r} is a {found.type or kind} group: trikafka {other} reset-offsets "
+            f"{group}"
         )
     elif (found.state or "Empty").lower() not in ("empty", "dead"):
         warn(

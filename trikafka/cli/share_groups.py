@@ -12,6 +12,7 @@ from .deleting import delete_groups
 from .options import Common, common_options, output_option
 from .partly import changed, each, every_group, existing, named_groups, others
 from .resetting import (
+    check_group,
     execute_option,
     look_up,
     offsets_at,
@@ -219,6 +220,7 @@ def reset_offsets(
         partitions, _ = await look_up(admin, wanted)
         places = (await admin.list_share_group_offsets({group: partitions}))[group]
         stored = {tp: at.start_offset for tp, at in places.items()}
+        await check_group(admin, group, share=True)
         new = await offsets_at(admin, place, partitions, stored)
         done: Collection[TopicPartition] = partitions
         if execute:
