@@ -75,6 +75,8 @@ class ExportPlan:
         format: Values of the sink that stay the same for all files of a destination. Reports show
             its ``name``, and its ``exactly_once`` where that is false.
         lost: Ranges that were gone from the log when the plan was made.
+        since: For each topic whose first export began at a time, that time in milliseconds.
+            Partitions that are added to the topic begin there, too.
     """
 
     number: int
@@ -87,6 +89,7 @@ class ExportPlan:
     positions: Mapping[TopicPartition, int]
     format: Mapping[str, Any] = field(default_factory=dict)
     lost: tuple[LostRange, ...] = ()
+    since: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +215,7 @@ class ExportState:
         settled: True if the work of the unfinished plan is closed and stays so. It is published as
             it is, and the rest goes to the next plan.
         visited: True if there is no plan because exports found no record.
+        since: As in the last plan.
     """
 
     last_number: int = 0
@@ -224,6 +228,7 @@ class ExportState:
     format: Mapping[str, Any] | None = None
     settled: bool = False
     visited: bool = False
+    since: Mapping[str, int] = field(default_factory=dict)
 
 
 #: ``report(stage, ranges_done, rows_done)``: a plain, quick function, called in the task that

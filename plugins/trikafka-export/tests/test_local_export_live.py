@@ -312,8 +312,9 @@ async def test_records_lost_to_retention_are_reported(
     with pytest.raises(
         ExportIncompleteError,
         match=r"holds the offsets \[30, 100\), but \[0, 100\) were to be read",
-    ):
+    ) as caught:
         await trikafka.export(topic, tmp_path, bootstrap_servers=servers)
+    assert "fail_on_data_loss=False (--allow-data-loss) continues" in str(caught.value)
     result = await trikafka.export(
         topic, tmp_path, bootstrap_servers=servers, fail_on_data_loss=False
     )

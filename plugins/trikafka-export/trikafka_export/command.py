@@ -409,12 +409,16 @@ def _sentence(result: ExportResult, nothing: str | None = None) -> str:
     """
     if nothing is not None and result.already_done:
         return f"{nothing} {result.destination}"
-    if result.already_done and result.waiting:
+    # The first export since a time has a plan even if there is nothing to write.
+    idle = result.already_done or not (
+        result.files or result.carried or result.lost or result.dead_letters
+    )
+    if idle and result.waiting:
         wait = "waits" if result.waiting == 1 else "wait"
         return (
             f"nothing written: {_records(result.waiting)} {wait} for more, or for --max-file-delay"
         )
-    if result.already_done:
+    if idle:
         which = "all records that could be read" if result.carried else "all records"
         return f"nothing new: {which} have been exported to {result.destination}"
     earlier = ", the files of a killed export among them" if result.resumed else ""

@@ -272,7 +272,8 @@ class ExportJob:
             ends={**view.ends, **self.gathering.ends(work.starts, view.ends, trio.current_time())},
         )
         fresh = any(work.starts[tp] < view.ends[tp] for tp in work.starts)
-        return view, work, bool(await self._carried() or fresh or work.lost)
+        begun = plans.begun_at(self.state, view, self.options.start)
+        return view, work, bool(await self._carried() or fresh or work.lost or begun)
 
     def _wait_for_all(self, error: BootstrapError | KafkaTimeoutError) -> None:
         """Count a round in which no broker answered as a timeout of every partition.
@@ -296,12 +297,17 @@ class ExportJob:
         plans.check_cluster(self.state, view.cluster_id, destination)
         for topic in look.missing:
             if topic not in self.state.topic_ids:
-                raise ExportError(topic_missing(topic, look.known))
-            error = ExportError(f"topic {topic!r} does not exist")
+                raise ExportError(topic_missing(topic, look.known, make=False))
             if self.options.fail_on_data_loss:
-                self._mark_broken(topic, error)
+                self._mark_broken(
+                    topic,
+                    ExportError(
+                        f"topic {topic!r} does not exist any more: leave it out, or "
+                        f"{plans.LOSS_OPTION} goes on without it"
+                    ),
+                )
             elif self.source.is_news(topic):
-                _log.warning("%s: it is not exported", error)
+                _log.warning("topic %r does not exist: it is not exported", topic)
         wrong = set()
         for topic, topic_id in view.topic_ids.items():
             try:
@@ -368,6 +374,14 @@ class ExportJob:
         wanted = [*work.carried, *fresh]
         try:
             format = await self.sink.pin(self.state, wanted, self._settings())
+        except plans.NoColumnsError as error:
+            if self.source.skipped.is_due(str(error)):
+                _log.warning(
+                    "%s: %s, so the next export begins at its own start time",
+                    self.options.destination,
+                    error,
+                )
+            return
         except (TrikafkaError, ExceptionGroup) as error:
             late = timeout_in(error)
             if late is not None and wanted:
@@ -394,6 +408,7 @@ class ExportJob:
             max_records_per_file=self.options.max_records_per_file,
             isolation_level=self._level,
             format=format,
+            start=self.options.start,
         )
         if plan is not None:
             self._log_new_topic(plan)
@@ -459,7 +474,7 @@ class ExportJob:
             if topic_id and (planned := topic_ids.get(topic)) and planned != topic_id:
                 gone[topic] = f"topic {topic!r} was deleted and created again"
         advice = (
-            "; what was planned of it and is not exported yet is lost: fail_on_data_loss=False "
+            f"; what was planned of it and is not exported yet is lost: {plans.LOSS_OPTION} "
             "notes that and goes on"
         )
         return {topic: text + advice for topic, text in gone.items()}

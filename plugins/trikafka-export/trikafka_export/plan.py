@@ -27,6 +27,8 @@ from trikafka.interfaces import (
 #: Topic names may have 249 characters and file names 255; up to 69 follow the topic.
 _TOPIC_IN_NAME = 180
 DEFAULT_ISOLATION = "read_committed"
+#: The option that allows lost records, as users give it in Python and to the command.
+LOSS_OPTION = "fail_on_data_loss=False (--allow-data-loss)"
 #: The key of a plan's format for the suffix of its files. Plans without it have Parquet files.
 SUFFIX_KEY, DEFAULT_SUFFIX = "suffix", ".parquet"
 
@@ -158,8 +160,8 @@ def work_of(
             )
         elif is_lost and fail_on_data_loss:
             errors[tp] = ExportError(
-                f"records not exported yet are gone from the log: {gap}; fail_on_data_loss=False "
-                "goes on without them"
+                f"records not exported yet are gone from the log: {gap}; {LOSS_OPTION} goes on "
+                "without them"
             )
         else:
             starts[tp] = max(start, beginning)
@@ -175,8 +177,13 @@ def new_plan(
     max_records_per_file: int,
     isolation_level: str,
     format: Mapping[str, Any],
+    start: object = None,
 ) -> ExportPlan | None:
-    """Return the plan for what is carried over and what is new; ``None`` if there is neither."""
+    """Return the plan for what is carried over and what is new; ``None`` if there is neither.
+
+    If ``start`` is a time, the first export of a topic has a plan even without records, which
+    stores the time: ``-1h`` means another time in the next export.
+    """
     fresh = [OffsetRange(*tp, work.starts[tp], view.ends[tp]) for tp in sorted(work.starts)]
     suffix = format.get(SUFFIX_KEY, DEFAULT_SUFFIX)
     ranges = tuple(
@@ -190,7 +197,8 @@ def new_plan(
         for whole in (*work.carried, *fresh)
         for low, high in split(whole.start, whole.end, max_records_per_file)
     )
-    if not ranges and not work.lost:
+    since = {**state.since, **begun_at(state, view, start)}
+    if not ranges and not work.lost and since == state.since:
         return None
     return ExportPlan(
         number=state.last_number + 1,
@@ -203,7 +211,19 @@ def new_plan(
         positions={**state.positions, **{tp: view.ends[tp] for tp in work.starts}},
         format=format,
         lost=work.lost,
+        since=since,
     )
+
+
+def begun_at(state: ExportState, view: SourceView, start: object) -> dict[str, int]:
+    """Return the topics whose first export this is, with ``start``, if that is a time."""
+    if not isinstance(start, int):
+        return {}
+    return {topic: start for topic in view.topic_ids if topic not in state.topic_ids}
+
+
+class NoColumnsError(ExportError):
+    """A table cannot be created yet: no record shows its columns."""
 
 
 def now() -> str:
@@ -257,6 +277,7 @@ def after(manifest: ExportManifest) -> ExportState:
         carried=manifest.carried,
         isolation_level=plan.isolation_level,
         format=plan.format or None,
+        since=plan.since,
     )
 
 

@@ -2,11 +2,15 @@
 
 Pure functions. A file on a disk is checked as if anyone could have written it. Ranges that overlap,
 run backwards or exceed the plan are refused, and so are names that lead out of the destination.
+
+The last entry is a checksum of all bytes before it: a damaged offset would look like any other
+number, and the next export would skip or repeat records. Files of older releases have none.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -23,8 +27,11 @@ from trikafka.interfaces import (
 
 from .piece_log import check_inside, checked_sum
 from .plan import checked_name
+from .summed_file import checksum_text
 
 FORMAT_VERSION = 2
+#: The last entry of a file. Files without a checksum end with a number or a list.
+_LAST = re.compile(rb',\n "([^"\n]*)": "([^"\n]*)"\n}\n\Z')
 
 
 def plan_to_json(plan: ExportPlan) -> str:
@@ -88,6 +95,7 @@ def state_from_json(text: str | bytes, where: str) -> ExportState:
         carried=carried,
         isolation_level=plan.isolation_level,
         format=plan.format or None,
+        since=plan.since,
     )
 
 
@@ -153,12 +161,15 @@ def _file(planned: Mapping[str, Any], file: Mapping[str, Any], where: str) -> Wr
 
 def _read(text: str | bytes, where: str) -> tuple[ExportPlan, dict[str, Any]]:
     try:
-        body = json.loads(text if isinstance(text, str) else text.decode())
+        raw = text.encode() if isinstance(text, str) else text
+        body = json.loads(raw.decode())
         version = body["version"]
         if version not in (1, FORMAT_VERSION):
             raise ExportError(
                 f"it has format version {version}; this trikafka reads version {FORMAT_VERSION}"
             )
+        if version != 1:
+            _check_sum(raw, body)
         plan = _plan(body)
         _check_ranges(plan)
         return plan, body
@@ -175,6 +186,15 @@ def _read(text: str | bytes, where: str) -> tuple[ExportPlan, dict[str, Any]]:
         raise ExportError(
             f"{where} is not an export plan or manifest: {type(error).__name__}: {error}"
         ) from error
+
+
+def _check_sum(raw: bytes, body: Mapping[str, Any]) -> None:
+    last = _LAST.search(raw)
+    if last is None and "checksum" not in body:
+        return
+    found = checksum_text(raw[: last.start()]) if last is not None else ""
+    if last is None or last.groups() != (b"checksum", found.encode()):
+        raise ExportError("its checksum shows that it has changed since it was written")
 
 
 def _plan(body: Mapping[str, Any]) -> ExportPlan:
@@ -202,6 +222,7 @@ def _plan(body: Mapping[str, Any]) -> ExportPlan:
             )
             for each in body.get("planned_lost", ())
         ),
+        since={topic: int(time) for topic, time in body.get("since", {}).items()},
     )
 
 
@@ -266,6 +287,7 @@ def _plan_dict(plan: ExportPlan) -> dict[str, Any]:
         "format": dict(plan.format),
         "positions": positions,
         "planned_lost": [_lost_dict(lost) for lost in plan.lost],
+        **({"since": dict(plan.since)} if plan.since else {}),
     }
 
 
@@ -317,4 +339,5 @@ def _lost_dict(lost: LostRange) -> dict[str, Any]:
 
 
 def _text(body: Mapping[str, Any]) -> str:
-    return json.dumps(body, indent=1) + "\n"
+    text = json.dumps(body, indent=1).removesuffix("\n}")
+    return f'{text},\n "checksum": "{checksum_text(text.encode())}"\n}}\n'

@@ -51,6 +51,7 @@ from trikafka import (
     UnknownTopicOrPartitionError,
 )
 
+from .plan import LOSS_OPTION
 from .reader import Reader
 
 _GROUPS_AHEAD, _BYTES_AHEAD = 8, 32 << 20
@@ -78,6 +79,7 @@ def read_groups(
     settings: Mapping[str, Any],
     *,
     fail_on_data_loss: bool = True,
+    loss_option: str = LOSS_OPTION,
     stall_limit: float = STALL_LIMIT,
     topic_id: str | None = None,
     on_lost: Callable[[int, int, str], None] = lambda low, high, why: None,
@@ -95,6 +97,7 @@ def read_groups(
         settings: The settings of a consumer without a group.
         fail_on_data_loss: With ``False`` the offsets that are gone are skipped with a warning. No
             record comes twice.
+        loss_option: The caller's option for that, as errors and warnings name it.
         stall_limit: Seconds without a record after which the reading fails; 0 for no limit.
         topic_id: The id (as text) of the topic that the range was planned for.
         on_lost: Called for each gap that is skipped, with its offsets and the reason. It is called
@@ -112,7 +115,8 @@ def read_groups(
     """
     own = Reader(settings) if reader is None else reader
     read = _RangeRead(
-        _Reading(wanted, fail_on_data_loss, stall_limit, topic_id, on_lost, own.seen), patience
+        _Reading(wanted, fail_on_data_loss, loss_option, stall_limit, topic_id, on_lost, own.seen),
+        patience,
     )
     own.begin(read)
     stop = partial(own.stop, read)
@@ -249,6 +253,7 @@ class _Reading:
         self,
         wanted: OffsetRange,
         fail_on_data_loss: bool,
+        loss_option: str,
         stall_limit: float,
         topic_id: str | None,
         on_lost: Callable[[int, int, str], None],
@@ -260,6 +265,7 @@ class _Reading:
         self._position = wanted.start
         self._end = wanted.end
         self._fail_on_data_loss = fail_on_data_loss
+        self._loss_option = loss_option
         self._stall_limit = stall_limit
         self._topic_id = None if topic_id is None else uuid.UUID(topic_id)
         self._on_lost = on_lost
@@ -372,9 +378,9 @@ class _Reading:
         """
         if self._fail_on_data_loss:
             raise OffsetOutOfRangeError(
-                f"{what}; set failOnDataLoss=false to read the existing records"
+                f"{what}; {self._loss_option} continues with the existing records"
             ) from cause
-        _log.warning("%s; missing records are skipped (failOnDataLoss is false)", what)
+        _log.warning("%s; missing records are skipped (%s)", what, self._loss_option)
         for low, high in gone or ((self._position, self._end),):
             if low < high:
                 self._on_lost(low, high, what)

@@ -134,24 +134,31 @@ class ExportSource:
     async def first_offsets(
         self, start: Start, state: ExportState, view: SourceView, isolation_level: str
     ) -> Mapping[TopicPartition, int]:
-        """Return the offsets that ``start`` gives to partitions not exported before.
+        """Return the offsets at which partitions begin that were not exported before.
 
-        The other partitions begin at their beginning.
+        The others begin at their beginning. A time in ``start`` is for new topics. Partitions that
+        were added to an exported topic begin at the time of that topic's first export: records
+        between the two times would be lost.
         """
-        if isinstance(start, str):
-            return {}
         new = [tp for tp in view.beginnings if tp not in state.positions]
-        if isinstance(start, Mapping):
-            return {tp: start[tp] for tp in new if tp in start}
-        if not new:
-            return {}
+        given = {tp: start[tp] for tp in new if tp in start} if isinstance(start, Mapping) else {}
+        first = start if isinstance(start, int) else None
+        times = {
+            tp: time
+            for tp in new
+            if tp not in given
+            and (time := state.since.get(tp.topic) if tp.topic in state.topic_ids else first)
+            is not None
+        }
+        if not times:
+            return given
         async with self._client(isolation_level) as consumer:
-            found = await consumer.offsets_for_times(dict.fromkeys(new, start))
-        return {
+            found = await consumer.offsets_for_times(times)
+        return given | {
             tp: min(at.offset, view.ends[tp])
             if (at := found.get(tp)) is not None
             else view.ends[tp]
-            for tp in new
+            for tp in times
         }
 
     async def commit(

@@ -338,4 +338,5 @@ def _with_unfinished(before: ExportState, plan: ExportPlan, settled: bool) -> Ex
         carried=before.carried,
         isolation_level=plan.isolation_level,
         format=plan.format or None,
+        since=plan.since,
     )

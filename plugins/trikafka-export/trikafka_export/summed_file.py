@@ -74,5 +74,10 @@ def checksum_of(file: Any, check: Callable[[], object]) -> str:
     return _text(found)
 
 
+def checksum_text(data: bytes) -> str:
+    """Return the checksum of these bytes, in the form of a manifest."""
+    return _text(crc32c(data))
+
+
 def _text(number: int) -> str:
     return f"{number:08x}"

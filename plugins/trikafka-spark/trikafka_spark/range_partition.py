@@ -38,6 +38,7 @@ def read_planned(
             planned.wanted,
             options.settings,
             fail_on_data_loss=options.fail_on_data_loss,
+            loss_option="failOnDataLoss=false",
             stall_limit=options.stall_limit,
             topic_id=planned.topic_id,
             reader=reader,

@@ -194,7 +194,12 @@ def _sample(
             try:
                 stopper.check()
                 reading = read_range(
-                    wanted, client, fail_on_data_loss=False, on_start=stopper.add, reader=reader
+                    wanted,
+                    client,
+                    fail_on_data_loss=False,
+                    loss_option="only in the search for a schema",
+                    on_start=stopper.add,
+                    reader=reader,
                 )
                 with closing(reading) as batches:
                     records = itertools.chain.from_iterable(batches)

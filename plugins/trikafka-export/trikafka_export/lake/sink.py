@@ -23,6 +23,8 @@ from trikafka.interfaces import (
 )
 
 from ..folders import AGAIN
+from ..formats.schema_pinning import is_pinned
+from ..plan import NoColumnsError
 from ..sink import FileSink
 from ..sink_options import SinkOptions
 from .abandoned_plans import FilesGoneError
@@ -117,6 +119,8 @@ class LakeSink(FileSink):
         format = dict(await super().pin(state, wanted, settings))
         if state.format is not None and not wanted:
             return format
+        if not wanted and not is_pinned(format, ""):
+            raise NoColumnsError("no record since the start shows the columns of the table")
         columns = await self._thread(lambda: _columns(format, wanted))
         if state.format is not None and "table" in format:
             if await self._asked(lambda: self._log.given_up(format, state.last_number)):

@@ -1,0 +1,125 @@
+"""Exports that begin at a time: what a later ``start`` means, and what it must not skip."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+from export_sinks import read_lines
+from test_flow import T0, World
+
+from trikafka import ExportResult, TopicPartition, export
+from trikafka.testing import ScriptedCluster
+
+HOUR = 3_600_000
+
+
+@pytest.fixture
+async def world(tmp_path: Path, autojump_clock: object) -> Any:
+    async with ScriptedCluster(topics={"t": 1, "other": 1}) as cluster:
+        yield World(cluster, tmp_path / "out")
+
+
+def add(world: World, partition: int, time: int, value: bytes, topic: str = "t") -> None:
+    world.cluster.append(topic, partition, [(None, value, time)])
+
+
+def values(world: World) -> list[str]:
+    return sorted(row[2] for row in read_lines(world.root))
+
+
+async def test_added_partition_is_read_whole(world: World) -> None:
+    """A nightly export from an hour ago: the partition is older than that."""
+    add(world, 0, 10 * HOUR, b"first")
+    await world.export(start=9 * HOUR)
+    world.cluster.add_partitions("t", 2)
+    add(world, 1, 20 * HOUR, b"noon")
+    add(world, 1, 33 * HOUR, b"night")
+    await world.export(start=33 * HOUR)
+    assert values(world) == ["first", "night", "noon"]
+
+
+async def test_added_partition_begins_at_the_first_start(world: World) -> None:
+    """Also without a ``start`` in the later export."""
+    add(world, 0, 10 * HOUR, b"first")
+    await world.export(start=9 * HOUR)
+    world.cluster.add_partitions("t", 2)
+    add(world, 1, 8 * HOUR, b"before the export's time")
+    add(world, 1, 20 * HOUR, b"noon")
+    await world.export()
+    assert values(world) == ["first", "noon"]
+
+
+async def test_quiet_first_export_keeps_its_start(world: World) -> None:
+    """Nothing is new at the first export: the second one must not begin at its own time."""
+    add(world, 0, 5 * HOUR, b"old")
+    first = await world.export(start=9 * HOUR)
+    assert (first.rows, first.positions) == (0, {T0: 1})
+    add(world, 0, 20 * HOUR, b"noon")
+    await world.export(start=33 * HOUR)
+    assert values(world) == ["noon"]
+
+
+async def test_gathered_records_keep_their_start(world: World) -> None:
+    """Records that wait for a larger file are not skipped by the next process."""
+    add(world, 0, 9 * HOUR, b"waits")
+    result = await world.export(start=9 * HOUR, min_records_per_file=10)
+    assert (result.rows, result.waiting) == (0, 1)
+    await world.export(start=33 * HOUR)
+    assert values(world) == ["waits"]
+
+
+async def test_new_topic_begins_at_its_own_start(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    add(world, 0, 10 * HOUR, b"first")
+    await world.export(start=9 * HOUR)
+    add(world, 0, 20 * HOUR, b"skipped", "other")
+    add(world, 0, 34 * HOUR, b"other", "other")
+    await world.export(["t", "other"], start=33 * HOUR)
+    assert values(world) == ["first", "other"]
+    assert "beside" in caplog.text
+
+
+async def test_offsets_for_an_added_partition(world: World) -> None:
+    """An offset that the caller names wins over the first export's time."""
+    add(world, 0, 10 * HOUR, b"first")
+    await world.export(start=9 * HOUR)
+    world.cluster.add_partitions("t", 2)
+    for value in (b"zero", b"one"):
+        add(world, 1, 20 * HOUR, value)
+    await world.export(start={TopicPartition("t", 1): 1})
+    assert values(world) == ["first", "one"]
+
+
+async def first_export(world: World, **options: str) -> ExportResult:
+    """Export a topic without records since the start, as files or a table."""
+    add(world, 0, 5 * HOUR, b"old")
+    return await export(
+        "t",
+        world.root,
+        start=9 * HOUR,
+        sink_options=options,
+        bootstrap_servers=world.cluster.bootstrap_servers,
+        dial=world.cluster.dial,
+    )
+
+
+@pytest.mark.parametrize("options", [{}, {"value_format": "json"}, {"format": "delta"}])
+async def test_quiet_destination_stores_its_start(world: World, options: dict[str, str]) -> None:
+    assert (await first_export(world, **options)).positions == {T0: 1}
+    plan = json.loads((world.root / "_trikafka" / "plan-000001.json").read_text())
+    assert (plan["ranges"], plan["since"]) == ([], {"t": 9 * HOUR})
+
+
+async def test_quiet_table_without_columns_warns(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A table cannot be created without its columns, so the start has no place."""
+    await first_export(world, format="delta", value_format="json")
+    assert not list(world.root.rglob("plan-*"))
+    assert "so the next export begins at its own start time" in caplog.text
