@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from export_sinks import read_lines
 from test_flow import T0, World
+from trikafka_export.command import _sentence
 
 from trikafka import ExportResult, TopicPartition, export
 from trikafka.testing import ScriptedCluster
@@ -53,11 +54,15 @@ async def test_added_partition_begins_at_the_first_start(world: World) -> None:
     assert values(world) == ["first", "noon"]
 
 
-async def test_quiet_first_export_keeps_its_start(world: World) -> None:
+async def test_quiet_first_export_keeps_its_start(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
     """Nothing is new at the first export: the second one must not begin at its own time."""
     add(world, 0, 5 * HOUR, b"old")
     first = await world.export(start=9 * HOUR)
     assert (first.rows, first.positions) == (0, {T0: 1})
+    assert _sentence(first) == f"nothing written to {first.destination}: no record is new"
+    assert "no record of t is as young as the start, 1970-01-01T09:00:00+00:00" in caplog.text
     add(world, 0, 20 * HOUR, b"noon")
     await world.export(start=33 * HOUR)
     assert values(world) == ["noon"]

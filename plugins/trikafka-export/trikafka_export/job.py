@@ -412,8 +412,22 @@ class ExportJob:
         )
         if plan is not None:
             self._log_new_topic(plan)
+            self._log_quiet_start(plan)
             await self.sink.store_plan(plan)
             await self._carry_out(plan, "planned")
+
+    def _log_quiet_start(self, plan: ExportPlan) -> None:
+        """Log a start time that no record has reached: it is kept, and may be a slip."""
+        begun = sorted({*plan.since}.difference(self.state.since))
+        if begun and not plan.ranges and not self.gathering.left:
+            time = plans.time_text(plan.since[begun[0]])
+            _log.warning(
+                "%s: no record of %s is as young as the start, %s; later exports begin there, too "
+                "(another destination may have another start)",
+                self.options.destination,
+                plans.listed(begun),
+                time,
+            )
 
     def _log_new_topic(self, plan: ExportPlan) -> None:
         """Log a new topic in a destination of others: on purpose, or a slip of the name."""

@@ -231,6 +231,14 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def time_text(ms: int) -> str:
+    """Return a time in milliseconds as text; as a number if it is beyond the year 9999."""
+    try:
+        return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):
+        return f"{ms} ms after 1970"
+
+
 def complete(plan: ExportPlan, results: Iterable[RangeResult]) -> ExportManifest:
     """Return the manifest of a plan; the results cover each range, in the plan's order.
 
