@@ -83,7 +83,7 @@ def test_times_override_offsets() -> None:
         ({**BASE, "assign": '{"t": [0]}'}, "exactly one of the options"),
         ({**BASE, "startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
         ({**BASE, "path": "/x"}, "unknown option 'path'"),
-        ({**BASE, "kafka.bootstrap.server": "h:1"}, r"did you mean 'bootstrap\.servers'"),
+        ({**BASE, "kafka.bootstrap.server": "h:1"}, r"did you mean 'kafka\.bootstrap\.servers'"),
         ({**BASE, "startingOffsets": "{}"}, "startingOffsets names no partition"),
         ({**BASE, "startingOffsets": '{"t": {}}'}, "startingOffsets names no partition"),
         ({**BASE, "endingOffsets": ""}, "endingOffsets must be JSON like"),

@@ -8,7 +8,9 @@ change which records come, or how they are protected, is an error.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from typing import Any
 
@@ -82,10 +84,11 @@ def consumer_settings(kafka: Mapping[str, str], warn: bool = True) -> dict[str, 
 
     Raises :exc:`ConfigurationError`.
     """
-    settings = _settings(
-        kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, warn
-    )
-    ConsumerConfig.build(settings)
+    with _by_option(kafka):
+        settings = _settings(
+            kafka, REFUSED_READING, (*IGNORED, *_IGNORED_READING), ConsumerConfig, warn
+        )
+        ConsumerConfig.build(settings)
     return settings
 
 
@@ -94,11 +97,24 @@ def producer_settings(kafka: Mapping[str, str]) -> dict[str, Any]:
 
     Raises :exc:`ConfigurationError`.
     """
-    settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, True)
-    ProducerConfig.build(
-        {name: value for name, value in settings.items() if name != "transaction_timeout_ms"}
-    )
+    with _by_option(kafka):
+        settings = _settings(kafka, REFUSED_WRITING, IGNORED, ProducerConfig, True)
+        ProducerConfig.build(
+            {name: value for name, value in settings.items() if name != "transaction_timeout_ms"}
+        )
     return settings
+
+
+@contextmanager
+def _by_option(kafka: Mapping[str, str]) -> Iterator[None]:
+    """Raise errors with the names of the job's options instead of those of trikafka's settings."""
+    try:
+        yield
+    except ConfigurationError as error:
+        given = {each: f"kafka.{name}" for name in kafka for each in (name, name.replace(".", "_"))}
+        text = re.sub(r"(?<![\w.])\w[\w.]*\w", lambda word: given.get(word[0], word[0]), str(error))
+        text = re.sub(r"did you mean '(?!kafka\.)", "did you mean 'kafka.", text)
+        raise ConfigurationError(text) from error.__cause__
 
 
 def _settings(
