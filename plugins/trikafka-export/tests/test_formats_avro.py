@@ -134,6 +134,56 @@ def test_time_beyond_pythons_range_is_read() -> None:
     assert (array.cast(pa.int64()).to_pylist(), bad) == ([2**62], {})
 
 
+@pytest.mark.parametrize(
+    ("type", "name", "number"),
+    [
+        ("int", "time-millis", 86_400_000),
+        ("int", "time-millis", -1),
+        ("long", "time-micros", 86_400_000_000),
+        ("long", "timestamp-millis", 1_700_000_000_000_000_000),  # nanoseconds
+        ("long", "local-timestamp-millis", -(2**62)),
+    ],
+)
+def test_unreadable_time_is_a_dead_letter(type: str, name: str, number: int) -> None:
+    """DuckDB refuses the whole file of such a value, and Spark the whole query."""
+    schema = logical(type, name)
+    inner = record(field("x", schema), name="In")
+    for wrap, value in (
+        (schema, lambda each: each),
+        (["null", schema], lambda each: each),
+        ({"type": "array", "items": schema}, lambda each: [1, each]),
+        ({"type": "map", "values": schema}, lambda each: {"k": each}),
+        (
+            record(field("a", "string"), field("in", inner)),
+            lambda each: {"a": "", "in": {"x": each}},
+        ),
+        (["string", schema, "boolean"], lambda each: each),
+    ):
+        raw = [encoded(_plain(wrap), value(each)) for each in (5, number, 6)]
+        array, bad = decoded(wrap, raw)
+        assert list(bad) == [1], wrap
+        assert f"{number} " in bad[1]
+        assert array.is_valid().to_pylist() == [True, False, True]
+
+
+def _plain(schema: Any) -> Any:
+    """Return the schema without logical types, to write any number."""
+    if isinstance(schema, list):
+        return [_plain(each) for each in schema]
+    if not isinstance(schema, dict):
+        return schema
+    if "logicalType" in schema:
+        return schema["type"]
+    return {
+        name: [{**each, "type": _plain(each["type"])} for each in value]
+        if name == "fields"
+        else _plain(value)
+        if name in ("items", "values")
+        else value
+        for name, value in schema.items()
+    }
+
+
 OLD = record(
     field("id", "int"), field("gone", {"type": "array", "items": "string"}), field("name", "string")
 )

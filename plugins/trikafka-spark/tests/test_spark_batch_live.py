@@ -89,6 +89,7 @@ async def test_schema_of_the_user_selects_columns(
             "asks for 'val', which the data source does not have; it has: key binary, value binary",
         ),
         ("value BINARY NOT NULL", "asks for value NOT NULL"),
+        ("value BINARY, value BINARY", "asks for 'value' twice"),
     ]:
         with pytest.raises(AnalysisException, match=message):
             await blocking(

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.sql.types import BinaryType, StructField, StructType
+from trikafka_spark.query_columns import QueryColumns
 from trikafka_spark.range_planning import plan_tasks
 from trikafka_spark.read_options import EARLIEST, LATEST, read_options
 
@@ -226,3 +228,11 @@ def test_strategy_ignores_case() -> None:
         read_options({**BASE, "startingOffsetsByTimestampStrategy": "Error"}).after_the_last
         == "error"
     )
+
+
+def test_repeated_column_is_refused() -> None:
+    """Spark's JVM fails with "not all nodes, buffers and variadicBufferCounts were consumed"."""
+    field = StructField("value", BinaryType())
+    with pytest.raises(ConfigurationError, match="asks for 'value' twice: repeat the column in a"):
+        QueryColumns(StructType([field, field]))
+    QueryColumns(StructType([field, StructField("VALUE", BinaryType())]))

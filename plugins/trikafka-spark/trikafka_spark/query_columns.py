@@ -40,6 +40,12 @@ class QueryColumns:
 
     def __init__(self, schema: StructType) -> None:
         names = {name.lower(): name for name in _TYPES}
+        fields = [field.name for field in schema.fields]
+        if twice := next((name for name in fields if fields.count(name) > 1), None):
+            # Spark's JVM cannot load such Arrow batches, and its error does not say why.
+            raise ConfigurationError(
+                f"the schema asks for {twice!r} twice: repeat the column in a select"
+            )
         self._ours = pa.schema(
             [
                 SCHEMA.field(names.get(field.name.lower()) or _unknown(field))

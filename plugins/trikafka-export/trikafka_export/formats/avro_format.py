@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import io
 import secrets
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import schemaless_reader
 
 from .avro_types import MARK_BYTES, AvroSchema
+from .column_bytes import OddError
 from .rows import Decoded, PartsDecoder
 from .sizes import Sizes, check, taken_by
+from .times import check_times, has_times
 
+Quick = Callable[[pa.BinaryArray], pa.Array]
 #: Values per part. One wrong value makes its whole part take the slow way.
 _AT_ONCE = 8192
 
@@ -48,7 +51,7 @@ class AvroDecoder(PartsDecoder):
         written.check_sizes()
         self._written = written.rows()
         self._wanted = None if written.same(reader) else reader.rows()
-        self._quick = reader.quick_reader(written)
+        self._quick = _timely(reader.quick_reader(written), self.type)
         # With two schemas, fastavro (1.13) does not return the names of all types.
         self._convert = reader.converter(tagged=self._wanted is None)
         self._named = self._convert is not None and self._wanted is None
@@ -71,7 +74,9 @@ class AvroDecoder(PartsDecoder):
             pc.equal(array.field("m"), pa.scalar(self._mark, self._row["m"].type))
         ).as_py():
             raise ValueError("the value does not end where its schema says")
-        return array.field("v")
+        found = array.field("v")
+        check_times(found)
+        return found
 
     def _check(self, value: bytes, measured: bool = False) -> None:
         """Raise the error of :meth:`_block` for one value, without conversion to Arrow.
@@ -87,6 +92,22 @@ class AvroDecoder(PartsDecoder):
             check(taken_by(row["v"], self.type))
         if self._convert is not None:
             self._convert(row["v"])
+
+
+def _timely(quick: Quick | None, type: pa.DataType) -> Quick | None:
+    """Return the quick reader with the check of times, if the type has any."""
+    if quick is None or not has_times(type):
+        return quick
+
+    def read(column: pa.BinaryArray) -> pa.Array:
+        found = quick(column)
+        try:
+            check_times(found)
+        except ValueError as error:
+            raise OddError from error  # the slow way finds the wrong values
+        return found
+
+    return read
 
 
 class RawDecoder:
