@@ -239,6 +239,7 @@ async def test_export_of_an_earlier_release_continues(
     await trikafka.export(topic, lake.destination, **where)
     for path in (lake.root / "_trikafka").glob("*-000001.json"):
         body = json.loads(path.read_text())
+        del body["checksum"]
         known = body["format"]
         body["format"] = {
             "name": "delta",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.types import BinaryType, StructField, StructType
 from trikafka_spark.query_columns import QueryColumns
-from trikafka_spark.range_planning import plan_tasks
+from trikafka_spark.range_partition import read_planned
+from trikafka_spark.range_planning import Planned, plan_tasks
 from trikafka_spark.read_options import EARLIEST, LATEST, read_options
 
 from trikafka import ConfigurationError, OffsetRange, TopicPartition
@@ -236,3 +240,18 @@ def test_repeated_column_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="asks for 'value' twice: repeat the column in a"):
         QueryColumns(StructType([field, field]))
     QueryColumns(StructType([field, StructField("VALUE", BinaryType())]))
+
+
+def test_errors_of_lost_records_name_sparks_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader is the exporter's, which has another name for the option."""
+    seen: dict[str, Any] = {}
+
+    def read_groups(*given: Any, **more: Any) -> Iterator[Any]:
+        seen.update(more)
+        yield from ()
+
+    monkeypatch.setattr("trikafka_export.reading.read_groups", read_groups)
+    columns = QueryColumns(StructType([StructField("value", BinaryType())]))
+    planned = Planned(OffsetRange("t", 0, 0, 1), None)
+    assert list(read_planned(planned, read_options(BASE), columns)) == []
+    assert seen["loss_option"] == "failOnDataLoss=false"
