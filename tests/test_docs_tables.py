@@ -21,3 +21,10 @@ def test_rows_of_a_table_follow_its_head(page: Path) -> None:
     blocks = [block for block in re.split(r"\n\s*\n", text) if block.lstrip().startswith("|")]
     broken = [block for block in blocks if not re.match(r"\|.*\|\n\|[-:| ]+\|\n\|", block.lstrip())]
     assert broken == []
+
+
+def test_each_proposal_has_its_release() -> None:
+    page = (ROOT / "docs/kips.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (\d[\d, ]*) \| ([^|]+) \|", page, re.M)
+    assert len(rows) > 40
+    assert [row for row in rows if len(row[0].split(",")) != len(row[1].split(","))] == []

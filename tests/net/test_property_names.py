@@ -123,6 +123,11 @@ def test_each_name_stands_once() -> None:
         ({"compression.type": "zstd", "compression.level": "-1"}, {"compression_type": "zstd"}),
         ({"message.max.bytes": 2_000_000}, {"max_request_size": 2_000_000}),
         ({"enable.idempotence": "1"}, {"enable_idempotence": True}),
+        ({"enable.idempotence": "t"}, {"enable_idempotence": True}),
+        ({"enable.idempotence": "f"}, {"enable_idempotence": False}),
+        ({"compression.gzip.level": "-1"}, {}),  # Java's default
+        ({"enable.ssl.certificate.verification": "1"}, {}),
+        ({"enable.sasl.oauthbearer.unsecure.jwt": "f"}, {}),
         ({"max_batch_size": 100}, {"batch_size": 100}),
         ({"connections.max.idle.ms": "-1"}, {"connections_max_idle_ms": math.inf}),
     ],
@@ -141,6 +146,8 @@ def test_producers_property_is_mapped(given: dict[str, Any], found: dict[str, An
         *(
             ({"auto.offset.reset": given}, {"auto_offset_reset": found})
             for given, found in (
+                ("EARLIEST", "earliest"),  # librdkafka has no case here
+                ("Latest", "latest"),
                 ("smallest", "earliest"),
                 ("beginning", "earliest"),
                 ("largest", "latest"),
@@ -184,7 +191,11 @@ def test_producers_property_is_mapped(given: dict[str, Any], found: dict[str, An
     ],
 )
 def test_consumers_property_is_mapped(given: dict[str, Any], found: dict[str, Any]) -> None:
-    assert from_properties(given, ConsumerConfig) == found
+    level = {"isolation.level": "read_uncommitted"}
+    assert from_properties({**level, **given}, ConsumerConfig) == {
+        "isolation_level": "read_uncommitted",
+        **found,
+    }
 
 
 @pytest.mark.parametrize(
@@ -367,7 +378,6 @@ def test_base_file_of_java_is_taken(
         ({"queue.buffering.max.ms": "5"}, None, True),
         ({"sasl.mechanisms": "PLAIN", "linger.ms": "5"}, None, True),
         ({"sasl.mechanisms": "PLAIN"}, None, False),  # of which client is not known
-        ({"sasl.mechanisms": "PLAIN"}, ConsumerConfig, False),
         ({"sasl.mechanisms": "PLAIN"}, AdminConfig, False),
         ({"linger.ms": "5"}, ProducerConfig, False),  # anybody's
         ({"ssl.ca.location": "ca.pem", "max.block.ms": "1"}, ProducerConfig, False),  # Java's
@@ -384,3 +394,22 @@ def test_librdkafkas_partitioner_is_picked(
     found = from_properties(given, client)
     assert (found.get("partitioner") == "consistent_random") == picked
     assert ("the properties are librdkafka's" in warned(caplog)) == picked
+
+
+@pytest.mark.parametrize(
+    ("given", "picked"),
+    [
+        ({"auto.offset.reset": "smallest", "queued.min.messages": "1"}, True),
+        ({"sasl.mechanisms": "PLAIN"}, True),
+        ({"sasl.mechanisms": "PLAIN", "isolation.level": "read_uncommitted"}, False),
+        ({"group.id": "g"}, False),  # anybody's
+        ({"sasl.mechanisms": "PLAIN", "default.api.timeout.ms": "1"}, False),  # Java's
+    ],
+)
+def test_librdkafkas_isolation_is_picked(
+    given: dict[str, str], picked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its consumer reads no aborted record by default."""
+    found = from_properties(given, ConsumerConfig)
+    assert (found.get("isolation_level") == "read_committed") == picked
+    assert ("isolation_level='read_committed'" in warned(caplog)) == picked

@@ -162,8 +162,12 @@ def test_unknown_property_stays_an_error() -> None:
 
 def test_one_warning_names_all_unused(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     file = tmp_path / "base.properties"
-    file.write_text(f"security.protocol=PLAINTEXT\nlinger.ms=5\nsasl.password={SECRET}\n")
-    assert from_properties(file, ConsumerConfig) == {"security_protocol": "PLAINTEXT"}
+    level = "isolation.level=read_committed"
+    file.write_text(f"security.protocol=PLAINTEXT\nlinger.ms=5\nsasl.password={SECRET}\n{level}\n")
+    assert from_properties(file, ConsumerConfig) == {
+        "security_protocol": "PLAINTEXT",
+        "isolation_level": "read_committed",
+    }
     [line] = logged(caplog)
     assert line.endswith(
         "not used: sasl.password (security.protocol is PLAINTEXT); linger.ms (not for "

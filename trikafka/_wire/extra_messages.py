@@ -95,7 +95,7 @@ class DescribeDelegationTokenRequest(ApiMessage, load_json=_OURS):  # type: igno
 
 
 class UnregisterBrokerRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]
-    """A request to forget a broker that will not return (KIP-630)."""
+    """A request to forget a broker that will not return (KIP-631)."""
 
 
 class AddRaftVoterRequest(ApiMessage, load_json=_OURS):  # type: ignore[misc, call-arg]

@@ -49,7 +49,7 @@ class Common:
         Raises:
             ConfigurationError: A setting is wrong.
         """
-        from ..config import settings_of
+        from ..config import ProducerConfig, settings_of
         from ..config.properties import behave_as_librdkafka
 
         protocol = tuple(
@@ -61,8 +61,9 @@ class Common:
             if name in settings_of(client)
         }
         found = {**shared, **_read(self.properties, strict=True)}
-        # Once for both: what an option of -X adds must not override a choice of the file.
-        behave_as_librdkafka(found, dict(self.from_file + self.properties), client)
+        if client is ProducerConfig:
+            # Once for both: what an option of -X adds must not override a choice of the file.
+            behave_as_librdkafka(found, dict(self.from_file + self.properties), client)
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
         elif not found.get("bootstrap_servers") and not found.get("bootstrap_controllers"):

@@ -65,9 +65,9 @@ def from_properties(
     * names that resemble no setting of a Kafka client. Java ignores these, too. A name that is
       nearly right is an error.
 
-    A producer's properties with names of librdkafka select ``partitioner="consistent_random"``,
-    librdkafka's default, so that keys keep their partitions. A warning says so. A ``partitioner``
-    in the properties takes precedence.
+    Properties with names of librdkafka select two of its defaults, with a warning, unless they name
+    the setting: ``partitioner="consistent_random"`` for a producer, so that keys keep their
+    partitions, and ``isolation_level="read_committed"`` with :class:`ConsumerConfig`.
 
     A file is read as Java reads it: byte by byte (ISO-8859-1), with Java's escapes. Blanks around a
     value are dropped as in Java's client, except for passwords and secrets. Strings become numbers
@@ -175,7 +175,11 @@ def _faults(name: str, value: Any, rule: PropertyRule) -> list[str]:
     """Return the fault of a property that is refused, or whose value must be one of a few."""
     if rule.refused:
         return [f"{name!r} is not supported: {rule.why}"]
-    if plain(str(value)).strip().lower() in map(str.lower, rule.only):
+    given = plain(str(value)).strip().lower()
+    truth = _truth(given)
+    if given in map(str.lower, rule.only) or (
+        truth is not None and truth in map(_truth, rule.only)
+    ):
         return []
     known = " or ".join(map(repr, rule.only))
     instead = f"; {rule.why}" if rule.why else ""
@@ -211,6 +215,8 @@ def _is_number(value: object) -> TypeGuard[float]:
 #
 # * Keys are hashed by CRC-32. With trikafka's default most keys would change their partition, so
 #   records of one key would no longer be in order.
+# * A consumer reads committed records only. With trikafka's default, as with Java's, a program that
+#   moves would read aborted ones, too.
 # * With librdkafka, a record may time out earlier than a request. With trikafka,
 #   delivery_timeout_ms includes at least one whole request (KIP-91).
 # * With librdkafka, any number of requests may be in flight by default. With idempotence, which is
@@ -221,7 +227,7 @@ def behave_as_librdkafka(
     properties: Mapping[str, Any],
     client: type[ClientConfig] | None,
 ) -> None:
-    """Add to a producer's settings if the properties are librdkafka's; log what was added.
+    """Add to the settings if the properties are librdkafka's; log what was added.
 
     Without ``client``, the settings count as a producer's if only a producer has one of them.
     """
@@ -229,10 +235,27 @@ def behave_as_librdkafka(
         return
     if client is None:
         others = {*settings_of(AdminConfig), *settings_of(ConsumerConfig)}
-        if not any(name in settings_of(ProducerConfig) for name in {*settings} - others):
-            return
-    elif not issubclass(client, ProducerConfig):
-        return
+        if any(name in settings_of(ProducerConfig) for name in {*settings} - others):
+            client = ProducerConfig
+    added: dict[str, object] = {}
+    choice = ""
+    if client is not None and issubclass(client, ProducerConfig):
+        added = _as_librdkafkas_producer(settings)
+        choice = " (partitioner='default' is Java's)"
+    elif client is not None and issubclass(client, ConsumerConfig):
+        added = {} if "isolation_level" in settings else {"isolation_level": "read_committed"}
+    if added:
+        settings.update(added)
+        _log.warning(
+            "the properties are librdkafka's, so these settings are chosen to behave as there: %s; "
+            "set them to choose otherwise%s",
+            ", ".join(f"{name}={value!r}" for name, value in added.items()),
+            choice,
+        )
+
+
+def _as_librdkafkas_producer(settings: Mapping[str, Any]) -> dict[str, object]:
+    """Return what a producer's settings lack to behave as with librdkafka."""
     added: dict[str, object] = {}
     if "partitioner" not in settings and not settings.get("partitioner_ignore_keys"):
         added["partitioner"] = "consistent_random"
@@ -247,13 +270,7 @@ def behave_as_librdkafka(
     numbers = _is_number(delivery) and _is_number(linger) and _is_number(request)
     if numbers and linger + request > delivery > linger:
         added["request_timeout_ms"] = max(1, delivery - linger)
-    if added:
-        settings.update(added)
-        _log.warning(
-            "the properties are librdkafka's, so these settings are chosen to behave as there: %s; "
-            "set them to choose otherwise (partitioner='default' is Java's)",
-            ", ".join(f"{name}={value!r}" for name, value in added.items()),
-        )
+    return added
 
 
 def _hidden(properties: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
@@ -375,13 +392,19 @@ def read_properties(text: str) -> dict[str, str]:
     return found
 
 
+def _truth(text: str) -> bool | None:
+    """Return the boolean that a text stands for in Java or librdkafka; ``None`` if it is none."""
+    lower = text.lower()
+    if lower in ("true", "t", "1"):
+        return True
+    return False if lower in ("false", "f", "0") else None
+
+
 def _from_text(name: str, text: str, known: Setting) -> object:
     if bool in known.kinds:
-        if text.lower() in ("1", "0"):  # librdkafka's
-            return text == "1"
-        if text.lower() not in ("true", "false"):
+        if (truth := _truth(text)) is None:
             raise ConfigurationError(f"{name} must be true or false, not {plain(text)!r}")
-        return text.lower() == "true"
+        return truth
     if known.number:
         try:
             return float(text) if "." in text else int(text)

@@ -80,6 +80,9 @@ _TICKETS = _ignored("tickets and tokens are renewed when they are needed")
 _VERSIONS = _ignored("the versions of a broker are asked for on each connection")
 
 _RESETS = {
+    "earliest": "earliest",
+    "latest": "latest",
+    "none": "none",
     "smallest": "earliest",
     "beginning": "earliest",
     "largest": "latest",
@@ -226,6 +229,7 @@ JAVA: Mapping[str, PropertyRule] = {
     "auto.offset.reset": _to("auto_offset_reset", _RESETS),
     "buffer.memory.allocation.strategy": _MEMORY,
     "client.dns.lookup": _anyway("use_all_dns_ips"),
+    "compression.gzip.level": _to("compression_gzip_level", {"-1": None}),
     "config.providers": _refused(
         "its secrets would not be filled in: write them where it refers to them"
     ),

@@ -21,7 +21,7 @@ _APIS = (
     "RenewDelegationToken",
     "ExpireDelegationToken",
     "DescribeDelegationToken",
-    "UnregisterBroker",  # KIP-630
+    "UnregisterBroker",  # KIP-631
     "AddRaftVoter",  # KIP-853
     "RemoveRaftVoter",
     "UnregisterController",
