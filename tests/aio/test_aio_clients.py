@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import inspect
+import time
 from collections.abc import Sequence
 from functools import partial
 from types import MemberDescriptorType
@@ -73,6 +74,40 @@ class Ticks(trio.abc.Instrument):
 
     def before_io_wait(self, timeout: float) -> None:
         self.count += 1
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_first_sends_keep_their_order(cancelled: bool) -> None:
+    """The topic's metadata is missing: all wait for it, and Trio runs its tasks in any order."""
+
+    async def main() -> None:
+        async with cluster_of() as cluster, producer_of(cluster) as producer:
+            sends = [
+                asyncio.create_task(producer.send("t", b"%d" % number, partition=0))
+                for number in range(100)
+            ]
+            await asyncio.sleep(0)
+            with pytest.raises(trio.WouldBlock):
+                producer.send_nowait("t", b"", partition=0)
+            if cancelled:
+                sends[50].cancel()
+            results = await asyncio.gather(*sends, return_exceptions=True)
+            places = [one.offset for one in results if isinstance(one, trikafka.RecordMetadata)]
+            assert places == [*range(99 if cancelled else 100)]
+
+    run(main)
+
+
+def test_sends_to_a_missing_topic_fail_together() -> None:
+    async def main() -> None:
+        async with cluster_of() as cluster, producer_of(cluster) as producer:
+            sends = [producer.send("missing", b"") for _ in range(20)]
+            begun = time.monotonic()
+            errors = await asyncio.gather(*sends, return_exceptions=True)
+            assert {type(error) for error in errors} == {trikafka.UnknownTopicOrPartitionError}
+            assert time.monotonic() - begun < 20
+
+    run(main)
 
 
 def test_sends_of_one_turn_share_a_request(kind: str) -> None:

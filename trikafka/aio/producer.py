@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
@@ -224,6 +225,8 @@ class Producer(OpenedClient):
     def __init__(self, guest: Guest, client: _Producer) -> None:
         super().__init__(guest, client)
         self._due = 0.0  # the time of the next turn of other tasks in a loop over enqueue()
+        # Of a topic without metadata, whose first record waits for it: the records behind that one.
+        self._behind: dict[str, deque[tuple[dict[str, Any], asyncio.Future[_Ack | None]]]] = {}
 
     @property
     def config(self) -> ProducerConfig:
@@ -271,6 +274,8 @@ class Producer(OpenedClient):
         # record would lower the throughput of many tasks measurably.
         self._check()
         try:
+            if self._behind:
+                self._check_turn(topic)
             ack = self._client.send_nowait(
                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
             )
@@ -321,6 +326,7 @@ class Producer(OpenedClient):
             self._due = now + TURN
             await asyncio.sleep(0)
         try:
+            self._check_turn(topic)
             ack = self._client.send_nowait(
                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
             )
@@ -357,6 +363,7 @@ class Producer(OpenedClient):
             TrikafkaError: As :meth:`trikafka.Producer.send_nowait`.
         """
         self._check()
+        self._check_turn(topic)
         try:
             ack = self._client.send_nowait(
                 topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition
@@ -374,19 +381,51 @@ class Producer(OpenedClient):
         timestamp: int | None,
         partition: int | None,
     ) -> _Ack:
-        enqueue = self._client.enqueue
-        return await cross(
-            self._guest,
-            partial(
-                enqueue,
-                topic,
-                value,
-                key=key,
-                headers=headers,
-                timestamp=timestamp,
-                partition=partition,
-            ),
-        )
+        # Programs of asyncio expect that tasks which call one after the other go on in that order,
+        # and Trio runs its tasks in any order. So while a topic's metadata is missing, only its
+        # first record crosses. Those behind it are appended right after it, in their order. What
+        # cannot be appended then (the first one failed, or the buffer is full) crosses by itself.
+        # A record of a transaction always does: Trio's side knows whether that is still open.
+        record: dict[str, Any] = {
+            "topic": topic,
+            "value": value,
+            "key": key,
+            "headers": headers,
+            "timestamp": timestamp,
+            "partition": partition,
+        }
+        enqueue = partial(self._client.enqueue, **record)
+        if (behind := self._behind.get(topic)) is not None:
+            accepted: asyncio.Future[_Ack | None] = self._guest.loop.create_future()
+            behind.append((record, accepted))
+            if (ack := await accepted) is not None:
+                return ack
+        elif self.config.transactional_id is None and not self._client._manager.knows(topic, None):
+            behind = self._behind[topic] = deque()
+            try:
+                return await cross(self._guest, enqueue)
+            finally:
+                del self._behind[topic]
+                self._append(behind)
+        return await cross(self._guest, enqueue)
+
+    def _check_turn(self, topic: str) -> None:
+        """Raise :exc:`trio.WouldBlock` if earlier records wait for the topic's metadata."""
+        if self._behind and topic in self._behind:
+            raise trio.WouldBlock
+
+    def _append(self, behind: deque[tuple[dict[str, Any], asyncio.Future[_Ack | None]]]) -> None:
+        if self._guest.loop.is_closed():
+            return
+        for record, accepted in behind:
+            if accepted.done():  # its task was cancelled
+                continue
+            try:
+                accepted.set_result(self._client.send_nowait(**record))
+            except trio.WouldBlock:
+                accepted.set_result(None)
+            except Exception as error:
+                accepted.set_exception(error)
 
     def transaction(self, *, timeout: float | None = None) -> Transaction:
         """Return a transaction for ``async with``, as :meth:`trikafka.Producer.transaction`.
