@@ -384,16 +384,6 @@ class BatchEncoder:
         """The bytes of the batch so far, not compressed."""
         return f.HEADER_SIZE + (len(self._body) if self._payload is None else self._length)
 
-    def size_after(self, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
-        """Return an upper bound of :attr:`size` after this record."""
-        size = f.HEADER_SIZE + len(self._body) + f.RECORD_OVERHEAD
-        size += (0 if key is None else len(key)) + (0 if value is None else len(value))
-        for name, content in headers or ():
-            size += (
-                f.HEADER_OVERHEAD + len(name.encode()) + (0 if content is None else len(content))
-            )
-        return size
-
     def append(
         self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()
     ) -> int:

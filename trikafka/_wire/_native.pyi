@@ -219,12 +219,6 @@ class BatchEncoder:
     def max_timestamp(self) -> int: ...
     @property
     def size(self) -> int: ...
-    def size_after(
-        self,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Iterable[tuple[str, Buffer | None]] = (),
-    ) -> int: ...
     def append(
         self,
         timestamp_ms: int,

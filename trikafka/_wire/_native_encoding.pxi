@@ -75,15 +75,6 @@ cdef class BatchEncoder:
         """The bytes of the batch so far, not compressed."""
         return HEADER_SIZE + self.length
 
-    def size_after(self, key, value, headers=()):
-        """Return an upper bound of ``size`` after this record."""
-        cdef Py_ssize_t size = HEADER_SIZE + self.length + RECORD_OVERHEAD
-        size += (0 if key is None else len(key)) + (0 if value is None else len(value))
-        if headers:
-            for name, content in headers:
-                size += HEADER_OVERHEAD + len(name.encode()) + (0 if content is None else len(content))
-        return size
-
     cdef char *begin(self, int64_t timestamp, Py_ssize_t extra) except NULL:
         """Make room for a record with ``extra`` bytes of fields; return where to write."""
         cdef Py_ssize_t wanted
