@@ -26,6 +26,7 @@ from trikafka import (
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import (
     BrokerResponseError,
+    GroupIdNotFoundError,
     KafkaConnectionError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
@@ -292,13 +293,25 @@ async def test_groups_of_all_brokers_are_listed(autojump_clock: trio.testing.Moc
         async with member(cluster, "g2"), member(cluster, "g0"):
             assert [group.group_id for group in await admin.list_groups()] == ["g0", "g2"]
             assert {seen.node_id for seen in cluster.requests("ListGroups")} == {0, 1, 2}
-            described = await admin.describe_groups(["g2", "g1", "g0"])
+            described = await admin.describe_groups(["g2", "g0"])
             states = [(name, group.state) for name, group in described.items()]
-            assert states == [
-                ("g2", "Stable"),
-                ("g1", "Dead"),
-                ("g0", "Stable"),
-            ]
+            assert states == [("g2", "Stable"), ("g0", "Stable")]
+
+
+@pytest.mark.parametrize("versions", [(0, 5), (0, 6)])
+async def test_missing_group_is_not_described(
+    versions: tuple[int, int], autojump_clock: trio.testing.MockClock
+) -> None:
+    """As in Java's client since 4.0; brokers before that describe the group as dead."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        cluster.offer("DescribeGroups", versions)
+        with pytest.raises(GroupIdNotFoundError, match="group 'none'"):
+            await admin.describe_groups(["none"])
+        async with member(cluster, "g"):
+            with pytest.raises(AdminErrors) as caught:
+                await admin.describe_groups(["g", "none"])
+        assert list(caught.value.results) == ["g"]
+        assert isinstance(caught.value.failures["none"], GroupIdNotFoundError)
 
 
 async def test_moved_coordinator_is_found(autojump_clock: trio.testing.MockClock) -> None:

@@ -374,6 +374,7 @@ CALLS = [
         "DescribeGroups",
         14,
         lambda _, a, k: a.describe_groups(["none"], **k),
+        refusals=(trikafka.GroupIdNotFoundError,),
     ),
     Row(
         "admin",

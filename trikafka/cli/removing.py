@@ -53,9 +53,12 @@ def remove_members(
         raise click.UsageError("give --member or --instance, or --all", click.get_current_context())
 
     async def work(admin: Admin) -> list[MemberDescription]:
-        found = (await admin.describe_groups([group]))[group]
-        if found.state == "Dead":
-            raise click.ClickException(f"group {group!r} does not exist")
+        from ..errors import GroupIdNotFoundError
+
+        try:
+            found = (await admin.describe_groups([group]))[group]
+        except GroupIdNotFoundError:
+            raise click.ClickException(f"group {group!r} does not exist") from None
         if found.type == "share":  # Kafka removes members from consumer groups only
             raise click.ClickException(
                 f"group {group!r} is a share group, whose members cannot be removed: stop them"

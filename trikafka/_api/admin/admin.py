@@ -868,8 +868,8 @@ class Admin(MeteredClient):
     ) -> dict[str, GroupDescription]:
         """Return state and members of groups.
 
-        A group that does not exist has the state ``Dead``. Members are known for consumer groups of
-        both protocols and for share groups; of streams groups see :meth:`describe_streams_groups`.
+        Members are known for consumer groups of both protocols and for share groups; of streams
+        groups see :meth:`describe_streams_groups`.
 
         Args:
             group_ids: The groups.
@@ -877,6 +877,7 @@ class Admin(MeteredClient):
             timeout: Seconds (default: ``default_api_timeout_ms``).
 
         Raises:
+            GroupIdNotFoundError: There is no such group.
             AuthorizationError: The group may not be described.
             AdminErrors: Some of several groups cannot be described; it has the others.
             KafkaTimeoutError: No answer in time.

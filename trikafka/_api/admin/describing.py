@@ -73,14 +73,15 @@ async def _describe_others(
     *,
     operations: bool,
 ) -> None:
-    """Describe groups that DescribeGroups reports as dead: of other kinds, or really dead."""
+    """Describe groups that DescribeGroups reports as dead: of other kinds, or missing."""
     kinds: dict[str, dict[str, GroupDescription]] = {kind: {} for kind in _REQUESTS}
 
     def read(response: Any, names: list[str]) -> None:
         known = {one.group_id: one for one in messages.read_listed(response) if one.state}
         for name in names:
             if name not in known:
-                parts.done(name, GroupDescription(name, "Dead", "", ()))
+                # As Java's client; a broker before 4.0 describes such a group as dead (KIP-1043).
+                parts.failed(name, from_code(_NO_GROUP, f"group {name!r}", operation="Describe"))
                 continue
             kind = known[name].type or ""
             listed = GroupDescription(name, known[name].state or "", kind, (), kind or None)

@@ -9,6 +9,8 @@ from typing import Any
 from kafka.protocol.consumer import LeaveGroupRequest
 
 from ..._net.deadlines import RunningCall
+from ...config.secrets import is_text
+from ...config.text import plain_text
 from ...errors import ConfigurationError, ErrorCode, IllegalStateError, from_code
 from ...interfaces import CoordinatorKind
 from ...types import GroupDescription, MemberDescription
@@ -16,6 +18,8 @@ from ..client.option_parsing import names_of
 from .messages import named
 from .routing import Parts, Routing
 
+#: In characters (KIP-800).
+_LONGEST_REASON = 255
 #: The version that takes several members, static ones among them.
 _SINCE_MEMBERS = 3
 
@@ -45,17 +49,21 @@ class Removal:
         instance_ids: Iterable[str] | None,
         reason: str | None,
     ) -> None:
-        if reason is not None and not isinstance(reason, str):
-            raise ConfigurationError(f"reason must be text, not {reason!r}")
+        if reason is not None and (not isinstance(reason, str) or not is_text(reason)):
+            raise ConfigurationError(f"reason must be text that UTF-8 can carry, not {reason!r}")
         #: True to remove all members that the group has when it is first described.
         self.everyone = member_ids is None and instance_ids is None
         self._group = group
-        self._reason = reason
+        # Brokers refuse a longer one.
+        self._reason = None if reason is None else plain_text(reason)[:_LONGEST_REASON]
         self._identities = {
-            **{each: _Identity(each) for each in names_of("member_ids", member_ids or ())},
+            **{
+                each: _Identity(each)
+                for each in names_of("member_ids", () if member_ids is None else member_ids)
+            },
             **{
                 each: _Identity(instance_id=each)
-                for each in names_of("instance_ids", instance_ids or ())
+                for each in names_of("instance_ids", () if instance_ids is None else instance_ids)
             },
         }
         self.parts: Parts[str, None] = Parts(self._identities)
@@ -64,11 +72,8 @@ class Removal:
         """Take in the members of the group.
 
         Raises:
-            BrokerResponseError: The group does not exist.
             IllegalStateError: The members of such a group cannot be removed.
         """
-        if description.state == "Dead":
-            raise from_code(ErrorCode.GROUP_ID_NOT_FOUND, f"group {self._group!r}")
         if description.type not in ("classic", "consumer"):
             raise IllegalStateError(
                 f"the members of {description.type} group {self._group!r} cannot be removed: "
