@@ -69,6 +69,67 @@ async def test_plain_function_is_found_at_its_first_call(
             await until(lambda: len(again.done) == 5)
 
 
+class Unjudged(type):
+    """A class of errors whose membership test fails."""
+
+    def __instancecheck__(cls, thing: object) -> bool:
+        raise LookupError("no such code")
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_failing_judgement_is_raised_alone(
+    autojump_clock: Clock, transactional: bool, concurrency: int
+) -> None:
+    """In no group, and nothing is committed."""
+    kind: Any = Unjudged("Kind", (Exception,), {})
+    name: dict[str, Any] = {"transactional_id": "x"} if transactional else {}
+
+    async def fails(record: Record) -> None:
+        raise ValueError(record.offset)
+
+    async with (
+        cluster_of(1, records=5, topics={"dead": 1}) as cluster,
+        consumer_of(cluster) as consumer,
+        producer_of(cluster, **name) as producer,
+    ):
+        with trio.fail_after(60), pytest.raises(LookupError, match="no such code"):
+            await trikafka.run_tasks(
+                consumer,
+                fails,
+                producer=producer,
+                dead_letter="dead",
+                retry=RetryPolicy(kind),
+                concurrency=concurrency,
+            )
+        assert end_of(cluster, "dead") == 0
+        assert committed(cluster) is None
+
+
+class Flagged(Exception):
+    """An error of another library, whose attribute has a name of trikafka's."""
+
+    fatal = True
+
+
+async def test_foreign_flags_end_no_run(autojump_clock: Clock) -> None:
+    handler = Values()
+
+    async def fails(record: Record) -> None:
+        if record.offset == 1:
+            raise Flagged
+        await handler(record)
+
+    async with (
+        cluster_of(1, records=3, topics={"dead": 1}) as cluster,
+        consumer_of(cluster) as consumer,
+        producer_of(cluster) as producer,
+    ):
+        async with running(consumer, fails, producer=producer, dead_letter="dead"):
+            await until(lambda: len(handler.done) == 2)
+        assert end_of(cluster, "dead") == 1
+
+
 async def test_plain_function_may_return_an_awaitable(
     autojump_clock: Clock,
 ) -> None:

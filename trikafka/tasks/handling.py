@@ -396,9 +396,9 @@ def failed_transactions(error: BaseException) -> list[TransactionError]:
 
 def is_fatal(member: BaseException) -> bool:
     """Return whether every record would meet this error: a closed client, a wrong handler."""
-    return bool(getattr(member, "fatal", False)) or isinstance(
-        member, ClientFailedError | NotAsyncError
-    )
+    if isinstance(member, TrikafkaError) and member.fatal:
+        return True
+    return isinstance(member, ClientFailedError | NotAsyncError)
 
 
 def is_not_the_records(member: BaseException) -> bool:

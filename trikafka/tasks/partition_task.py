@@ -120,7 +120,11 @@ class PartitionTask(StreamTask):
         self, work: RecordAttempt, error: Exception, budget: TimeoutBudget
     ) -> float | None:
         """Return the seconds to wait before the next attempt; ``None`` if there is none."""
-        action, delay = self._plan.handling.classify_failure(work, error)
+        try:
+            action, delay = self._plan.handling.classify_failure(work, error)
+        except Exception as wrong:  # of the program's own code, such as a metaclass of its errors
+            self._failed(wrong)
+            return None
         if action is FailureAction.RAISE:
             self._failed(explained(error, work))
             return None

@@ -143,19 +143,19 @@ class _RoundPart:
         self.offsets[task.tp] = OffsetAndMetadata(end, leader_epoch)
 
     async def _handle(self, task: _Task, work: RecordAttempt) -> bool:
-        handling = self._plan.handling
+        handling, action = self._plan.handling, FailureAction.RAISE
         try:
             await handling.attempt(work)
         except Exception as error:
             self._undone = True
             task.failing[work.offset] = work
-            action, delay = handling.classify_failure(work, error)
-            self._record_failure(action, error)
-            if action is FailureAction.DEAD:
-                # The other records of this round go on: the repeated round then knows all that are
-                # dead.
-                return True
             try:
+                action, delay = handling.classify_failure(work, error)
+                self._record_failure(action, error)
+                if action is FailureAction.DEAD:
+                    # The other records of this round go on: the repeated round then knows all that
+                    # are dead.
+                    return True
                 if action is FailureAction.RAISE:
                     raise explained(error, work)
                 wait = (
