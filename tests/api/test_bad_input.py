@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy
+import pandas
 import pyarrow
 import pytest
 from trio.testing import MockClock as Clock
@@ -168,6 +169,92 @@ async def test_other_integers_name_partitions(autojump_clock: Clock, zero: Any) 
             assert await admin.delete_records({place: zero}) == {T0: 0}
             await admin.create_topics({"u": trikafka.NewTopic(numpy.int64(2), numpy.int32(1))})
             await admin.create_partitions({"u": numpy.int64(3)})
+
+
+TEXTS = numpy.array(["a:1", "b:1"])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("bootstrap_servers", TEXTS),
+        ("bootstrap_servers", pandas.Series(["a:1", "b:1"])),
+        ("bootstrap_servers", pyarrow.array(["a:1", "b:1"])),
+        ("security_protocol", TEXTS),
+        ("group_protocol", pandas.Series(["classic"])),
+        ("isolation_level", pandas.NA),
+    ],
+)
+async def test_arrays_are_no_settings(name: str, value: Any) -> None:
+    """Once: The truth value of an array with more than one element is ambiguous."""
+    settings: dict[str, Any] = {"bootstrap_servers": "nowhere:1", name: value}
+    with pytest.raises(ConfigurationError, match=name):
+        async with trikafka.open_consumer(group_id="g", **settings):
+            pytest.fail("it opened")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [TEXTS, numpy.array([1]), numpy.int64(0), pandas.Series([1, 2]), pyarrow.array([1, 2])],
+)
+async def test_arrays_are_no_headers(autojump_clock: Clock, value: Any) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_producer(**given) as producer:
+            await producer.send("t", b"x")
+            with pytest.raises(TypeError, match="headers must be"):
+                await producer.send("t", b"x", headers=value)
+            for none in ([], {}, None, ()):
+                await producer.send("t", b"x", headers=none)  # type: ignore[arg-type]
+        assert len(cluster.records("t", 0)) == 5
+
+
+async def test_arrays_are_no_group(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_producer(transactional_id="x", **given) as producer:
+            for wrong in (
+                trikafka.GroupMetadata("g", group_instance_id=TEXTS),  # type: ignore[arg-type]
+                trikafka.GroupMetadata("g", TEXTS),  # type: ignore[arg-type]
+            ):
+                async with producer.transaction() as txn:
+                    with pytest.raises(ConfigurationError, match="group"):
+                        await txn.send_offsets({T0: 1}, wrong)
+    too_large: Any = TEXTS
+    with pytest.raises(ConfigurationError, match="too_large must be one of"):
+        trikafka.DeadLetter("d", too_large)
+
+
+async def test_numpys_integers_are_numbers(autojump_clock: Clock) -> None:
+    """As settings, as limits, and as a partitioner's choice."""
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_producer(
+            linger_ms=numpy.int64(0),  # type: ignore[arg-type]
+            partitioner=lambda topic, key, numbers: numpy.int64(1),  # type: ignore[arg-type,return-value]
+            **given,
+        ) as producer:
+            assert (await producer.send("t", b"x")).partition == 1
+        limit: Any = numpy.int64(5)
+        async with trikafka.open_consumer(max_poll_records=limit, **given) as consumer:
+            assert consumer.config.max_poll_records == 5
+            assert await consumer.end_offsets([T0], timeout=limit) == {T0: 0}
+
+
+@pytest.mark.parametrize("reason", [5, TEXTS, "\ud800"])
+async def test_a_reason_is_text(autojump_clock: Clock, reason: Any) -> None:
+    """Once, the next JoinGroup request failed, and so the whole consumer."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        cluster.append("t", 0, [b"0", b"1"])
+        async with trikafka.open_consumer(
+            "t", group_id="g", group_protocol="classic", auto_offset_reset="earliest", **given
+        ) as consumer:
+            await consumer.receive()
+            with pytest.raises(ConfigurationError, match="reason must be text"):
+                consumer.enforce_rebalance(reason)
+            consumer.enforce_rebalance()
+            assert (await consumer.receive()).offset == 1
 
 
 class _Broken:

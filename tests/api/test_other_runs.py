@@ -6,6 +6,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pyarrow
 import pytest
 import trio
 
@@ -79,6 +80,67 @@ async def test_another_threads_run_is_refused(
                     await call(client)
 
             run_in_thread(elsewhere)
+
+
+NOW: list[Callable[[Any], object]] = [
+    lambda client: client.seek(T0, 0),
+    lambda client: client.seek_to_end(),
+    lambda client: client.pause([T0]),
+    lambda client: client.resume([T0]),
+]
+
+
+@pytest.mark.parametrize("call", NOW)
+async def test_a_seek_stays_in_its_run(call: Callable[[Any], object]) -> None:
+    """It would wake tasks of the consumer's run in the other one."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_consumer(**given) as consumer:
+            consumer.assign([T0])
+
+            async def elsewhere() -> None:
+                with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                    call(consumer)
+
+            run_in_thread(elsewhere)
+            call(consumer)
+
+
+async def test_an_ack_stays_in_its_run() -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_producer(linger_ms=60_000, **given) as producer:
+            ack = await producer.enqueue("t", b"x")
+            rows = await producer.enqueue_arrow("t", pyarrow.table({"value": [b"y"]}))
+
+            async def elsewhere() -> None:
+                for each in (ack, rows):
+                    with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                        await each.wait()
+
+            run_in_thread(elsewhere)
+            await producer.flush()
+            assert (await ack.wait()).offset == 0
+            assert (await rows.wait()).rows == 1
+            assert isinstance(ack, trikafka.Ack)
+
+
+async def test_a_transaction_stays_in_its_run() -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with (
+            trikafka.open_producer(transactional_id="x", **given) as producer,
+            producer.transaction() as txn,
+        ):
+            await producer.send("t", b"x")
+
+            async def elsewhere() -> None:
+                for end in (txn.commit, txn.abort, txn.detach):
+                    with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                        await end()
+
+            run_in_thread(elsewhere)
+        assert len(cluster.records("t", 0)) == 1
 
 
 @pytest.mark.parametrize("batch", [False, True])

@@ -10,6 +10,7 @@ import trio
 import trio.lowlevel
 
 from trikafka import TopicPartition, Transaction
+from trikafka._api.client.trio_check import HomeRun
 from trikafka._managers.producer.transaction_coordinator import TransactionCoordinator
 from trikafka._managers.producer.transaction_signals import ProducerTransactionSignals
 from trikafka._managers.producer.transactions import Transactions
@@ -175,7 +176,7 @@ class Seated:
 
     def transaction(self) -> Transaction:
         check_open: Callable[[], object] = lambda: None  # noqa: E731
-        return Transaction(self.manager, self.state, _CONFIG, None, check_open)
+        return Transaction(self.manager, self.state, _CONFIG, None, check_open, HomeRun())
 
 
 _CONFIG = ProducerConfig(transactional_id=NAME)

@@ -24,6 +24,7 @@ from typing import TypeVar
 import trio
 
 from ..config import ClientConfig
+from ..config.whole import whole
 from ..errors import ConfigurationError, KafkaTimeoutError, RequestTimedOutError, TrikafkaError
 from . import reasons
 from .retry import Retry
@@ -79,6 +80,7 @@ def check_timeout(timeout: float | None, default: float) -> float:
     """
     if timeout is None:
         return default
+    timeout = whole(timeout)
     # An integer may be larger than any float, and is then compared without a conversion.
     if (
         not isinstance(timeout, int | float)

@@ -127,7 +127,7 @@ def check_headers(headers: HeaderPairs) -> tuple[tuple[tuple[str, bytes | None],
     """
     checked = []
     size = 0
-    if isinstance(headers, Mapping):  # a name may occur twice, and the order counts
+    if isinstance(headers, Mapping) and headers:  # a name may occur twice, and the order counts
         raise TypeError(
             "headers must be pairs of a name and a value, not a dict: write "
             "headers=list(headers.items())"
@@ -288,19 +288,25 @@ def check_group(group: GroupMetadata) -> GroupMetadata:
     Raises:
         ConfigurationError: it does not.
     """
-    texts = (group.group_id, group.member_id, group.group_instance_id or "")
-    generation = group.generation
+    instance = group.group_instance_id
+    texts = (group.group_id, group.member_id, "" if instance is None else instance)
+    generation = whole(group.generation)
     if not all(isinstance(text, str) for text in texts) or not group.group_id:
         raise ConfigurationError(f"group must name a group, and a member of it, not {group!r}")
-    if generation != -1 and not _is_number(generation, _format.MAX_INT32):
+    if (
+        not isinstance(generation, int)
+        or isinstance(generation, bool)
+        or not -1 <= generation <= _format.MAX_INT32
+    ):
         raise ConfigurationError(
             f"group: the generation must be a whole number from 0, or -1, not {generation!r}"
         )
-    if all(type(text) is str for text in texts):
+    if generation is group.generation and all(type(text) is str for text in texts):
         return group
     return replace(
         group,
         group_id=plain_text(group.group_id),
+        generation=generation,
         member_id=plain_text(group.member_id),
         group_instance_id=plain_text(group.group_instance_id),
     )

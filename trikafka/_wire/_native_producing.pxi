@@ -1,6 +1,11 @@
 # Included by _native.pyx: the work of a producer for each record, and the check of a table's rows
 # before the first is sent.
 
+# The default of ``headers``. Other values are judged by the careful way: an array of NumPy has no
+# truth value.
+cdef tuple NO_HEADERS = ()
+
+
 @cython.no_gc
 cdef class DeliveryHandle:
     """The place of an accepted record: a batch, the index in the batch, and the timestamp.
@@ -128,7 +133,7 @@ cdef class Appender:
         cdef Py_ssize_t index, before
         cdef int64_t stamp
         if (
-            self.careful or headers or len(memory.waiters)
+            self.careful or (headers is not None and headers is not NO_HEADERS) or len(memory.waiters)
             or not (value is None or PyBytes_CheckExact(value)) or not (key is None or PyBytes_CheckExact(key))
         ):
             return self.carefully(topic, value, key, headers, timestamp, partition)

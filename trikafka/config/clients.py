@@ -27,6 +27,7 @@ from .secrets import holds_secret, secret
 from .security import SecurityConfig
 from .setting import INT32, LONGEST_TEXT, setting, settings_of, unknown
 from .text import plain_text
+from .whole import whole
 
 _log = logging.getLogger("trikafka.config")
 
@@ -173,7 +174,7 @@ class ClientConfig(SecurityConfig):
         return {
             name: secret(value)
             if name not in known or known[name].secret or holds_secret(value)
-            else plain_text(value)
+            else whole(plain_text(value))
             for name, value in settings.items()
         }
 

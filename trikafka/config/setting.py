@@ -106,9 +106,13 @@ class Setting:
                 value = None  # an error tracker records the locals of a traceback's frames
                 raise ConfigurationError(f"{self.name} must {wrong}")
         elif self.choices is not None:
+            # 1.0 == 1, but a float is not a valid number of replicas. An array of NumPy compares
+            # with each choice by its elements, and the result has no truth value.
             if (
-                isinstance(value, bool | float) or value not in self.choices
-            ):  # 1.0 == 1, but a float is not a valid number of replicas
+                not isinstance(value, str | int)
+                or isinstance(value, bool)
+                or (value not in self.choices)
+            ):
                 raise ConfigurationError(
                     f"{self.name} must be one of {', '.join(map(repr, self.choices))}, not "
                     f"{value!r}"
@@ -122,7 +126,12 @@ class Setting:
             return
         elif str in self.kinds and Sequence not in self.kinds:
             self._check_text(value)
-        elif Sequence in self.kinds and str not in self.kinds:
+        elif Sequence in self.kinds and str in self.kinds:
+            if not isinstance(value, Sequence):
+                raise ConfigurationError(
+                    f"{self.name} must be text or a sequence of texts, not {_shown(value)}"
+                )
+        elif Sequence in self.kinds:
             if isinstance(value, str | bytes) or not isinstance(value, Sequence):
                 raise ConfigurationError(f"{self.name} must be a sequence, not {_shown(value)}")
         elif Callable in self.kinds:  # type: ignore[comparison-overlap]

@@ -50,7 +50,7 @@ class DeadLetter:
         if not isinstance(self.topic, str) or not self.topic:
             raise ConfigurationError(f"dead_letter must be the name of a topic, not {self.topic!r}")
         object.__setattr__(self, "topic", check_topic_name(self.topic))
-        if self.too_large not in _TOO_LARGE:
+        if not isinstance(self.too_large, str) or self.too_large not in _TOO_LARGE:
             raise ConfigurationError(
                 f"too_large must be one of {', '.join(_TOO_LARGE)}, not {self.too_large!r}"
             )

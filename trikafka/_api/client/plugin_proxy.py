@@ -29,6 +29,7 @@ import trio
 from ..._net import reasons
 from ..._net.deadlines import GRACE
 from ..._state.assignors import Assignment, Assignor, MemberSubscription
+from ...config.whole import whole
 from ...errors import KafkaTimeoutError, PluginError, RequestTimedOutError, TrikafkaError
 from ...errors.groups import unwrapped
 from ...hooks import members_of, renamed_member
@@ -215,6 +216,8 @@ def guarded_partitioner(choose: Partitioner, name: str) -> Partitioner:
             raise
         except Exception as error:
             raise PluginError(f"{name} failed: {error!r}") from error
+        if type(number) is not int:
+            number = whole(number)
         if type(number) is int and number in numbers:
             return number
         raise PluginError(

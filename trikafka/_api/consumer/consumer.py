@@ -30,6 +30,8 @@ from ..._state.consumer.subscription import Mode
 from ..._state.group.member import MemberState
 from ..._wire.columns import RecordBatch
 from ...config import ConsumerConfig, check_pattern
+from ...config.secrets import is_text
+from ...config.text import plain_text
 from ...error_codes import ErrorCode
 from ...errors import (
     ConfigurationError,
@@ -261,11 +263,16 @@ class Consumer(MeteredClient, Generic[Key, Value]):
 
         Raises:
             IllegalStateError: The consumer has no subscription.
+            ConfigurationError: ``reason`` is not text.
         """
         self._settled()
+        if reason is not None and (not isinstance(reason, str) or not is_text(reason)):
+            raise ConfigurationError(f"reason must be text that UTF-8 can carry, not {reason!r}")
         if self._parts.group.membership is None or not self._subscription.grouped:
             raise IllegalStateError("there is no group to rebalance: subscribe() first")
-        self._parts.group.membership.rejoin(reason or "a rebalance was enforced by the user")
+        self._parts.group.membership.rejoin(
+            plain_text(reason) or "a rebalance was enforced by the user"
+        )
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Stop delivering records of these partitions until :meth:`resume`.
@@ -278,6 +285,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         Raises:
             IllegalStateError: A partition is not assigned.
         """
+        self._parts.home.check()
         for partition in [self._assignment.get(tp) for tp in checked_partitions(partitions)]:
             partition.pause()
 
@@ -290,6 +298,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         Raises:
             IllegalStateError: A partition is not assigned.
         """
+        self._parts.home.check()
         for partition in [self._assignment.get(tp) for tp in checked_partitions(partitions)]:
             if partition.paused:
                 self._parts.streams.resumed(partition)
@@ -314,6 +323,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             IllegalStateError: The partition is not assigned.
             ConfigurationError: ``offset``, or its leader epoch, is not a whole number from 0.
         """
+        self._parts.home.check()
         self._assignment.get(checked_partition(partition)).seek(*position_to_seek(offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
@@ -1139,6 +1149,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             )
 
     def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:
+        self._parts.home.check()
         for partition in [
             self._assignment.get(tp)
             for tp in checked_partitions(partitions) or list(self._assignment.partitions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import trio
 
@@ -13,6 +13,7 @@ from ..._net.signal import Signal
 from ..._state.producer.producer_batch import ProducerBatch
 from ..._wire import _implementation
 from ...types import RecordMetadata, TopicPartition
+from ..client.trio_check import HomeRun
 from .waiting import current
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ class Ack(_DeliveryHandle):
     """
 
     __slots__ = ()
+    _home: ClassVar[HomeRun | None] = None  # of the producer; a plugin's acks may have none
 
     def __repr__(self) -> str:
         return f"<trikafka.Ack {self.partition} {'done' if self.done else 'waiting'}>"
@@ -86,6 +88,8 @@ class Ack(_DeliveryHandle):
                 not be in the log.
             OutOfOrderSequenceError: The record may or may not be in the log.
             TrikafkaError: The broker refused the record.
+            IllegalStateError: The outcome is not known yet, and this is another Trio run than the
+                producer's.
 
         When cancelled, the delivery goes on.
         """
@@ -101,6 +105,8 @@ class Ack(_DeliveryHandle):
         if batch.parts:
             batch, index = batch.part(index)
         if not batch.settled:
+            if self._home is not None:
+                self._home.check()
             task = trio.lowlevel.current_task()
             while not batch.settled:
                 signal: Any = batch.signal or batch.claim(Signal)
@@ -113,3 +119,11 @@ class Ack(_DeliveryHandle):
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         return batch.metadata(index, self._timestamp)
+
+
+def acks_of(home: HomeRun) -> type[Ack]:
+    """Return the class of one producer's acks.
+
+    The class and not each ack refers to the producer's run: programs hold millions of acks.
+    """
+    return type("Ack", (Ack,), {"__slots__": (), "_home": home})

@@ -27,6 +27,7 @@ from ...config import ProducerConfig
 from ...errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ...interfaces import ProduceManager, RowsBatch, TableRows, TakenRows
 from ...types import PartitionDelivery, TopicPartition
+from ..client.trio_check import HomeRun
 from .waiting import current
 
 if TYPE_CHECKING:
@@ -304,10 +305,11 @@ class ArrowAck:
     A failure that no task waits for is logged.
     """
 
-    __slots__ = ("_sending",)
+    __slots__ = ("_home", "_sending")
 
-    def __init__(self, sending: ArrowSending) -> None:
+    def __init__(self, sending: ArrowSending, home: HomeRun) -> None:
         self._sending = sending
+        self._home = home
 
     def __repr__(self) -> str:
         return (
@@ -331,10 +333,12 @@ class ArrowAck:
         Raises:
             ArrowDeliveryError: A row failed. The error has the number of delivered rows; it is
                 raised once each row has its outcome.
+            IllegalStateError: This is another Trio run than the producer's.
 
         When cancelled, the delivery goes on.
         """
         await trio.lowlevel.checkpoint()
+        self._home.check()
         return await self._sending.outcome()
 
 

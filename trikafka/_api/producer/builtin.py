@@ -14,12 +14,15 @@ from ..._net.brokers import Brokers
 from ..._state.producer.transaction_state import ProducerTransaction
 from ..._state.telemetry.metrics import Meter
 from ..client.codecs import GuardedCodec
-from .ack import Ack
+from ..client.trio_check import HomeRun
+from .ack import acks_of
 
 
 class ProducerClient(interfaces.ProducerContext, Protocol):
     """A producer's context, with trikafka's own objects in it."""
 
+    @property
+    def home(self) -> HomeRun: ...
     @property
     def brokers(self) -> Brokers: ...
     @property
@@ -42,7 +45,7 @@ class ProducerBuiltin(Builtin):
             client.brokers,
             client.manager("metadata"),
             client.start_soon,
-            Ack,
+            acks_of(client.home),
             client.partitioner,
             client.transaction,
             client.watch,

@@ -224,7 +224,12 @@ class Producer(MeteredClient):
                 "transactions need a producer that was opened with a transactional_id"
             )
         return Transaction(
-            self._transactions, self._transaction, self._config, timeout, self._check_open
+            self._transactions,
+            self._transaction,
+            self._config,
+            timeout,
+            self._check_open,
+            self._context.home,
         )
 
     def _append_in_transaction(
@@ -511,7 +516,7 @@ class Producer(MeteredClient):
         with self._whole(sending):
             if not await sending.accept():
                 await sending.outcome()
-        return ArrowAck(sending)
+        return ArrowAck(sending, self._context.home)
 
     async def _sending(
         self, topic: str, data: Any, names: dict[str, Any], *, call: str, awaited: bool

@@ -31,6 +31,7 @@ from ...types import (
     TopicPartition,
 )
 from ..client.service import CANCELLED_CLOSE_LIMIT, run_shielded
+from ..client.trio_check import HomeRun
 
 _log = logging.getLogger("trikafka.transactions")
 
@@ -65,12 +66,14 @@ class Transaction:
         config: ProducerConfig,
         timeout: float | None,
         check_open: Callable[[], object],
+        home: HomeRun,
     ) -> None:
         self._manager = manager
         self._state = state
         self._config = config
         self._timeout = timeout
         self._check_open = check_open
+        self._home = home
         self._number = 0  # 0: not begun
         self._lent = 0  # open blocks of lend()
         # Nothing is left to do for this transaction, or nothing that this object may do.
@@ -303,6 +306,7 @@ class Transaction:
             _log.warning("the transaction was not aborted: %s", failed)
 
     def _begun(self, call: str) -> None:
+        self._home.check()
         if self._lent and call != "send_offsets":
             raise IllegalStateError(
                 f"{call}(): a handler does not end its transaction; return from it to go on, "

@@ -311,7 +311,7 @@ class Accumulator(Generic[Ack]):
             key = as_bytes("key", key)
         size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
         checked: Headers = ()
-        if headers:
+        if headers is not None and (type(headers) is not tuple or headers):
             checked, more = check_headers(headers)
             size += more
         timestamp = time.time_ns() // 1_000_000 if timestamp is None else check_timestamp(timestamp)
