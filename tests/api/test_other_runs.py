@@ -106,6 +106,30 @@ async def test_a_seek_stays_in_its_run(call: Callable[[Any], object]) -> None:
             call(consumer)
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_buffered_records_stay_in_their_run(streamed: bool) -> None:
+    """Once, the clock of the other run made the member lose its session."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append("t", 0, [b"0", b"1", b"2"])
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_consumer(
+            "t", group_id="g", auto_offset_reset="earliest", **given
+        ) as consumer:
+            reader: Any = await anext(consumer.partitions()) if streamed else consumer
+            assert (await reader.receive()).offset == 0
+            await trio.sleep(0.01)  # the next record has to look around
+
+            async def elsewhere() -> None:
+                with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                    await reader.receive()
+                with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                    reader.receive_batch_nowait()
+
+            run_in_thread(elsewhere)
+            assert (await reader.receive()).offset == 1
+            assert consumer.statistics().state == "stable"
+
+
 async def test_an_ack_stays_in_its_run() -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}

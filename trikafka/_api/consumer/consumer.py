@@ -111,6 +111,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             core.signals.deliver,
             self._check_receive,
             parts.streams.give_way,
+            self._check_run,
         )
         core.on_news(self._receiver.news)
 
@@ -1169,6 +1170,11 @@ class Consumer(MeteredClient, Generic[Key, Value]):
         ):
             raise trio.ClosedResourceError("this consumer is closed")
         self._parts.home.check()
+
+    def _check_run(self) -> None:
+        """Raise in another Trio run. A closed consumer says so instead, in :meth:`_check`."""
+        if not self._closed:
+            self._parts.home.check()
 
     def _settled(self) -> None:
         """Raise unless the subscription may be changed now."""

@@ -128,6 +128,7 @@ class PartitionStream(Generic[Key, Value]):
 
     async def _record(self) -> AnyRecord:
         """Return the next record by the full path; ``_records`` is the short one."""
+        self._streams.check_run()
         cursor = self._cursor
         if cursor is not None and cursor.live:
             now = trio.current_time()
@@ -563,6 +564,7 @@ class PartitionStream(Generic[Key, Value]):
 
     def _came_back(self) -> None:
         """Mark the records delivered before as processed: the handler asks for more."""
+        self._streams.check_run()
         self._streams.came_back(self)
         if self._left:
             return

@@ -51,7 +51,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.reconciler = Reconciler(config.group_id, self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer, codecs_of(self.plugins))
         self.core.poll_timer.watch_deserializers(self.readers.deserializing)
-        self.streams = Streams(config, self.core, self.readers, self.invoker)
+        self.streams = Streams(config, self.core, self.readers, self.invoker, self.home.check)
         self.group = ConsumerGroup(config, self, self.core)
         for kind in ("metadata", "coordinator", "offsets", "telemetry"):
             self.fill(kind)

@@ -37,6 +37,7 @@ class Receiver:
 
     ``check`` raises the errors that must reach the user before a delivery. ``end_streams`` ends the
     streams, so that a receive can read their partitions; it raises while other tasks use streams.
+    ``check_run`` raises in another Trio run: its clock would also disturb the member's timers.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Receiver:
         arrived: Signal,
         check: Callable[[], None],
         end_streams: Callable[[], None],
+        check_run: Callable[[], None],
     ) -> None:
         self._max_poll_records = config.max_poll_records
         self._assignment = assignment
@@ -60,6 +62,7 @@ class Receiver:
         self._check = check
         self._arrived = arrived  # there may be something to receive
         self._end_streams = end_streams
+        self._check_run = check_run
         self._receiving = False  # a task is in a receive
         # The reason why no receive may begin now: the consumer unsubscribes.
         self._stopped: str | None = None
@@ -104,6 +107,7 @@ class Receiver:
         # The cursor and ``pending`` are checked after the checkpoint. During it another task may
         # have called seek(), or the membership may have posted a rebalance; the record could then
         # belong to a partition that is being revoked.
+        self._check_run()
         cursor = self._cursor
         if cursor is not None:
             now = trio.current_time()
@@ -425,6 +429,7 @@ class Receiver:
 
     def _begin(self, now: float) -> None:
         """Begin a receive; mark the records of the receive before it as processed."""
+        self._check_run()
         self._polled(now)
         self._check()
         self._buffer.begin()

@@ -101,7 +101,10 @@ class Streams:
         core: ConsumerCore,
         readers: Readers,
         invoker: RebalanceListenerInvoker,
+        check_run: Callable[[], None],
     ) -> None:
+        #: Raises in another Trio run than the consumer's.
+        self.check_run = check_run
         self.max_poll_records = config.max_poll_records
         self._core = core
         self._readers = readers
