@@ -122,8 +122,9 @@ async def test_buffered_records_stay_in_their_run(streamed: bool) -> None:
             async def elsewhere() -> None:
                 with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
                     await reader.receive()
-                with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
-                    reader.receive_batch_nowait()
+                for receive in (reader.receive_nowait, reader.receive_batch_nowait):
+                    with pytest.raises(IllegalStateError, match=r"another trio\.run\(\)"):
+                        receive()
 
             run_in_thread(elsewhere)
             assert (await reader.receive()).offset == 1

@@ -181,8 +181,12 @@ class PartitionStream(Generic[Key, Value]):
         """
         cursor = self._cursor
         if cursor is not None and cursor.live:
-            self._last_seen = trio.current_time()
-            self._core.poll_timer.check_session(self._last_seen)
+            now = trio.current_time()
+            # Once in a turn, not for each record. Another run's clock is out of the turn.
+            if not 0.0 <= now - self._last_seen < TURN:
+                self._streams.check_run()
+                self._last_seen = now
+                self._core.poll_timer.check_session(now)
             if cursor.live:
                 return cursor.take()
         return self._begin_records(self._next_nowait())

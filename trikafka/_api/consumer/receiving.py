@@ -72,6 +72,7 @@ class Receiver:
         self._reader: PartitionReader | None = None
         self._cursor: Cursor | None = None
         self._last_yield = 0.0
+        self._polled_at = 0.0  # by a receive of a record without waiting
         self.records = record_iterator(self.record)
 
     def stop(self, why: str | None) -> None:
@@ -133,7 +134,11 @@ class Receiver:
         self._claim()
         cursor, now = self._cursor, trio.current_time()
         if cursor is not None:
-            self._poll_timer.polled(now)
+            # Once in a turn, not for each record. Another run's clock is out of the turn.
+            if not 0.0 <= now - self._polled_at < TURN:
+                self._check_run()
+                self._poll_timer.polled(now)
+                self._polled_at = now
             if cursor.live and not self._invoker.pending:
                 return cursor.take()
         self._begin(now)
