@@ -10,9 +10,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from ._signal import WakeSignal
+
+if TYPE_CHECKING:
+    from .state import Partition
 
 #: A partition: its topic's id and its number.
 Part: TypeAlias = tuple[uuid.UUID, int]
@@ -37,6 +40,7 @@ class SharedRecord:
 
     state: RecordState = RecordState.AVAILABLE
     count: int = 0  # deliveries
+    kept_count: int = 0  # that of the stored state, which a new leader loads
     member: str = ""
     lock_ends: float = 0.0
 
@@ -64,14 +68,28 @@ class ShareTimes:
 class SharedPartition:
     """A partition as one group sees it: what is acquired, by whom, and until when."""
 
-    def __init__(self, start: int, times: ShareTimes) -> None:
+    def __init__(self, start: int, times: ShareTimes, led_since: int) -> None:
         self.start = start
         self.records: dict[int, SharedRecord] = {}
         self._times = times
+        self._led_since = led_since
 
     def record(self, offset: int) -> SharedRecord:
         """Return the record at an offset."""
         return self.records.setdefault(offset, SharedRecord())
+
+    # A broker stores the state of a record when it is acknowledged, released, or its lock ends. That
+    # it is acquired is known to the leader alone.
+    def load(self, led_since: int) -> None:
+        """Load the stored state if another leader has begun: what was acquired is available."""
+        if led_since == self._led_since:
+            return
+        self._led_since = led_since
+        for record in self.records.values():
+            if record.state is RecordState.ACQUIRED:
+                record.state = RecordState.AVAILABLE
+                record.member = ""
+                record.count = record.kept_count
 
     def expire(self, now: float) -> None:
         """End the locks whose time is over."""
@@ -138,6 +156,7 @@ class SharedPartition:
 
     def _free(self, record: SharedRecord) -> None:
         record.member = ""
+        record.kept_count = record.count
         record.state = (
             RecordState.ARCHIVED
             if record.count >= self._times.delivery_limit
@@ -202,12 +221,13 @@ class ShareGroups:
         """Return a group; a new one if there is none."""
         return self.by_id.setdefault(group_id, ShareGroup())
 
-    def partition(self, group_id: str, part: Part, log_start: int, log_end: int) -> SharedPartition:
+    def partition(self, group_id: str, part: Part, log: Partition) -> SharedPartition:
         """Return a partition of a group, which begins where the group's configuration says."""
         partitions = self.group(group_id).partitions
         if part not in partitions:
             earliest = self.times.auto_offset_reset == "earliest"
-            partitions[part] = SharedPartition(log_start if earliest else log_end, self.times)
+            start = log.start if earliest else log.end
+            partitions[part] = SharedPartition(start, self.times, log.led_since)
         return partitions[part]
 
     def open(self, node: int, group: str, member: str, connection: int) -> ScriptedShareSession:
@@ -238,12 +258,16 @@ class ShareGroups:
             )
         return session
 
-    def close(self, node: int, group: str, member: str, leads: Callable[[Part], bool]) -> None:
+    def close(
+        self, node: int, group: str, member: str, log_of: Callable[[Part], Partition | None]
+    ) -> None:
         """End a session; the node frees what the member holds of partitions that it leads."""
         if self.sessions.pop((node, group, member), None) is None:
             return
         for part, partition in self.group(group).partitions.items():
-            if leads(part):
+            log = log_of(part)
+            if log is not None and log.leader == node:
+                partition.load(log.led_since)
                 partition.release(member)
         self._changed.notify()
 

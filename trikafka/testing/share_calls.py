@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import trio
@@ -20,7 +21,7 @@ from .share import (
     ShareMember,
     kinds_of,
 )
-from .state import Partition
+from .state import Partition, State
 
 _LEAVES, _CLOSES, _OPENS = -1, -1, 0
 _UNKNOWN_MEMBER, _INVALID_REQUEST, _INVALID_RECORD_STATE = 25, 42, 121
@@ -148,18 +149,16 @@ def disconnected(state: Any, node_id: int, connection: int) -> None:
     """End the sessions of a connection that is gone."""
     for (node, group, member), session in list(state.shares.sessions.items()):
         if node == node_id and session.connection == connection:
-            state.shares.close(node, group, member, lambda part: _leads(state, part, node_id))
+            state.shares.close(node, group, member, partial(_log_of, state))
 
 
 def _close(call: ScriptedCall, group: str, member: str) -> None:
-    node_id = call.node.node_id
-    call.state.shares.close(node_id, group, member, lambda part: _leads(call.state, part, node_id))
+    call.state.shares.close(call.node.node_id, group, member, partial(_log_of, call.state))
 
 
-def _leads(state: Any, part: Part, node_id: int) -> bool:
+def _log_of(state: State, part: Part) -> Partition | None:
     topic, _ = state.find_topic(None, part[0])
-    log = None if topic is None else topic.partition(part[1])
-    return log is not None and log.leader == node_id
+    return None if topic is None else topic.partition(part[1])
 
 
 def _session(call: ScriptedCall, *, fetches: bool) -> ScriptedShareSession:
@@ -231,7 +230,8 @@ def _log(call: ScriptedCall, part: Part) -> tuple[Partition | None, int]:
 
 
 def _shared(call: ScriptedCall, part: Part, log: Partition) -> SharedPartition:
-    shared = call.state.shares.partition(call.request.group_id, part, log.start, log.end)
+    shared = call.state.shares.partition(call.request.group_id, part, log)
+    shared.load(log.led_since)
     shared.expire(trio.current_time())
     return shared
 

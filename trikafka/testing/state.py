@@ -85,6 +85,7 @@ class Partition:
     leader: int | None
     replicas: list[int]
     leader_epoch: int = 0
+    led_since: int = 0  # the epoch in which the leader became one
     start: int = 0
     end: int = 0
     batches: list[StoredBatch] = field(default_factory=list)
@@ -227,8 +228,10 @@ class Partition:
 
     def elect(self, node: int | None) -> None:
         """Begin the next leader epoch, with this leader or none."""
-        self.leader = node
         self.leader_epoch += 1
+        if node != self.leader:
+            self.led_since = self.leader_epoch
+        self.leader = node
         if node is not None:
             self.epochs = [
                 *(entry for entry in self.epochs if entry[1] < self.end),
