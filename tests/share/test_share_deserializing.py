@@ -9,6 +9,7 @@ import trio
 from sharing import cluster_of, queue_of, shared, states, until
 from trio.testing import MockClock as Clock
 
+from trikafka._state.share.buffer import Resolved
 from trikafka.errors import DeserializationError
 
 
@@ -195,3 +196,27 @@ async def test_an_interrupted_deserializer_releases(autojump_clock: Clock) -> No
             await queue.receive()
         with trio.fail_after(5):
             assert (await queue.receive()).delivery_count == 2
+
+
+@pytest.mark.parametrize("taken", [False, True])
+async def test_an_interrupt_releases_the_record(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """The records behind it, whose deserializers have returned, stay at hand."""
+    take = Resolved.take
+
+    def interrupted(resolved: Resolved, count: int) -> Any:
+        monkeypatch.undo()
+        if taken:
+            take(resolved, count)
+        raise KeyboardInterrupt
+
+    async with cluster_of(records=3) as cluster:
+        async with queue_of(cluster, value_deserializer=Registry(0)) as queue:
+            await queue.wait_receivable()
+            monkeypatch.setattr(Resolved, "take", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                await queue.receive()
+            got = [await queue.receive() for _ in range(3)]
+            assert [each.record.offset for each in got] == [1, 2, 0]
+            assert [each.delivery_count for each in got] == [1, 1, 2]

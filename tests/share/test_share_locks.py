@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from sharing import cluster_of, queue_of, shared, states, until
+from sharing import cluster_of, queue_of, quiet, shared, states, until
 from trio.testing import MockClock as Clock
 
 from trikafka import Delivery, TopicPartition
@@ -487,9 +487,13 @@ async def test_an_old_leaders_late_records_are_dropped(autojump_clock: Clock) ->
         await trio.sleep(0.1)
         cluster.move_leader("t", 0, 1 - old)
         queue._parts.metadata.request_update()
-        with trio.fail_after(60):  # the scripted new leader waits for the end of the lock
-            delivery = await queue.receive()
-        assert (delivery.record.offset, delivery.delivery_count) == (0, 2)
+        delivery = await queue.receive()
+        assert delivery.record.offset == 0
+        await until(lambda: all(seen.answered_at for seen in cluster.requests("ShareFetch")[:-1]))
+        with trio.move_on_after(2):
+            pytest.fail(f"the same record comes again: {await queue.receive()!r}")
+        delivery.accept()
+        await delivery.acknowledged()
 
 
 async def test_an_old_leaders_word_ends_the_block(autojump_clock: Clock) -> None:
@@ -543,7 +547,12 @@ async def test_leaders_that_move_one_after_the_other(autojump_clock: Clock) -> N
                         await trio.sleep_forever()
                 ended[delivery.record.partition] = trio.current_time()
 
+            async def receive() -> None:
+                async for _ in queue:
+                    pass
+
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(receive)  # the new leader delivers the records again
                 for each in held:
                     nursery.start_soon(work, each)
                 await trio.sleep(0.05)
@@ -553,6 +562,8 @@ async def test_leaders_that_move_one_after_the_other(autojump_clock: Clock) -> N
                     cluster.move_leader("t", number, 1)
                     moved[number] = trio.current_time()
                     await trio.sleep(0.01)
+                await until(lambda: len(ended) == 3)
+                nursery.cancel_scope.cancel()
             assert all(ended[number] - moved[number] < 0.1 for number in moved), (moved, ended)
 
 
@@ -604,6 +615,8 @@ async def test_a_full_member_asks_steadily(autojump_clock: Clock) -> None:
         ErrorCode.NOT_LEADER_OR_FOLLOWER,
         ErrorCode.FENCED_LEADER_EPOCH,
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_STATE_EPOCH,
     ],
 )
 async def test_an_old_leaders_ack_error_ends_the_block(
@@ -615,7 +628,7 @@ async def test_an_old_leaders_ack_error_ends_the_block(
         queue_of(cluster, max_in_flight=10) as queue,
     ):
         first, second = await queue.receive(), await queue.receive()
-        with pytest.raises(LockLostError, match="does not lead t-0 now"):  # noqa: PT012
+        with pytest.raises(LockLostError, match=r"does not lead t-0 now|has no locks of t-0 now"):  # noqa: PT012
             async with second:
                 cluster.delay("Metadata", 20)
                 cluster.fail("ShareAcknowledge", code, topic="t")
@@ -623,6 +636,29 @@ async def test_an_old_leaders_ack_error_ends_the_block(
                 moved = trio.current_time()
                 await trio.sleep_forever()
         assert trio.current_time() - moved <= 0.5
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.FENCED_STATE_EPOCH,
+    ],
+)
+async def test_a_fetch_error_ends_the_block(autojump_clock: Clock, code: ErrorCode) -> None:
+    """After these errors a broker has discarded the locks, and gives the records to others."""
+    quiet()
+    async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match=r"does not lead t-0 now|has no locks of t-0 now"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(1)
+                cluster.fail("ShareFetch", code, topic="t")
+                failed = trio.current_time()
+                await trio.sleep(10)
+        assert trio.current_time() - failed <= 0.1
 
 
 async def test_a_failed_ack_takes_no_renewal_along(autojump_clock: Clock) -> None:
@@ -753,3 +789,101 @@ async def test_a_moved_brokers_old_connection_ends(
             await until(lambda: fetches_from(queue, leader) == [9999], step=0.1)
         async with await queue.receive():
             pass
+
+
+@pytest.mark.parametrize("max_in_flight", [1, 10], ids=["full", "fetching"])
+async def test_a_leader_that_came_back_is_noticed(
+    autojump_clock: Clock, max_in_flight: int
+) -> None:
+    """Meanwhile another member may have got the record, and accepted it."""
+    async with (
+        cluster_of(records=1, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=max_in_flight) as queue,
+    ):
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match=r"did not lead t-0 for a moment|does not lead"):  # noqa: PT012
+            async with delivery:
+                await trio.sleep(5)
+                cluster.move_leader("t", 0, 1)
+                cluster.move_leader("t", 0, 0)
+                moved = trio.current_time()
+                if max_in_flight > 1:  # fetches respond, so nothing asks for the metadata
+                    queue._parts.metadata.request_update()
+                await trio.sleep(10)
+        assert trio.current_time() - moved < 0.1
+        assert (await queue.receive()).record.offset == 0
+
+
+async def test_a_leaders_next_epoch_costs_no_lock(autojump_clock: Clock) -> None:
+    """As when replicas are reassigned, and the leader stays."""
+    async with (
+        cluster_of(records=1, nodes=2) as cluster,
+        queue_of(cluster, max_in_flight=1) as queue,
+    ):
+        async with await queue.receive() as delivery:
+            for _ in range(3):
+                await trio.sleep(1)
+                cluster.move_leader("t", 0, 0)
+        await delivery.acknowledged()
+
+
+async def test_a_far_broker_spares_the_metadata(autojump_clock: Clock) -> None:
+    async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
+        cluster.shares.times.lock = 100
+        async with await queue.receive():
+            cluster.delay("ShareFetch", 0.15)
+            await trio.sleep(2)
+            before = len(cluster.requests("Metadata"))
+            await trio.sleep(20)
+            assert len(cluster.requests("Metadata")) == before
+
+
+async def test_a_far_frozen_leaders_successor(autojump_clock: Clock) -> None:
+    """What its responses took is waited for, and no more."""
+    async with cluster_of(records=1, nodes=2) as cluster, queue_of(cluster) as queue:
+        delivery = await queue.receive()
+        with pytest.raises(LockLostError, match=r"broker 1 leads t-0|taken over"):  # noqa: PT012
+            async with delivery:
+                cluster.delay("ShareFetch", 0.15)
+                await trio.sleep(2)
+                cluster.freeze(0)
+                cluster.move_leader("t", 0, 1)
+                moved = trio.current_time()
+                await trio.sleep_forever()
+        assert trio.current_time() - moved < 0.4
+        cluster.thaw(0)
+
+
+async def test_a_leader_without_successor(autojump_clock: Clock) -> None:
+    """After the time of an election the metadata is asked once in a second."""
+    async with (
+        cluster_of(records=1, nodes=2) as cluster,
+        queue_of(cluster, request_timeout_ms=90_000) as queue,
+    ):
+        cluster.shares.times.lock = 60
+        with pytest.raises(LockLostError, match="its time is over"):  # noqa: PT012
+            async with await queue.receive():
+                await trio.sleep(1)
+                cluster.freeze(0)
+                before = len(cluster.requests("Metadata"))
+                await trio.sleep_forever()
+        assert trio.current_time() > 59
+        # The refreshes in the background, one a second, come on top.
+        assert len(cluster.requests("Metadata")) - before < 15 * 13 + 2 * 60
+        cluster.thaw(0)
+
+
+async def test_a_new_leader_frees_the_locks(autojump_clock: Clock) -> None:
+    """It knows the stored states alone, and the counts in them: that of the second delivery."""
+    async with cluster_of(records=2, nodes=2) as cluster, queue_of(cluster) as queue:
+        (await queue.receive()).release()
+        held = [await queue.receive(), await queue.receive()]
+        assert {each.record.offset: each.delivery_count for each in held} == {0: 2, 1: 1}
+        cluster.move_leader("t", 0, 1)
+        moved = trio.current_time()
+        got = [await queue.receive(), await queue.receive()]
+        assert trio.current_time() - moved < 1
+        assert [(each.record.offset, each.delivery_count) for each in got] == [(0, 2), (1, 1)]
+        for each in held:
+            with pytest.raises(LockLostError):
+                each.accept()

@@ -51,6 +51,16 @@ async def test_a_fenced_member_joins_again(autojump_clock: Clock) -> None:
         assert states(cluster) == ["acknowledged"] * 2
 
 
+async def test_a_deleted_group_is_joined_again(autojump_clock: Clock) -> None:
+    """It had no member left while this one was frozen; a new group has taken its name."""
+    async with cluster_of(records=1) as cluster, queue_of(cluster) as queue:
+        (await queue.receive()).accept()
+        cluster.fail("ShareGroupHeartbeat", 69, where=lambda beat: beat.member_epoch > 0)
+        await until(lambda: [each.member_epoch for each in beats(cluster)].count(0) == 2)
+        cluster.append("t", 0, [b"more"])
+        assert (await queue.receive()).record.value == b"more"
+
+
 async def test_an_unanswered_heartbeat_repeats_all(autojump_clock: Clock) -> None:
     async with cluster_of() as cluster, queue_of(cluster):
         await trio.sleep(1)

@@ -364,6 +364,23 @@ async def test_a_closed_client_rejects_nothing(autojump_clock: Clock, retried: b
     assert tried == (3 if retried else 1)
 
 
+@pytest.mark.parametrize("in_group", [False, True])
+async def test_a_peers_broken_connection_ends_no_run(autojump_clock: Clock, in_group: bool) -> None:
+    """A handler that dials a peer for each record gets another connection for the next one."""
+    counts = []
+
+    async def handle(delivery: Delivery) -> None:
+        counts.append(delivery.delivery_count)
+        if len(counts) == 1:
+            broken = trio.BrokenResourceError("the peer has gone")
+            raise ExceptionGroup("of a nursery", [broken]) if in_group else broken
+
+    async with jobs(1) as cluster:
+        await run_until(lambda: len(counts) == 2, lambda: worked(cluster, handle))
+        assert counts == [1, 2]
+        assert states(cluster) == ["acknowledged"]
+
+
 class Mute(Exception):
     def __str__(self) -> str:
         raise AttributeError("no such field")

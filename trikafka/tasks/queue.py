@@ -48,8 +48,9 @@ async def run_queue(
     An exception of the handler releases the record, with a warning: the group delivers it again, to
     any member. From the delivery ``reject_after`` on it is rejected instead. Without that setting
     the group's own limit (``share.delivery.count.limit``, 5 by default) decides. An error that
-    every record would cause (a closed client or stream, no permission) releases the record and ends
-    the run. If such an error can pass by itself, name its class in ``retry``.
+    every record would cause (a client or a stream that the program has closed, no permission)
+    releases the record and ends the run. If such an error can pass by itself, name its class in
+    ``retry``.
 
     On a signal of ``stop_on`` the worker takes no more records, waits for the handlers (at most
     ``close_timeout_ms``), acknowledges, and leaves the group.
@@ -168,7 +169,7 @@ class QueueRun:
                 except Exception as error:
                     # Leaving the block with it releases the record, and ends the run. To go on
                     # would use up the deliveries of every record.
-                    if any(is_fatal(each) or is_not_the_records(each) for each in members(error)):
+                    if any(map(_ends_the_run, members(error))):
                         raise
                     self._failed(delivery, error)
         except LockLostError as error:
@@ -221,6 +222,15 @@ class QueueRun:
             more,
             exc_info=None if others is None else error,
         )
+
+
+def _ends_the_run(member: BaseException) -> bool:
+    """Return whether every record would meet this error of a handler."""
+    # No client raises BrokenResourceError: a peer of the handler's has closed a connection, as it
+    # may do with each record. A standard socket says so by an OSError, which ends no run either.
+    if isinstance(member, trio.BrokenResourceError):
+        return False
+    return is_fatal(member) or is_not_the_records(member)
 
 
 # Each failed delivery has a line of its own, because each is another record. A dependency that is

@@ -16,7 +16,7 @@ from ..._state.share.session import Slice
 from ..._wire import _implementation
 from ..._wire.share import AckType
 from ...config import ShareConsumerConfig
-from ...errors import AcknowledgementError, DeserializationError, LockLostError
+from ...errors import AcknowledgementError, LockLostError
 from ...errors.copies import again
 from ...types import Key, TopicPartition, Value
 from ..client.deserializing import AwaitedBatch
@@ -307,9 +307,9 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         # The functions have the time of a block. They count as the program's presence meanwhile.
         # Their end is that of the scope alone: if the locks were kept as long, and no longer, both
         # ends would fall into one moment, and all records would be released for a slow one.
-        acquired.keep(math.inf)
         with trio.move_on_after(self._longest) as scope, core.deserializes():
             try:
+                acquired.keep(math.inf)
                 await batch.resolve()
             finally:
                 acquired.keep(trio.current_time() + self._longest)
@@ -334,7 +334,10 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         if self._buffer.resolved() is not None:
             return []
         found = self._buffer.pop_run()
-        return None if found is None else [found]
+        if found is None:
+            return None
+        self._keep(found[0])  # an interrupt may come before the functions are called
+        return [found]
 
     def _pop_awaited(self) -> Delivery[Key, Value] | None:
         resolved = self._buffer.resolved()
@@ -344,7 +347,8 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         self._keep(acquired)
         try:
             record: Any = next(iter(resolved.take(1)))
-        except DeserializationError:
+        except BaseException:  # an interrupt, too: nothing else would release the record
+            resolved.skip(index)
             acquired.decide(index, index + 1, bytes((AckType.RELEASE,)))
             raise
         return Delivery(self._parts, acquired, index, record)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from typing import Literal
@@ -72,6 +72,13 @@ _URGENT = 0.08
 #: a partition says so only when a fetch ends. The response is there before :data:`_URGENT` is over,
 #: so a broker that responds spares the metadata the question.
 _WAIT_WHILE_HELD = 60
+#: The most seconds that a far broker's responses may take, apart from their waits, before its
+#: silence counts.
+_FAR = 0.2
+#: After so many seconds without a response, a broker that is asked has no successor, or an election
+#: is slow: by default a broker is replaced 9 s after it froze. From then on the metadata is asked
+#: once in the second time.
+_ELECTED_BY, _SELDOM = 15.0, 1.0
 #: After records with a lock that is shorter (seconds), the next fetch waits. They are lost before a
 #: program can work on them, and the broker delivers them again at once.
 _SHORT_LOCK = 0.1
@@ -81,9 +88,14 @@ _SHORT_LOCK = 0.1
 _LATE = 1.0
 #: The errors by which a broker says that it does not lead the partition any more.
 _LEADS_NO_MORE = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
-#: The errors of acknowledgements that say the same. A broker without leadership has no record of
-#: the partition's locks, and calls the partition unknown.
-_HAS_NO_LOCKS = _LEADS_NO_MORE | {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+#: The errors after which a broker has no locks of the partition. It discards them when it does not
+#: lead the partition, or when the state of the group was deleted or taken over (Kafka's
+#: SharePartitionManager). Who fetches next gets these records.
+_HAS_NO_LOCKS = _LEADS_NO_MORE | {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.GROUP_ID_NOT_FOUND,
+    ErrorCode.FENCED_STATE_EPOCH,
+}
 #: What the task of a broker does next: fetch, acknowledge, or close the session.
 _Step = Literal["fetch", "acknowledge", "close"]
 
@@ -96,6 +108,9 @@ class _Broker:
         self.session = ShareSession()
         self.connection: Connection | None = None
         self.heard_at = -math.inf  # when it last responded
+        self.takes = 0.0  # the seconds that its last response took, apart from its wait
+        #: By partition: the epoch in which this broker was last known to lead it.
+        self.epochs: dict[SharePartition, int] = {}
         self.flushes = False  # acknowledgements are to go out now
         self.fetch_from = -math.inf  # when it may be asked for records again
         self.logged: str | None = None  # the kind of error that was logged
@@ -116,9 +131,28 @@ class _Broker:
         self.errors = errors
         self.failure = None
 
-    def heard(self, now: float) -> None:
-        """Record a response of any kind."""
+    def heard(self, now: float, took: float) -> None:
+        """Record a response of any kind, which took so many seconds beside its wait.
+
+        A negative number says nothing: the fetch did not wait for as long as it was allowed to.
+        """
         self.heard_at = now
+        if took >= 0:
+            self.takes = min(took, _FAR)
+
+    def leads(self, key: SharePartition, epoch: int) -> bool:
+        """Record that this broker leads a partition; return False if another one did meanwhile.
+
+        Each election begins an epoch, so a leader that comes back skips one. A leader that stays may
+        begin the next one, as when replicas are reassigned.
+        """
+        stays = epoch <= self.epochs.get(key, epoch) + 1
+        self.epochs[key] = epoch
+        return stays
+
+    def keep_epochs(self, keys: Collection[SharePartition]) -> None:
+        """Forget the epochs of all partitions but these."""
+        self.epochs = {key: epoch for key, epoch in self.epochs.items() if key in keys}
 
     def failed(self, error: TrikafkaError) -> None:
         """Record a request without a usable response."""
@@ -265,13 +299,13 @@ class ShareFetcher:
             if not holders:
                 await self._deliver.wait()
                 continue
-            unnamed = any(not held <= broker.session.wanted.keys() for broker, held in holders)
-            heard_at = -math.inf if unnamed else min(broker.heard_at for broker, _ in holders)
-            asks_at = max(heard_at, asked_at) + _URGENT
-            if trio.current_time() < asks_at:
-                await trio.sleep_until(asks_at)
+            now = trio.current_time()
+            asks_at = min(_asks_at(broker, held, asked_at, now) for broker, held in holders)
+            if now < asks_at:
+                # Another broker may fall silent, or give records, meanwhile.
+                await trio.sleep_until(min(asks_at, now + _URGENT))
                 continue
-            asked_at = trio.current_time()
+            asked_at = now
             with suppress(TrikafkaError):
                 await self._refresh()
 
@@ -305,13 +339,19 @@ class ShareFetcher:
         changed = False
         for node_id, broker in self._brokers.items():
             changed |= broker.session.want(shares.get(node_id, ()))
-            for key in broker.session.live_partitions():
-                leader = self._leader(key)
-                if leader is not None and leader != node_id:
-                    tp = self.name(key)
-                    broker.session.lose_led_elsewhere(
-                        key, f"broker {leader} leads {tp} now, and broker {node_id} held the lock"
-                    )
+            held = broker.session.live_partitions()
+            broker.keep_epochs(held | broker.session.wanted.keys())
+            for key in held | broker.session.wanted.keys():
+                leader, tp = self._leader(key), self.name(key)
+                if leader is None:
+                    continue
+                if leader != node_id:
+                    why = f"broker {leader} leads {tp} now, and broker {node_id} held the lock"
+                elif not broker.leads(key, snapshot.leader_epoch(tp)):
+                    why = f"broker {node_id}, which held it, did not lead {tp} for a moment"
+                else:
+                    continue
+                broker.session.lose_partition(key, why)
         if changed:
             self._wake.notify()
 
@@ -575,7 +615,7 @@ class ShareFetcher:
             )
         finally:
             self._fetch_ended(broker.node_id)
-        self._check(broker, request, response, node, sent)
+        self._check(broker, request, response, node, sent, wait / 1000)
         if response.error_code:
             return False
         losses = session.losses
@@ -665,10 +705,11 @@ class ShareFetcher:
         response: ShareFetchResponse | ShareAcknowledgeResponse,
         node: Node,
         sent: float,
+        wait: float = 0.0,
     ) -> None:
         """Move the session on. Raise the errors that end it, or that a user has to know."""
-        session = broker.session
-        broker.heard(trio.current_time())
+        session, now = broker.session, trio.current_time()
+        broker.heard(now, now - sent - wait)
         if session.in_flight is not request:
             raise KafkaConnectionError(f"the share session with {node} ended meanwhile")
         if not response.error_code:
@@ -742,16 +783,19 @@ class ShareFetcher:
         now = trio.current_time()
         repeats = broker.session.acknowledged(request, key, error, sent, lock, now)
         if code in _HAS_NO_LOCKS:
-            self._lose_led_elsewhere(broker, key)
+            self._lose_discarded(broker, key, code)
         return repeats
 
-    # A broker forgets the locks of a partition that it does not lead any more. The new leader gives
-    # the records to others, maybe before this member learns which broker that is.
-    def _lose_led_elsewhere(self, broker: _Broker, key: SharePartition) -> None:
-        """Lose the locks of a partition that a broker does not lead any more."""
-        broker.session.lose_led_elsewhere(
-            key, f"broker {broker.node_id}, which held it, does not lead {self.name(key)} now"
-        )
+    # The new leader gives the records to others, maybe before this member learns which broker that
+    # is.
+    def _lose_discarded(self, broker: _Broker, key: SharePartition, code: int) -> None:
+        """Lose the locks of a partition that a broker has discarded, by its error."""
+        name, who = self.name(key), f"broker {broker.node_id}, which held it,"
+        if code in _LEADS_NO_MORE:
+            why = f"{who} does not lead {name} now"
+        else:
+            why = f"{who} has no locks of {name} now ({ErrorCode(code).name})"
+        broker.session.lose_partition(key, why)
 
     def _partition_failed(self, broker: _Broker, part: ShareFetchedPartition) -> TrikafkaError:
         detail = f": {peer_text(part.error_message)}" if part.error_message else ""
@@ -760,8 +804,8 @@ class ShareFetcher:
         )
         if error.refresh_metadata:
             self._metadata.request_update()
-        if part.error_code in _LEADS_NO_MORE:
-            self._lose_led_elsewhere(broker, part.key)
+        if part.error_code in _HAS_NO_LOCKS:
+            self._lose_discarded(broker, part.key, part.error_code)
             self._changed()
         if error.retriable:
             _log.debug("share fetch from broker %d: %s", broker.node_id, error)
@@ -950,6 +994,17 @@ class ShareFetcher:
             for broker in self._brokers.values():
                 broker.session.lost(KafkaConnectionError("the share consumer was closed"))
             self._settled.notify()
+
+
+def _asks_at(
+    broker: _Broker, held: Collection[SharePartition], asked_at: float, now: float
+) -> float:
+    """Return when to ask the metadata for leaders because a broker does not name them."""
+    if any(key not in broker.session.wanted for key in held):
+        return asked_at + _URGENT
+    silent = broker.session.in_flight is not None and now >= broker.heard_at + _ELECTED_BY
+    again_at = asked_at + (_SELDOM if silent else _URGENT)
+    return max(broker.heard_at + broker.takes + _URGENT, again_at)
 
 
 def _acknowledge_error(

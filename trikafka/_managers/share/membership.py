@@ -145,7 +145,9 @@ class ShareMembership:
                 self._member.heartbeat_failed(error)
                 self._requests.recover(error)
                 self._introduced = False
-                if isinstance(error, MemberFencedError):
+                # A group without members may be deleted while this member is frozen.
+                deleted = isinstance(error, GroupIdNotFoundError) and not joins
+                if deleted or isinstance(error, MemberFencedError):
                     self._fenced(error)
                 elif may_be_lifted(error):
                     next_attempt = self._attempts.refused_by(error)

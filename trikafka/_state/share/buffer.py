@@ -44,6 +44,10 @@ class Resolved:
         self.start += count
         return self._records[begins : begins + count]
 
+    def skip(self, index: int) -> None:
+        """Leave out a record that could not be taken."""
+        self.start = index + 1
+
 
 class ShareBuffer(_BufferFront):
     """Acquired records in the order of their arrival. Records whose lock is lost are skipped."""

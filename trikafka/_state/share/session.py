@@ -341,8 +341,8 @@ class ShareSession:
                 acquired.lose(why)
             self._drop_if_done(acquired)
 
-    def lose_led_elsewhere(self, key: SharePartition, why: str) -> None:
-        """Lose the locks of a partition that another broker leads now."""
+    def lose_partition(self, key: SharePartition, why: str) -> None:
+        """Lose the locks of a partition."""
         for acquired in [each for each in self._live if each.key == key and each.held]:
             acquired.lose(why)
             self._drop_if_done(acquired)
