@@ -9,6 +9,7 @@ import trio
 from sharing import cluster_of, queue_of, shared, states, until
 from trio.testing import MockClock as Clock
 
+from trikafka._api.share.core import ShareCore
 from trikafka._state.share.buffer import Resolved
 from trikafka.errors import DeserializationError
 
@@ -220,3 +221,23 @@ async def test_an_interrupt_releases_the_record(
             got = [await queue.receive() for _ in range(3)]
             assert [each.record.offset for each in got] == [1, 2, 0]
             assert [each.delivery_count for each in got] == [1, 1, 2]
+
+
+async def test_an_interrupted_start_gives_back(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes when the records are taken, and no deserializer has been called."""
+
+    def interrupted(core: ShareCore) -> Any:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    async with cluster_of(records=3) as cluster:
+        limits = {"max_processing_ms": 2_000}
+        async with queue_of(cluster, value_deserializer=Registry(0), **limits) as queue:
+            monkeypatch.setattr(ShareCore, "deserializes", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                await queue.receive()
+            with trio.fail_after(30):
+                got = [await queue.receive() for _ in range(3)]
+            assert [each.delivery_count for each in got] == [2] * 3

@@ -30,6 +30,8 @@ _log = logging.getLogger("trikafka.share")
 #: Receives from the buffer let other tasks run at least this often (seconds).
 _TURN = 0.001
 Item = TypeVar("Item")
+#: What is taken from the buffer: acquired records, and which of them.
+Popped = TypeVar("Popped", bound=tuple[AcquiredRecords, *tuple[Any, ...]])
 
 
 class ShareConsumer(MeteredClient, Generic[Key, Value]):
@@ -253,12 +255,16 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
             raise again(refusal)
 
     def _pop_delivery(self) -> Delivery[Key, Value] | None:
-        found = self._buffer.pop_record()
-        if found is None:
-            return None
-        acquired, index, record = found
-        self._keep(acquired)
-        return self._deliver(acquired, index, record)
+        found = self._popped(self._buffer.pop_record)
+        return None if found is None else self._deliver(*found)
+
+    # An interrupt between the two lines would leave records whose locks are renewed without an end.
+    @trio.lowlevel.enable_ki_protection
+    def _popped(self, pop: Callable[[], Popped | None]) -> Popped | None:
+        """Take records from the buffer; limit how long they are held if nothing becomes of them."""
+        if (found := pop()) is not None:
+            self._keep(found[0])
+        return found
 
     def _deliver(self, acquired: AcquiredRecords, index: int, record: Any) -> Delivery[Key, Value]:
         if self._deserializers is not None:
@@ -270,11 +276,8 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         return Delivery(self._parts, acquired, index, record)
 
     def _pop_batch(self) -> ShareBatch[Key, Value] | None:
-        found = self._buffer.pop_run()
-        if found is None:
-            return None
-        self._keep(found[0])
-        return ShareBatch(self._parts, *found)
+        found = self._popped(self._buffer.pop_run)
+        return None if found is None else ShareBatch(self._parts, *found)
 
     # --- async deserializers ---
     #
@@ -333,11 +336,8 @@ class ShareConsumer(MeteredClient, Generic[Key, Value]):
         """Take records whose deserializers are to be called; no slice if others are resolved."""
         if self._buffer.resolved() is not None:
             return []
-        found = self._buffer.pop_run()
-        if found is None:
-            return None
-        self._keep(found[0])  # an interrupt may come before the functions are called
-        return [found]
+        found = self._popped(self._buffer.pop_run)
+        return None if found is None else [found]
 
     def _pop_awaited(self) -> Delivery[Key, Value] | None:
         resolved = self._buffer.resolved()
