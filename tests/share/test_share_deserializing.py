@@ -97,14 +97,15 @@ async def test_a_deserializer_has_the_time_of_a_block(
     """Meanwhile the program counts as present, and the lock is renewed."""
     registry = Registry(1_000)
     async with cluster_of(records=1) as cluster:
-        limits = {"max_processing_ms": 70_000, "max_poll_interval_ms": 20_000}
+        cluster.shares.times.lock = 3
+        limits = {"max_processing_ms": 7_000, "max_poll_interval_ms": 2_000}
         async with queue_of(cluster, value_deserializer=registry, **limits) as queue:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(queue.receive)
-                await trio.sleep(60)
+                await trio.sleep(6)
                 assert queue.statistics().state == "stable"
                 assert shared(cluster)[0].count == 1
-                await trio.sleep(30)
+                await trio.sleep(7)
                 assert "cancelled after max_processing_ms" in caplog.text
                 registry.seconds = 0
                 nursery.cancel_scope.cancel()
@@ -154,9 +155,11 @@ async def test_a_slow_record_costs_no_other(autojump_clock: Clock) -> None:
 async def test_a_deserializer_that_stays_is_named(autojump_clock: Clock) -> None:
     """One that ignores its cancellation is not the program's presence for ever."""
 
+    over = trio.Event()
+
     async def stay(data: bytes) -> int:
         with trio.CancelScope(shield=True):
-            await trio.sleep(1000)
+            await over.wait()
         return int(data)
 
     async with (
@@ -164,18 +167,19 @@ async def test_a_deserializer_that_stays_is_named(autojump_clock: Clock) -> None
         queue_of(
             cluster,
             value_deserializer=stay,
-            max_processing_ms=60_000,
-            max_poll_interval_ms=120_000,
+            max_processing_ms=6_000,
+            max_poll_interval_ms=12_000,
         ) as queue,
         trio.open_nursery() as nursery,
     ):
         nursery.start_soon(queue.receive)
-        await trio.sleep(50)
+        await trio.sleep(5)
         assert queue.health().ok
-        await trio.sleep(450)
+        await trio.sleep(45)
         assert queue.statistics().state == "stale"
         assert any("async deserializers" in reason for reason in queue.health().reasons)
         nursery.cancel_scope.cancel()
+        over.set()
 
 
 async def test_an_interrupted_deserializer_releases(autojump_clock: Clock) -> None:
