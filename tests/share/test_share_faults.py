@@ -335,7 +335,7 @@ async def test_a_quiet_queue_is_well(
 ) -> None:
     async with cluster_of(3, records=2, nodes=2) as cluster, queue_of(cluster) as queue:
         held = [await queue.receive() for _ in range(6)]
-        for _ in range(50):
+        for _ in range(15):
             await trio.sleep(5)
             assert queue.health().ok
         for each in held:
