@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import subprocess
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from trikafka_broker import (
 )
 from trikafka_broker import cluster as cluster_module
 from trikafka_broker.probe import answers, registered_brokers
-from trikafka_broker.pytest_plugin import MakeKafkaCluster
+from trikafka_broker.pytest_plugin import MakeKafkaCluster, _open
 from trikafka_broker.settings import TOOLS_VERSION
 
 CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
@@ -115,30 +116,40 @@ def test_three_brokers_find_each_other(kafka_cluster: KafkaCluster) -> None:
         assert broker.log_file.exists()
 
 
-def test_killed_brokers_restart_together(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = make_kafka_cluster(brokers=3)
-    before = cluster.bootstrap_servers
-    for broker in cluster.brokers:
+@pytest.fixture(scope="module")
+def three(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """Return three brokers, which a test starts, and then kills or stops.
+
+    The limit of a stop is out of reach, so that a busy machine does not look like a broker that
+    waits for it.
+    """
+    with _open(request.config, {"brokers": 3, "stop_timeout": 300}) as cluster:
+        yield cluster
+
+
+def test_killed_brokers_restart_together(three: KafkaCluster) -> None:
+    three.start()
+    before = three.bootstrap_servers
+    for broker in three.brokers:
         broker.kill()
-    cluster.start()
-    assert cluster.bootstrap_servers == before
-    for broker in cluster.brokers:
+    three.start()
+    assert three.bootstrap_servers == before
+    for broker in three.brokers:
         assert eventually(
             lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2}
         )
 
 
-def test_brokers_stop_together(make_kafka_cluster: MakeKafkaCluster) -> None:
+def test_brokers_stop_together(three: KafkaCluster) -> None:
     """The brokers of a cluster stop together, and do not wait for each other.
 
-    The last ones have no majority that would let them go. The limit is out of reach, so that a busy
-    machine does not look like a broker that waits for it.
+    The last ones have no majority that would let them go.
     """
-    cluster = make_kafka_cluster(brokers=3, stop_timeout=300)
+    three.start()
     began = time.monotonic()
-    cluster.stop()
+    three.stop()
     assert time.monotonic() - began < 200
-    assert not any(broker.alive for broker in cluster.brokers)
+    assert not any(broker.alive for broker in three.brokers)
 
 
 def test_shared_broker_may_stand_still(kafka_broker: KafkaBroker) -> None:
