@@ -40,8 +40,7 @@ hypothesis.settings.load_profile("the same each time")
 #
 # * All tests of a file run in one process, because they share a broker. All files that use the
 #   shared Spark session are one scope: a session takes seconds to start and a gigabyte of memory.
-#   Files that kill one Spark after another are scopes of their own. They take so long that the
-#   process with the shared session would be the last to end.
+#   Files whose child processes start Sparks of their own are scopes of their own.
 # * Every process collects all tests, so every process must compute the same order. The order
 #   depends only on names and contents of files.
 # * The longest scopes come first. If one began last, all other processes would wait for it.
@@ -76,7 +75,6 @@ LONGEST = [
     "plugins/trikafka-spark/tests/test_spark_archive_live.py",
     "plugins/trikafka-export/tests/test_lake_kill_live.py",
     "plugins/trikafka-spark/tests/test_spark_connect_live.py",
-    "plugins/trikafka-spark/tests/test_spark_commit_kill_live.py",
     "tests/api/test_consumer_deadlines.py",
     "tests/api/test_interrupts.py",
     "tests/consumer/test_consumer_standstill.py",
@@ -223,7 +221,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @functools.cache
 def _scope(file: str) -> str:
     """Return the scope of a file: its own name, or that of a group that stays in one process."""
-    if not file.startswith("plugins/trikafka-spark/tests/") or file.endswith("_kill_live.py"):
+    if not file.startswith("plugins/trikafka-spark/tests/"):
         return file
     return SPARK if re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text()) else file
 
