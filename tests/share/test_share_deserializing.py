@@ -158,7 +158,7 @@ async def test_a_deserializer_that_stays_is_named(autojump_clock: Clock) -> None
     over = trio.Event()
 
     async def stay(data: bytes) -> int:
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + 100):
             await over.wait()
         return int(data)
 
