@@ -122,12 +122,9 @@ def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None
     resources = _resources(rules)
     for what, option in (("users", "-u"), ("operations", "-O")):
         if not rules[what]:
-            raise click.UsageError(f"which {what}? give {option}", click.get_current_context())
+            raise click.UsageError(f"which {what}? give {option}")
     if not resources:
-        raise click.UsageError(
-            "on what? give -t, -G, --transactional-id, --token or --cluster",
-            click.get_current_context(),
-        )
+        raise click.UsageError("on what? give -t, -G, --transactional-id, --token or --cluster")
     bindings = [
         AclBinding(
             principal=_principal(user),
@@ -162,9 +159,7 @@ def delete(common: Common, rules: dict[str, Any], deny: bool, execute: bool, out
     Without --execute the command shows what it would delete.
     """
     if not any(rules[name] for name in rules if name != "prefix"):
-        raise click.UsageError(
-            "which rules? give -u, -O, -t or other options", click.get_current_context()
-        )
+        raise click.UsageError("which rules? give -u, -O, -t or other options")
     filters = _filters(rules, deny, "prefixed" if rules["prefix"] else "literal")
 
     async def work(admin: Any) -> list[AclBinding]:

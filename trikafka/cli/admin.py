@@ -103,5 +103,5 @@ def chosen(what: str, names: Iterable[str], more: Sequence[str] = ()) -> list[st
         )
     )
     if not found:
-        raise click.UsageError(f"which {what}?", click.get_current_context())
+        raise click.UsageError(f"which {what}?")
     return found

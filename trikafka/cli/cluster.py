@@ -49,9 +49,7 @@ def features(
         _set_features(common, changes, downgrade, dry_run, output)
         return
     if downgrade or dry_run:
-        raise click.UsageError(
-            "--downgrade and --dry-run go with --set", click.get_current_context()
-        )
+        raise click.UsageError("--downgrade and --dry-run go with --set")
     seen = ask(common, lambda admin: admin.describe_features(node_id=node_id))
     if output == "json":
         say_json(
@@ -80,10 +78,7 @@ def _set_features(
     levels = {}
     for name, text in changes:
         if not text.isdecimal():
-            raise click.UsageError(
-                f"the level of {name} must be a whole number, not {text!r}",
-                click.get_current_context(),
-            )
+            raise click.UsageError(f"the level of {name} must be a whole number, not {text!r}")
         levels[name] = int(text)
     names = ask(
         common,

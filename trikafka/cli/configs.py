@@ -126,16 +126,15 @@ def set_(
     For what all brokers share, write '' as the name. With --delete and without --execute nothing is
     changed: the brokers check the changes, and the table shows what would be.
     """
-    context = click.get_current_context()
     resource = _resource(kind, name)
     wanted: dict[str, str | None] = dict(changes)
     if both := [each for each in gone if each in wanted]:
-        raise click.UsageError(f"{both[0]} is to be set and deleted: choose one", context)
+        raise click.UsageError(f"{both[0]} is to be set and deleted: choose one")
     wanted.update(dict.fromkeys(gone))
     if not wanted:
-        raise click.UsageError("give NAME=VALUE, or --delete NAME", context)
+        raise click.UsageError("give NAME=VALUE, or --delete NAME")
     if dry_run and execute:
-        raise click.UsageError("only one of --dry-run and --execute", context)
+        raise click.UsageError("only one of --dry-run and --execute")
     if gone and not execute:
         rows = ask(common, lambda admin: planned(admin, resource, wanted))
         _say_planned(resource, rows, output)
@@ -200,12 +199,12 @@ def _resource(kind: str, name: str | None) -> ConfigResource:
     from ..errors import ConfigurationError
 
     if name is None and kind != "broker":
-        raise click.UsageError(f"which {kind}?", click.get_current_context())
+        raise click.UsageError(f"which {kind}?")
     kind = kind.replace("-", "_")
     try:
         return ConfigResource(kind, name or "")  # type: ignore[arg-type]
     except ConfigurationError as error:
-        raise click.UsageError(str(error), click.get_current_context()) from None
+        raise click.UsageError(str(error)) from None
 
 
 def _may_be_secret(name: str) -> bool:

@@ -126,12 +126,11 @@ def command(
     from .record_lines import matching, output_format
     from .start import past_time
 
-    ctx = click.get_current_context()
-    settings, group, begin = reading(common, group, start, ctx)
+    settings, group, begin = reading(common, group, start)
     if group is not None and partitions:
-        raise click.UsageError("-p goes without a group: the group gives out partitions", ctx)
+        raise click.UsageError("-p goes without a group: the group gives out partitions")
     if group is not None and until_time is not None:
-        raise click.UsageError("--until goes without a group", ctx)
+        raise click.UsageError("--until goes without a group")
     plan = ConsumePlan(
         topics=tuple(chosen("topic", names, more)),
         partitions=frozenset(partitions),
@@ -154,7 +153,7 @@ def command(
 
 
 def reading(
-    common: Common, group: str | None, start: str | None, ctx: click.Context
+    common: Common, group: str | None, start: str | None
 ) -> tuple[dict[str, Any], str | None, Start | None]:
     """Return the consumer's settings, its group and its start, by the options about them.
 
@@ -174,11 +173,10 @@ def reading(
         and begin.at not in (At.BEGINNING, At.END, At.STORED)
     ):
         raise click.UsageError(
-            "with a group --from is 'beginning', 'end' or 'stored': the group knows where it is",
-            ctx,
+            "with a group --from is 'beginning', 'end' or 'stored': the group knows where it is"
         )
     if group is None and begin is not None and begin.at is At.STORED:
-        raise click.UsageError("--from stored needs a group", ctx)
+        raise click.UsageError("--from stored needs a group")
     return _settings(given, group, begin.at.value if begin else None), group, begin
 
 

@@ -90,19 +90,18 @@ def command(
     from .copying import Copying
     from .record_lines import json_format
 
-    ctx = click.get_current_context()
     topics = tuple(chosen("topic", names))
     target = target_of(common, to_servers, to_config_file, to_properties)
     if target is None and (to_topic is None or to_topic in topics):
         raise click.UsageError(
-            "where to? Give --to-servers for another cluster, or --to-topic with another name", ctx
+            "where to? Give --to-servers for another cluster, or --to-topic with another name"
         )
-    settings, group, begin = reading(common, group, start, ctx)
+    settings, group, begin = reading(common, group, start)
     if target is None:
         target = here(common, to_config_file, to_properties)
     producer = target.settings(ProducerConfig)
     if producer.pop("transactional_id", None) is not None:
-        raise click.UsageError("a copy writes no transactions: leave transactional.id out", ctx)
+        raise click.UsageError("a copy writes no transactions: leave transactional.id out")
     if compression is not None:
         producer["compression_type"] = compression
     plan = ConsumePlan(

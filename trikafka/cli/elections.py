@@ -46,10 +46,9 @@ def elect(
     That loses nothing, so it is done at once. With --unclean, which may lose records, the command
     shows without --execute what it would elect.
     """
-    context = click.get_current_context()
     chosen = parse_topics((*names, *topics))
     if bool(chosen) is everything:
-        raise click.UsageError("which topics? give their names, or --all", context)
+        raise click.UsageError("which topics? give their names, or --all")
     acts = execute or not unclean
 
     wanted = None if everything else chosen

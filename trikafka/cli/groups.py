@@ -83,9 +83,7 @@ def command(
     members; see their --help.
     """
     if list_ + describe + delete > 1:
-        raise click.UsageError(
-            "only one of --list, --describe and --delete", click.get_current_context()
-        )
+        raise click.UsageError("only one of --list, --describe and --delete")
     if delete:
         todo = chosen("group", names, more)
         cure = "stop them first, or see 'trikafka groups remove-members {} --all'"

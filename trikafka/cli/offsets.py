@@ -64,7 +64,7 @@ def offsets(
     """
     chosen = parse_topics((*names, *topics))
     if not chosen:
-        raise click.UsageError("which topic?", click.get_current_context())
+        raise click.UsageError("which topic?")
     if at is None:
         _print_ends(ask(common, lambda admin: found_ends(admin, chosen)), output)
         return

@@ -88,19 +88,18 @@ def command(
     from .producing import ProducePlan, Producing
     from .record_lines import argument_bytes, from_json, from_raw, literal
 
-    ctx = click.get_current_context()
-    _check_files(files, topic, ctx)
+    _check_files(files, topic)
     form = form or ("raw" if key_delimiter is not None else _form_of(files))
     if form != "raw" and key_delimiter is not None:
-        raise click.UsageError("-K is for raw lines; JSON and tables have keys of their own", ctx)
+        raise click.UsageError("-K is for raw lines; JSON and tables have keys of their own")
     if key_delimiter == "":
-        raise click.UsageError("the key delimiter must not be empty", ctx)
+        raise click.UsageError("the key delimiter must not be empty")
     if form != "json" and topic is None:
-        raise click.UsageError("which topic? Only lines of JSON may name it: give --topic", ctx)
+        raise click.UsageError("which topic? Only lines of JSON may name it: give --topic")
     if (key_column or value_column) and form not in ("csv", "parquet"):
-        raise click.UsageError("--key-column and --value-column are for CSV and Parquet", ctx)
+        raise click.UsageError("--key-column and --value-column are for CSV and Parquet")
     if form == "parquet" and (key is not None or headers or null):
-        raise click.UsageError("-k, -H and -Z are not for Parquet: its columns say it all", ctx)
+        raise click.UsageError("-k, -H and -Z are not for Parquet: its columns say it all")
     delimiter = None if key_delimiter is None else literal(key_delimiter)
     plan = ProducePlan(
         files=files or ("-",),
@@ -119,7 +118,7 @@ def command(
     settings = common.settings(ProducerConfig)
     if settings.pop("transactional_id", None) is not None:
         raise click.UsageError(
-            "'trikafka produce' writes no transactions: leave transactional.id out", ctx
+            "'trikafka produce' writes no transactions: leave transactional.id out"
         )
     if compression is not None:
         settings["compression_type"] = compression
@@ -134,13 +133,12 @@ def _form_of(files: tuple[str, ...]) -> str:
     if len(found) > 1:
         raise click.UsageError(
             f"the files are of several forms ({', '.join(sorted(found))}): give --format, or "
-            "write them one by one",
-            click.get_current_context(),
+            "write them one by one"
         )
     return found.pop() if found else "json"
 
 
-def _check_files(files: tuple[str, ...], topic: str | None, ctx: click.Context) -> None:
+def _check_files(files: tuple[str, ...], topic: str | None) -> None:
     """Check that each file exists.
 
     An argument that is no file, without ``--topic``, is probably the topic; the error suggests
@@ -153,4 +151,4 @@ def _check_files(files: tuple[str, ...], topic: str | None, ctx: click.Context) 
                 if topic is not None or "/" in name
                 else f"; if that is the topic: trikafka produce -t {name}"
             )
-            raise click.BadParameter(f"file {name!r} does not exist{hint}", ctx, param_hint="FILE")
+            raise click.BadParameter(f"file {name!r} does not exist{hint}", param_hint="FILE")

@@ -93,15 +93,13 @@ def set_(
     controller_mutation_rate, and connection_creation_rate of an address.
     """
     if not values:
-        raise click.UsageError("give NAME=VALUE", click.get_current_context())
+        raise click.UsageError("give NAME=VALUE")
     wanted: dict[str, float | None] = {}
     for name, text in values:
         try:
             wanted[name] = float(text)
         except ValueError:
-            raise click.UsageError(
-                f"the value of {name} must be a number, not {text!r}", click.get_current_context()
-            ) from None
+            raise click.UsageError(f"the value of {name} must be a number, not {text!r}") from None
     entity = _entity(who)
     ask(common, lambda admin: admin.alter_client_quotas({entity: wanted}, validate_only=dry_run))
     done = "valid; nothing was changed" if dry_run else "set"
@@ -172,7 +170,7 @@ def _entity(who: dict[str, str | None]) -> QuotaEntity:
     try:
         return QuotaEntity(**_named(who))
     except ConfigurationError as error:
-        raise click.UsageError(f"{error}; give -u, -c or -i", click.get_current_context()) from None
+        raise click.UsageError(f"{error}; give -u, -c or -i") from None
 
 
 def _cell(name: Any) -> str | None:

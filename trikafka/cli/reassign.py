@@ -86,9 +86,8 @@ def move(
     replicas of these topics, in racks that the partition does not have yet. A plan may name log
     directories, too. Without --execute nothing is moved: the table shows what would be.
     """
-    context = click.get_current_context()
     if bool(topics) is bool(plan) or (plan and (brokers or replicas)):
-        raise click.UsageError("give --topic, or --file alone", context)
+        raise click.UsageError("give --topic, or --file alone")
     chosen, given = parse_topics(topics), _numbers(brokers)
     wanted = read_plan(plan) if plan else None
 
@@ -309,7 +308,7 @@ def cancel(
     Without --execute nothing is cancelled: the table shows what would be.
     """
     if bool(topics) is everything:
-        raise click.UsageError("give --topic, or --all", click.get_current_context())
+        raise click.UsageError("give --topic, or --all")
 
     async def work(admin: Admin) -> list[Move]:
         found = await _under_way(admin, parse_topics(topics))

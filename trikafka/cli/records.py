@@ -60,7 +60,7 @@ def delete(
     if isinstance(place, Shift):
         raise click.BadParameter("+N and -N count from a group's offset", param_hint="--before")
     if not chosen:
-        raise click.UsageError("give at least one --topic", click.get_current_context())
+        raise click.UsageError("give at least one --topic")
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int, int]]:
         from ..types import OffsetSpec

@@ -50,7 +50,7 @@ def remove_members(
     those that it would remove.
     """
     if bool(members or instances) is everyone:
-        raise click.UsageError("give --member or --instance, or --all", click.get_current_context())
+        raise click.UsageError("give --member or --instance, or --all")
 
     async def work(admin: Admin) -> list[MemberDescription]:
         from ..errors import GroupIdNotFoundError

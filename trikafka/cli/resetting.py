@@ -191,7 +191,7 @@ def reset_offsets(
     """
     place, chosen = parse_place(to), parse_topics(topics)
     if bool(chosen) is all_topics:
-        raise click.UsageError("give --topic, or --all-topics", click.get_current_context())
+        raise click.UsageError("give --topic, or --all-topics")
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
         # Without the right to see the group, this fails. The list of groups would leave it out.

@@ -214,7 +214,7 @@ def reset_offsets(
     """
     place, wanted = parse_place(to), parse_topics(topics)
     if not wanted:
-        raise click.UsageError("which topic? give --topic", click.get_current_context())
+        raise click.UsageError("which topic? give --topic")
 
     async def work(admin: Admin) -> list[tuple[TopicPartition, int | None, int]]:
         partitions, _ = await look_up(admin, wanted)

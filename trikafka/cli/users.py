@@ -152,28 +152,27 @@ def _password(file: str | None, variable: str | None) -> str:
     Raises:
         click.UsageError: There is none. No error shows the password.
     """
-    context = click.get_current_context()
     if file is not None and variable is not None:
-        raise click.UsageError("only one of --password-file and --password-env", context)
+        raise click.UsageError("only one of --password-file and --password-env")
     if variable is not None:
         password = os.environ.get(variable, "")
         if not password:
-            raise click.UsageError(f"the environment has no variable {variable!r}", context)
+            raise click.UsageError(f"the environment has no variable {variable!r}")
         return password
     if file is not None:
         try:
             with click.open_file(file, encoding="utf-8") as lines:
                 password = str(lines.readline()).rstrip("\r\n")
         except OSError as error:
-            raise click.UsageError(f"cannot read {file!r}: {error.strerror}", context) from None
+            raise click.UsageError(f"cannot read {file!r}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise click.UsageError(f"{file!r} is no text in UTF-8", context) from None
+            raise click.UsageError(f"{file!r} is no text in UTF-8") from None
         if not password:
-            raise click.UsageError(f"the first line of {file!r} is empty", context)
+            raise click.UsageError(f"the first line of {file!r} is empty")
         return password
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError(
-            "no terminal to ask for the password: give --password-file or --password-env", context
+            "no terminal to ask for the password: give --password-file or --password-env"
         )
     # The default action of SIGINT, which the command has so far, would leave the terminal without an
     # echo of what is typed.

@@ -194,13 +194,11 @@ def command(
         min_records_per_file > 1 or min_bytes_per_file > 1 or max_file_delay is not None
     ):
         names_given = "--min-records-per-file, --min-bytes-per-file and --max-file-delay"
-        raise click.UsageError(f"{names_given} are for --every", click.get_current_context())
+        raise click.UsageError(f"{names_given} are for --every")
     if check + abandon + (every is not None) > 1:
-        raise click.UsageError(
-            "only one of --check, --abandon and --every", click.get_current_context()
-        )
+        raise click.UsageError("only one of --check, --abandon and --every")
     if deep and not check:
-        raise click.UsageError("--deep is for --check", click.get_current_context())
+        raise click.UsageError("--deep is for --check")
     if check:
         _check(destination, (*names, *more), sink_options, as_json, deep)
         return
@@ -208,8 +206,7 @@ def command(
         # Click gives the only argument to the destination, and a name like this is a topic's.
         raise click.UsageError(
             f"where to? Give the destination after the topic: trikafka export {destination} "
-            "s3://bucket/folder, or a folder such as ./out",
-            click.get_current_context(),
+            "s3://bucket/folder, or a folder such as ./out"
         )
     group = group or settings.get("group_id")
     arguments = dict(
@@ -475,9 +472,7 @@ def _start(text: str | None) -> str | int:
     if begin is None or begin.at is At.BEGINNING:
         return "earliest"
     if begin.at is not At.TIME:
-        raise click.UsageError(
-            "an export begins at 'beginning' or @TIME", click.get_current_context()
-        )
+        raise click.UsageError("an export begins at 'beginning' or @TIME")
     return begin.value
 
 
