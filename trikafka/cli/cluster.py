@@ -12,7 +12,7 @@ from .log_dirs import log_dirs
 from .options import Common, common_options, output_option, pairs
 from .partly import changed
 from .suggesting import WithVerbs
-from .tables import say, say_done, say_json, table, time_text
+from .tables import say, say_done, say_json, say_rows, table, time_text
 
 
 @click.command()
@@ -51,21 +51,9 @@ def features(
     if downgrade or dry_run:
         raise click.UsageError("--downgrade and --dry-run go with --set")
     seen = ask(common, lambda admin: admin.describe_features(node_id=node_id))
-    if output == "json":
-        say_json(
-            [
-                {
-                    "feature": one.name,
-                    "level": one.level,
-                    "lowest": one.lowest,
-                    "highest": one.highest,
-                }
-                for one in seen.features.values()
-            ]
-        )
-        return
     rows = [(one.name, one.level, one.lowest, one.highest) for one in seen.features.values()]
-    say(table(("FEATURE", "LEVEL", "LOWEST", "HIGHEST"), rows))
+    columns = {"feature": "FEATURE", "level": "LEVEL", "lowest": "LOWEST", "highest": "HIGHEST"}
+    say_rows(output, columns, rows)
 
 
 def _set_features(

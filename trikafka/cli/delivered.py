@@ -9,10 +9,15 @@ import click
 
 from ..types import PartitionDelivery, TopicPartition
 from .running import NobodyReadsError
-from .tables import say, say_json, table
+from .tables import say, say_rows
 
-_NAMES = ("topic", "partition", "records", "first_offset", "last_offset")
-_HEADER = ("TOPIC", "PARTITION", "RECORDS", "FIRST OFFSET", "LAST OFFSET")
+_COLUMNS = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "records": "RECORDS",
+    "first_offset": "FIRST OFFSET",
+    "last_offset": "LAST OFFSET",
+}
 
 
 class Delivered:
@@ -60,7 +65,5 @@ class Delivered:
             (tp.topic, tp.partition, part.rows, part.first_offset, part.last_offset)
             for tp, part in sorted(self._parts.items())
         ]
-        if output == "json":
-            say_json([dict(zip(_NAMES, row, strict=True)) for row in rows])
-        elif rows:
-            say(table(_HEADER, rows))
+        if rows or output == "json":
+            say_rows(output, _COLUMNS, rows)

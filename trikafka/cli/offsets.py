@@ -12,7 +12,7 @@ from .options import Common, common_options, output_option
 from .partly import existing, known_topics, others
 from .resetting import Shift, parse_place, parse_topics, partitions_of, topics_option
 from .start import At, Start
-from .tables import say, say_json, table, time_text
+from .tables import say, say_json, say_rows, table, time_text
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -99,21 +99,13 @@ def offsets(
 
 
 def _print_ends(rows: list[Ends], output: str) -> None:
-    if output == "json":
-        say_json(
-            [
-                {
-                    "topic": each.place.topic,
-                    "partition": each.place.partition,
-                    "earliest": each.earliest,
-                    "latest": each.latest,
-                }
-                for each in rows
-            ]
-        )
-        return
-    cells = [(*each.place, each.earliest, each.latest) for each in rows]
-    say(table(("TOPIC", "PARTITION", "EARLIEST", "LATEST"), cells))
+    columns = {
+        "topic": "TOPIC",
+        "partition": "PARTITION",
+        "earliest": "EARLIEST",
+        "latest": "LATEST",
+    }
+    say_rows(output, columns, [(*each.place, each.earliest, each.latest) for each in rows])
 
 
 def parse_at(text: str) -> OffsetSpec | int:

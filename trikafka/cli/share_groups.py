@@ -23,7 +23,7 @@ from .resetting import (
 )
 from .running import printable
 from .suggesting import Suggesting
-from .tables import partition_json, say, say_done, say_json, table
+from .tables import partition_json, say, say_done, say_json, say_rows, table
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -59,12 +59,7 @@ def command(common: Common) -> None:
 def list_(common: Common, output: str) -> None:
     """List the share groups."""
     groups = ask(common, _listed)
-    if output == "json":
-        say_json([{"group": name, "state": state} for name, state in groups])
-    elif groups:
-        say(table(("GROUP", "STATE"), groups))
-    else:
-        say("no share groups")
+    say_rows(output, {"group": "GROUP", "state": "STATE"}, groups, "no share groups")
 
 
 async def _listed(admin: Admin) -> list[tuple[str, str | None]]:
@@ -164,31 +159,19 @@ def offsets(common: Common, names: tuple[str, ...], output: str) -> None:
         return await others(admin.list_share_group_offsets(await _chosen(admin, names)))
 
     found = ask(common, work)
-    rows = [(group, tp, at) for group, places in found.items() for tp, at in places.items()]
-    if output == "json":
-        say_json(
-            [
-                {
-                    "group": group,
-                    **partition_json(tp),
-                    "start_offset": at.start_offset,
-                    "lag": at.lag,
-                }
-                for group, tp, at in rows
-            ]
-        )
-    elif rows:
-        say(
-            table(
-                ("GROUP", "TOPIC", "PARTITION", "START", "LAG"),
-                [
-                    (group, tp.topic, tp.partition, at.start_offset, at.lag)
-                    for group, tp, at in rows
-                ],
-            )
-        )
-    else:
-        say("no offsets")
+    rows = [
+        (group, *tp, at.start_offset, at.lag)
+        for group, places in found.items()
+        for tp, at in places.items()
+    ]
+    columns = {
+        "group": "GROUP",
+        "topic": "TOPIC",
+        "partition": "PARTITION",
+        "start_offset": "START",
+        "lag": "LAG",
+    }
+    say_rows(output, columns, rows, "no offsets")
 
 
 @command.command("reset-offsets")

@@ -121,6 +121,28 @@ def partition_json(tp: TopicPartition) -> dict[str, object]:
     return {"topic": tp.topic, "partition": tp.partition}
 
 
+def say_rows(
+    output: str,
+    columns: Mapping[str, str],
+    rows: Sequence[Sequence[object]],
+    none: str | None = None,
+) -> None:
+    """Print rows as a table, or with ``json`` as an object each.
+
+    Args:
+        output: The way to print, ``table`` or ``json``.
+        columns: The fields of an object, and the headers of their columns in a table.
+        rows: The cells of each row.
+        none: The line instead of a table without rows; ``None`` prints the headers alone.
+    """
+    if output == "json":
+        say_json([dict(zip(columns, row, strict=True)) for row in rows])
+    elif rows or none is None:
+        say(table(tuple(columns.values()), rows))
+    else:
+        say(none)
+
+
 def say_done(output: str, line: str, what: Mapping[str, object]) -> None:
     """Print what a command has done: one line, or one object with ``json``."""
     if output == "json":

@@ -14,12 +14,22 @@ from .partly import every_transaction, others
 from .progress import warn
 from .resetting import execute_option
 from .suggesting import Suggesting
-from .tables import partition_json, say, say_json, table, time_text
+from .tables import partition_json, say, say_json, say_rows, table, time_text
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
     from .._api.admin.types import ProducerDescription, TransactionDescription
     from ..types import TopicPartition
+
+#: The columns of a transaction that is open in a partition.
+_OPEN = {
+    "topic": "TOPIC",
+    "partition": "PARTITION",
+    "start_offset": "START OFFSET",
+    "producer_id": "PRODUCER",
+    "producer_epoch": "EPOCH",
+    "last_written": "LAST WRITTEN",
+}
 
 
 @click.group(
@@ -67,26 +77,9 @@ def list_(
             admin, states=states, longer_than=longer_than, pattern=pattern
         ),
     )
-    if output == "json":
-        say_json(
-            [
-                {
-                    "transactional_id": t.transactional_id,
-                    "producer_id": t.producer_id,
-                    "state": t.state,
-                }
-                for t in found
-            ]
-        )
-    elif not found:
-        say("no transactions")
-    else:
-        say(
-            table(
-                ("TRANSACTIONAL ID", "PRODUCER", "STATE"),
-                [(t.transactional_id, t.producer_id, t.state) for t in found],
-            )
-        )
+    columns = {"transactional_id": "TRANSACTIONAL ID", "producer_id": "PRODUCER", "state": "STATE"}
+    rows = [(each.transactional_id, each.producer_id, each.state) for each in found]
+    say_rows(output, columns, rows, "no transactions")
 
 
 @command.command()
@@ -155,32 +148,18 @@ def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, ou
         common, lambda admin: admin.find_hanging_transactions(todo, longer_than=longer_than)
     )
     rows = [
-        {
-            "topic": each.partition.topic,
-            "partition": each.partition.partition,
-            "start_offset": each.start_offset,
-            "producer_id": each.producer_id,
-            "producer_epoch": each.producer_epoch,
-            "last_written": time_text(each.last_timestamp),
-            "transactional_id": each.transactional_id,
-        }
+        (
+            *each.partition,
+            each.start_offset,
+            each.producer_id,
+            each.producer_epoch,
+            time_text(each.last_timestamp),
+            each.transactional_id,
+        )
         for each in found
     ]
-    if output == "json":
-        say_json(rows)
-    elif not rows:
-        say("no transaction hangs")
-    else:
-        header = (
-            "TOPIC",
-            "PARTITION",
-            "START OFFSET",
-            "PRODUCER",
-            "EPOCH",
-            "LAST WRITTEN",
-            "TRANSACTIONAL ID",
-        )
-        say(table(header, [tuple(row.values()) for row in rows]))
+    columns = {**_OPEN, "transactional_id": "TRANSACTIONAL ID"}
+    say_rows(output, columns, rows, "no transaction hangs")
 
 
 @command.command()
@@ -233,15 +212,7 @@ def abort(
             }
         )
     else:
-        header = (
-            "TOPIC",
-            "PARTITION",
-            "START OFFSET",
-            "PRODUCER",
-            "EPOCH",
-            "LAST WRITTEN",
-            "KNOWN AS",
-        )
+        header = (*_OPEN.values(), "KNOWN AS")
         own = (found.producer_id, found.producer_epoch, time_text(found.last_timestamp), known)
         say(table(header, [(topic, partition, start_offset, *own)]))
         say("aborted" if execute else "nothing was aborted; add --execute")

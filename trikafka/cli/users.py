@@ -15,7 +15,7 @@ from .options import Common, common_options, output_option
 from .partly import others
 from .resetting import execute_option
 from .suggesting import Suggesting
-from .tables import say, say_done, say_json, table
+from .tables import say_done, say_rows
 
 if TYPE_CHECKING:
     from .._api.admin.admin import Admin
@@ -54,19 +54,9 @@ def command(common: Common) -> None:
 def list_(common: Common, names: tuple[str, ...], output: str) -> None:
     """Show the users with SCRAM passwords, and by which mechanisms they authenticate."""
     found = ask(common, lambda admin: others(admin.describe_user_scram_credentials(names or None)))
-    if output == "json":
-        say_json(
-            [
-                {"user": user, "mechanism": one.mechanism, "iterations": one.iterations}
-                for user, own in found.items()
-                for one in own
-            ]
-        )
-    elif not found:
-        say("no users")
-    else:
-        rows = [(user, one.mechanism, one.iterations) for user, own in found.items() for one in own]
-        say(table(("USER", "MECHANISM", "ITERATIONS"), rows))
+    rows = [(user, one.mechanism, one.iterations) for user, own in found.items() for one in own]
+    columns = {"user": "USER", "mechanism": "MECHANISM", "iterations": "ITERATIONS"}
+    say_rows(output, columns, rows, "no users")
 
 
 @command.command("set")
