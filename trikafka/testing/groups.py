@@ -408,5 +408,5 @@ async def delete_groups(call: ScriptedCall) -> Message:
             code = 68
         if not code:
             del call.groups.by_id[group_id]
-        results.append({"group_id": group_id, "error_code": code, "error_message": None})
+        results.append({"group_id": group_id, "error_code": code})
     return call.respond(results=results)

@@ -205,8 +205,11 @@ def encode_response(response: Message, version: int, correlation_id: int) -> byt
 def build(cls: Any, version: int, values: Mapping[str, Any]) -> Message:
     """Return a message made from plain dicts and lists.
 
-    Fields that ``version`` lacks are left out. Unknown fields raise :exc:`ValueError`.
+    Fields that ``version`` lacks are left out. Unknown fields raise :exc:`ValueError`. An error
+    message that is not given is null.
     """
+    if "error_message" in cls.fields:
+        values = {"error_message": None, **values}
     built: dict[str, Any] = {}
     for name, value in values.items():
         field = cls.fields.get(name)

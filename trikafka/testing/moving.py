@@ -65,11 +65,10 @@ async def alter_partition_reassignments(call: ScriptedCall) -> Message:
                 {
                     "partition_index": part.partition_index,
                     "error_code": code,
-                    "error_message": None,
                 }
             )
         responses.append({"name": topic.name, "partitions": parts})
-    return call.respond(error_code=0, error_message=None, responses=responses)
+    return call.respond(error_code=0, responses=responses)
 
 
 def _objection(call: ScriptedCall, log: Partition, replicas: list[int] | None) -> int:
@@ -86,7 +85,7 @@ def _objection(call: ScriptedCall, log: Partition, replicas: list[int] | None) -
 
 async def list_partition_reassignments(call: ScriptedCall) -> Message:
     """Return no reassignment: each is complete at once."""
-    return call.respond(error_code=call.error(), error_message=None, topics=[])
+    return call.respond(error_code=call.error(), topics=[])
 
 
 async def elect_leaders(call: ScriptedCall) -> Message:
@@ -100,9 +99,7 @@ async def elect_leaders(call: ScriptedCall) -> Message:
             code = _elect(call, log, unclean=unclean)
         if asked is None and code == ErrorCode.ELECTION_NOT_NEEDED:
             continue
-        results.setdefault(name, []).append(
-            {"partition_id": number, "error_code": code, "error_message": None}
-        )
+        results.setdefault(name, []).append({"partition_id": number, "error_code": code})
     return call.respond(
         error_code=0,
         replica_election_results=[

@@ -33,7 +33,7 @@ async def update_features(call: ScriptedCall) -> Message:
         quorum.features = levels
         quorum.epoch += 1
     results = [
-        {"feature": item.feature, "error_code": 0, "error_message": None}
+        {"feature": item.feature, "error_code": 0}
         for item in ([] if code else call.request.feature_updates)
     ]
     return call.respond(error_code=code, error_message=message, results=results)
@@ -52,7 +52,6 @@ async def describe_quorum(call: ScriptedCall) -> Message:
     partition = {
         "partition_index": 0,
         "error_code": 0,
-        "error_message": None,
         "leader_id": 0,
         "leader_epoch": 3,
         "high_watermark": 100,
@@ -68,9 +67,7 @@ async def describe_quorum(call: ScriptedCall) -> Message:
         for node in call.state.nodes
         if node.node_id in quorum.voters
     ]
-    return call.respond(
-        error_code=code, error_message=None, topics=[] if code else topics, nodes=nodes
-    )
+    return call.respond(error_code=code, topics=[] if code else topics, nodes=nodes)
 
 
 def _replica(node_id: int, directory: uuid.UUID, now: int) -> dict[str, Any]:
@@ -89,7 +86,7 @@ async def add_raft_voter(call: ScriptedCall) -> Message:
     code = call.error() or (ErrorCode.DUPLICATE_VOTER if asked in voters else 0)
     if not code:
         voters[asked] = call.request.voter_directory_id
-    return call.respond(error_code=code, error_message=None)
+    return call.respond(error_code=code)
 
 
 async def remove_raft_voter(call: ScriptedCall) -> Message:
@@ -99,7 +96,7 @@ async def remove_raft_voter(call: ScriptedCall) -> Message:
     code = call.error() or (0 if fits else ErrorCode.VOTER_NOT_FOUND)
     if not code:
         del voters[asked]
-    return call.respond(error_code=code, error_message=None)
+    return call.respond(error_code=code)
 
 
 async def unregister_broker(call: ScriptedCall) -> Message:
@@ -118,4 +115,4 @@ def _unregister(call: ScriptedCall, node_id: int, unknown: int) -> Message:
     code = call.error() or (0 if node_id in known else unknown)
     if not code:
         gone.add(node_id)
-    return call.respond(error_code=code, error_message=None)
+    return call.respond(error_code=code)

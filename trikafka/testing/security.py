@@ -27,7 +27,6 @@ async def describe_acls(call: ScriptedCall) -> Message:
             found.setdefault(rule[:3], []).append(rule)
     return call.respond(
         error_code=code,
-        error_message=None,
         resources=[
             {
                 "resource_type": kind,
@@ -64,7 +63,7 @@ async def create_acls(call: ScriptedCall) -> Message:
         )
         if not code and rule not in rules:
             rules.append(rule)
-        results.append({"error_code": code, "error_message": None})
+        results.append({"error_code": code})
     return call.respond(results=results)
 
 
@@ -78,10 +77,7 @@ async def delete_acls(call: ScriptedCall) -> Message:
         results.append(
             {
                 "error_code": code,
-                "error_message": None,
-                "matching_acls": [
-                    {"error_code": 0, "error_message": None, **rule._asdict()} for rule in gone
-                ],
+                "matching_acls": [{"error_code": 0, **rule._asdict()} for rule in gone],
             }
         )
     return call.respond(filter_results=results)
@@ -90,7 +86,7 @@ async def delete_acls(call: ScriptedCall) -> Message:
 async def describe_client_quotas(call: ScriptedCall) -> Message:
     """Return the quotas of the entities that match."""
     if code := call.error():
-        return call.respond(error_code=code, error_message=None, entries=None)
+        return call.respond(error_code=code, entries=None)
     wanted = {item.entity_type: item for item in call.request.components}
     found = [
         (entity, values)
@@ -103,7 +99,6 @@ async def describe_client_quotas(call: ScriptedCall) -> Message:
     ]
     return call.respond(
         error_code=0,
-        error_message=None,
         entries=[
             {
                 "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
@@ -139,7 +134,6 @@ async def alter_client_quotas(call: ScriptedCall) -> Message:
         entries.append(
             {
                 "error_code": code,
-                "error_message": None,
                 "entity": [{"entity_type": kind, "entity_name": name} for kind, name in entity],
             }
         )
@@ -160,11 +154,10 @@ async def describe_user_scram_credentials(call: ScriptedCall) -> Message:
             {
                 "user": name,
                 "error_code": code,
-                "error_message": None,
                 "credential_infos": [] if code else infos,
             }
         )
-    return call.respond(error_code=0, error_message=None, results=results)
+    return call.respond(error_code=0, results=results)
 
 
 async def alter_user_scram_credentials(call: ScriptedCall) -> Message:
@@ -185,10 +178,7 @@ async def alter_user_scram_credentials(call: ScriptedCall) -> Message:
             made = each.iterations, bytes(each.salt), bytes(each.salted_password)
             users.setdefault(each.name, {})[each.mechanism] = made
     return call.respond(
-        results=[
-            {"user": name, "error_code": code, "error_message": None}
-            for name, code in codes.items()
-        ]
+        results=[{"user": name, "error_code": code} for name, code in codes.items()]
     )
 
 

@@ -175,7 +175,6 @@ def _coordinator(call: ScriptedCall, key: str) -> dict[str, Any]:
         return {
             "key": key,
             "error_code": code,
-            "error_message": None,
             "node_id": -1,
             "host": "",
             "port": -1,
@@ -183,7 +182,6 @@ def _coordinator(call: ScriptedCall, key: str) -> dict[str, Any]:
     return {
         "key": key,
         "error_code": 0,
-        "error_message": None,
         "node_id": node.node_id,
         "host": node.host,
         "port": node.port,
@@ -270,7 +268,7 @@ async def create_partitions(call: ScriptedCall) -> Message:
         code = call.error(item.name) or code
         if topic is not None and not code and not call.request.validate_only:
             call.state.grow_topic(topic, item.count)
-        results.append({"name": item.name, "error_code": code, "error_message": None})
+        results.append({"name": item.name, "error_code": code})
     return call.respond(results=results)
 
 
@@ -314,7 +312,6 @@ async def describe_configs(call: ScriptedCall) -> Message:
         results.append(
             {
                 "error_code": code,
-                "error_message": None,
                 "resource_type": item.resource_type,
                 "resource_name": item.resource_name,
                 "configs": configs,
@@ -369,7 +366,6 @@ async def alter_configs(call: ScriptedCall) -> Message:
         results.append(
             {
                 "error_code": code,
-                "error_message": None,
                 "resource_type": item.resource_type,
                 "resource_name": item.resource_name,
             }

@@ -351,7 +351,6 @@ async def describe_producers(call: ScriptedCall) -> Message:
                 {
                     "partition_index": index,
                     "error_code": code,
-                    "error_message": None,
                     "active_producers": active,
                 }
             )
