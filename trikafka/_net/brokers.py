@@ -215,10 +215,7 @@ class ConnectionSlot:
             raise KafkaConnectionError(f"cannot connect to {node}: {_why(error)}") from error
         # BrokenResourceError: from a dial function of the user. UnicodeError: the host is no valid
         # name.
-        except (
-            trio.BrokenResourceError,
-            UnicodeError,
-        ) as error:
+        except (trio.BrokenResourceError, UnicodeError) as error:
             raise KafkaConnectionError(
                 f"cannot connect to {node}: {str(error) or repr(error)}"
             ) from error

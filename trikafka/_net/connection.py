@@ -34,13 +34,7 @@ from ..types import Node
 from .connection_state import SASL_REQUESTS, ConnectionState, ConnectionStateMachine
 from .decoding import LARGE, decoded
 from .frames import FrameReader
-from .in_flight import (
-    NO_LISTENER,
-    ConnectionListener,
-    ExpiryWatch,
-    InFlightRequest,
-    RequestQueue,
-)
+from .in_flight import NO_LISTENER, ConnectionListener, ExpiryWatch, InFlightRequest, RequestQueue
 from .misrouting import MisroutingCheck
 from .reasons import waiting_for
 from .session import Authenticate, Session

@@ -337,11 +337,7 @@ class ShareFetchMessage(_ShareRequest):
 
     def _write(self, pieces: list[Buffer], version: int, form: Form) -> None:
         text, count, tags = form
-        pieces += (
-            text(self._group),
-            text(self._member),
-            _LIMITS.pack(self._epoch, *self._limits),
-        )
+        pieces += (text(self._group), text(self._member), _LIMITS.pack(self._epoch, *self._limits))
         if version >= WITH_RENEWALS:
             pieces.append(_MODE.pack(self._by_record, False))
         self._write_topics(pieces, count, tags)

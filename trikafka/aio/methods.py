@@ -25,9 +25,7 @@ def crossing(
     return call
 
 
-def direct(
-    method: Callable[Concatenate[Any, P], T],
-) -> Callable[Concatenate[Any, P], T]:
+def direct(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
     """Return a method that calls a method of the Trio client, which cannot wait."""
 
     @wraps(method)

@@ -10,15 +10,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from functools import partial, wraps
 from typing import Any, Literal, overload
 
-from .. import (
-    DeadLetter,
-    NewTopic,
-    PartitionInfo,
-    Record,
-    RecordBatch,
-    RetryPolicy,
-    TopicPartition,
-)
+from .. import DeadLetter, NewTopic, PartitionInfo, Record, RecordBatch, RetryPolicy, TopicPartition
 from .. import Delivery as _Delivery
 from .. import Transaction as _Transaction
 from .. import ensure_topics as _ensure_topics

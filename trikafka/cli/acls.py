@@ -141,9 +141,7 @@ def set_(common: Common, rules: dict[str, Any], deny: bool, output: str) -> None
     ]
     made = ask(common, lambda admin: changed(bindings, admin.create_acls(bindings)))
     say_done(
-        output,
-        "\n".join(f"set: {one}" for one in made),
-        {"set": [_as_json(one) for one in made]},
+        output, "\n".join(f"set: {one}" for one in made), {"set": [_as_json(one) for one in made]}
     )
 
 

@@ -132,9 +132,7 @@ def target_of(
 
 
 def here(
-    common: Common,
-    from_file: tuple[tuple[str, str], ...],
-    properties: tuple[tuple[str, str], ...],
+    common: Common, from_file: tuple[tuple[str, str], ...], properties: tuple[tuple[str, str], ...]
 ) -> Common:
     """Return the options of a producer for the cluster that is read from.
 

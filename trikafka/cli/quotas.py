@@ -117,11 +117,7 @@ def set_(
 @output_option
 @common_options
 def delete(
-    common: Common,
-    who: dict[str, str | None],
-    names: tuple[str, ...],
-    execute: bool,
-    output: str,
+    common: Common, who: dict[str, str | None], names: tuple[str, ...], execute: bool, output: str
 ) -> None:
     """Delete quotas of a user, a client id, both together, or an address: all, or those named.
 

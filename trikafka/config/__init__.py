@@ -5,13 +5,7 @@ Nothing here does I/O. ``clients.py`` declares each setting once. ``make docs`` 
 """
 
 from .budget import MemoryBudget
-from .clients import (
-    AdminConfig,
-    ClientConfig,
-    ConsumerConfig,
-    ProducerConfig,
-    ShareConsumerConfig,
-)
+from .clients import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, ShareConsumerConfig
 from .properties import from_properties
 from .resets import OffsetReset, parse_reset
 from .setting import Setting, settings_of

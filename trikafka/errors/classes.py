@@ -623,12 +623,7 @@ class AcknowledgementError(TrikafkaError):
     """
 
     def __init__(
-        self,
-        topic: str,
-        partition: int,
-        first_offset: int,
-        last_offset: int,
-        cause: TrikafkaError,
+        self, topic: str, partition: int, first_offset: int, last_offset: int, cause: TrikafkaError
     ) -> None:
         self.topic = topic
         self.partition = partition

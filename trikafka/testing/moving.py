@@ -61,12 +61,7 @@ async def alter_partition_reassignments(call: ScriptedCall) -> Message:
             if log is not None and not code:
                 log.move_to(part.replicas)
                 call.state.changed.notify()
-            parts.append(
-                {
-                    "partition_index": part.partition_index,
-                    "error_code": code,
-                }
-            )
+            parts.append({"partition_index": part.partition_index, "error_code": code})
         responses.append({"name": topic.name, "partitions": parts})
     return call.respond(error_code=0, responses=responses)
 

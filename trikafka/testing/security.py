@@ -151,11 +151,7 @@ async def describe_user_scram_credentials(call: ScriptedCall) -> Message:
             for mechanism, (iterations, _, _) in users.get(name, {}).items()
         ]
         results.append(
-            {
-                "user": name,
-                "error_code": code,
-                "credential_infos": [] if code else infos,
-            }
+            {"user": name, "error_code": code, "credential_infos": [] if code else infos}
         )
     return call.respond(error_code=0, results=results)
 

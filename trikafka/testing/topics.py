@@ -172,13 +172,7 @@ def _coordinator(call: ScriptedCall, key: str) -> dict[str, Any]:
     node = call.state.coordinator_of(key)
     code = call.error(key) or (0 if node else 15)
     if code or node is None:
-        return {
-            "key": key,
-            "error_code": code,
-            "node_id": -1,
-            "host": "",
-            "port": -1,
-        }
+        return {"key": key, "error_code": code, "node_id": -1, "host": "", "port": -1}
     return {
         "key": key,
         "error_code": 0,

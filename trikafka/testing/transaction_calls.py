@@ -347,13 +347,7 @@ async def describe_producers(call: ScriptedCall) -> Message:
         for index in item.partition_indexes:
             _, partition, code = led(call, item.name, None, index)
             active = [] if partition is None or code else _producers(partition)
-            parts.append(
-                {
-                    "partition_index": index,
-                    "error_code": code,
-                    "active_producers": active,
-                }
-            )
+            parts.append({"partition_index": index, "error_code": code, "active_producers": active})
         topics.append({"name": item.name, "partitions": parts})
     return call.respond(topics=topics)
 

@@ -133,9 +133,7 @@ class _ExportCommand(click.Command):
     " to the next export.",
 )
 @click.option(
-    "--check",
-    is_flag=True,
-    help="Only compare the contents of DESTINATION with its manifests.",
+    "--check", is_flag=True, help="Only compare the contents of DESTINATION with its manifests."
 )
 @click.option(
     "--deep",

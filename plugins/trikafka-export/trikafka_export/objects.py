@@ -207,10 +207,7 @@ def together(function: Callable[[A], B], each: Iterable[A]) -> list[B]:
 
 
 def _opened(
-    url: str,
-    config: tuple[tuple[str, str], ...],
-    client: tuple[tuple[str, Any], ...],
-    keys: Any,
+    url: str, config: tuple[tuple[str, str], ...], client: tuple[tuple[str, Any], ...], keys: Any
 ) -> Objects:
     address = ObjectAddress(url, dict(config), dict(client), keys=keys)
     if url.startswith(f"{HDFS}://"):

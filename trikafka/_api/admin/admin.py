@@ -108,13 +108,7 @@ from .topics import (
     read_deleted,
 )
 from .topics import describe as describe_topics
-from .transactions import (
-    Filters,
-    HangingSearch,
-    TransactionAbort,
-    check_seconds,
-    checked_producers,
-)
+from .transactions import Filters, HangingSearch, TransactionAbort, check_seconds, checked_producers
 from .types import (
     ClusterDescription,
     CreatedTopic,
@@ -956,11 +950,7 @@ class Admin(MeteredClient):
         await self._call_parts("alter_group_offsets", attempt, parts, timeout, [group])
 
     async def delete_group_offsets(
-        self,
-        group_id: str,
-        partitions: Iterable[TopicPartition],
-        *,
-        timeout: float | None = None,
+        self, group_id: str, partitions: Iterable[TopicPartition], *, timeout: float | None = None
     ) -> None:
         """Delete a group's committed offsets of partitions.
 
@@ -1629,10 +1619,7 @@ class Admin(MeteredClient):
         return dict(sorted(found.items())) if everyone else found
 
     async def alter_user_scram_credentials(
-        self,
-        changes: Mapping[str, ScramChange],
-        *,
-        timeout: float | None = None,
+        self, changes: Mapping[str, ScramChange], *, timeout: float | None = None
     ) -> None:
         """Set or remove SCRAM passwords of users (KIP-554, Kafka 3.5).
 

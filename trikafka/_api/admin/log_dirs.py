@@ -112,9 +112,7 @@ def checked_numbers(brokers: Iterable[int]) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def checked_replicas(
-    replicas: Iterable[TopicPartitionReplica],
-) -> list[TopicPartitionReplica]:
+def checked_replicas(replicas: Iterable[TopicPartitionReplica]) -> list[TopicPartitionReplica]:
     """Return the replicas, each once. Raises :exc:`ConfigurationError`."""
     if isinstance(replicas, str | bytes | TopicPartitionReplica) or not isinstance(
         replicas, Iterable

@@ -8,18 +8,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from kafka.protocol.admin import (
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    DeleteTopicsRequest,
-)
+from kafka.protocol.admin import CreatePartitionsRequest, CreateTopicsRequest, DeleteTopicsRequest
 from kafka.protocol.metadata import MetadataRequest
 
-from ..._managers.group.group_messages import (
-    PROTOCOL_TYPE,
-    decode_assignment,
-    decode_subscription,
-)
+from ..._managers.group.group_messages import PROTOCOL_TYPE, decode_assignment, decode_subscription
 from ..._state.arguments import offset_and_metadata
 from ...config.text import plain_text
 from ...config.whole import whole

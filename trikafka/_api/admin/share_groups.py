@@ -120,9 +120,7 @@ async def describe(
 
 #: Describe share groups.
 describe_share = partial(
-    describe,
-    request=ShareGroupDescribeRequest,
-    read_group=partial(read_modern_group, kind="share"),
+    describe, request=ShareGroupDescribeRequest, read_group=partial(read_modern_group, kind="share")
 )
 
 

@@ -248,10 +248,7 @@ class _Records(Generic[T]):
     __slots__ = ("_apply", "_chunk", "_count", "_make", "_next", "_start")
 
     def __init__(
-        self,
-        make: Callable[[int, int], Sequence[T]],
-        count: int,
-        apply: Callable[[T], Record],
+        self, make: Callable[[int, int], Sequence[T]], count: int, apply: Callable[[T], Record]
     ) -> None:
         self._make = make
         self._count = count

@@ -118,10 +118,7 @@ class PluginProxy:
         except Exception as error:
             self._slot.failed(name, error)
         # The error of an overdue position is taken from here.
-        if value is None and (self._slot.kind, name) == (
-            "positions",
-            "last_error",
-        ):
+        if value is None and (self._slot.kind, name) == ("positions", "last_error"):
             return RequestTimedOutError(
                 f"{self._slot.name('run')} has not located the partition so far"
             )

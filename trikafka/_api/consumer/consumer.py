@@ -651,10 +651,7 @@ class Consumer(MeteredClient, Generic[Key, Value]):
             if auto_commit is not None:
                 auto_commit.commit_unknown(todo, number)
             raise
-        for tp, (
-            partition,
-            position,
-        ) in began.items():
+        for tp, (partition, position) in began.items():
             if position is None or (partition.position or 0) >= position:
                 partition.processed_upto(todo[tp].offset)
         if auto_commit is not None:

@@ -172,8 +172,7 @@ class Streams:
             return
         with trio.move_on_at(until):
             await _once(
-                lambda: not any(stream._in_use for stream in chosen),
-                self._core.signals.commit.wait,
+                lambda: not any(stream._in_use for stream in chosen), self._core.signals.commit.wait
             )
         if late := [str(stream.partition) for stream in chosen if stream._in_use]:
             _log.warning(

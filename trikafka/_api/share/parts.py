@@ -49,12 +49,7 @@ class ShareParts(Context[ShareConsumerConfig]):
         self.membership = self.manager("share_membership")
         self.fetcher = self.manager("share_fetch")
         self.watchdog = ShareWatchdog(
-            config,
-            self.core,
-            self.brokers.outages,
-            self.metadata,
-            self.membership,
-            self.fetcher,
+            config, self.core, self.brokers.outages, self.metadata, self.membership, self.fetcher
         )
         self.closed = False
         self._member_scope = trio.CancelScope()

@@ -70,10 +70,7 @@ class MissingTopics:
             topics=[], response_partition_limit=_PAGE, cursor=cursor
         )
         # Older brokers do not have this request.
-        with (
-            suppress(TrikafkaError, trio.ClosedResourceError),
-            trio.move_on_after(_PATIENCE),
-        ):
+        with suppress(TrikafkaError, trio.ClosedResourceError), trio.move_on_after(_PATIENCE):
             response = await self._brokers.request(node, request)
             self._found(
                 tuple(

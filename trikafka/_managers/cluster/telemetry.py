@@ -39,12 +39,7 @@ from ... import _version
 from ..._net.brokers import Brokers
 from ..._net.deadlines import run_call
 from ..._net.singleflight import SingleFlight, StartSoon
-from ..._state.telemetry.subscription import (
-    PushSchedule,
-    PushState,
-    Subscription,
-    subscription_of,
-)
+from ..._state.telemetry.subscription import PushSchedule, PushState, Subscription, subscription_of
 from ..._wire.compression import BY_ID
 from ..._wire.extra_messages import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
 from ..._wire.otlp import encode_metrics

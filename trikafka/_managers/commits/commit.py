@@ -437,8 +437,7 @@ class Commits:
         ids = self._ids(partitions or ())
         request = fetch_request(self._group, identity, partitions, ids)
         response = await call.step(
-            "OffsetFetch",
-            lambda: self._brokers.request(node, request, purpose="coordinator"),
+            "OffsetFetch", lambda: self._brokers.request(node, request, purpose="coordinator")
         )
         group = response.groups[0] if response.groups else response
         if group.error_code:

@@ -28,12 +28,7 @@ from ..._state.assignors import (
 from ..._state.cluster import ClusterSnapshot
 from ..._state.group.member import MemberState
 from ...error_codes import ErrorCode
-from ...errors import (
-    DamagedResponseError,
-    PluginError,
-    TrikafkaError,
-    from_code,
-)
+from ...errors import DamagedResponseError, PluginError, TrikafkaError, from_code
 from ...errors.peer_text import peer_text
 from ...interfaces import HeartbeatManager
 from ...types import TopicPartition

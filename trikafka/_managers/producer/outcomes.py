@@ -54,9 +54,7 @@ class WatchedCounters(Counters):
         """Count a batch whose records have their outcome."""
         Counters.settled(self, batch)
         self._notify_observers(
-            "batch_delivered" if batch.error is None else "batch_failed",
-            batch,
-            batch.attempts,
+            "batch_delivered" if batch.error is None else "batch_failed", batch, batch.attempts
         )
 
     def _notify_observers(self, point: str, batch: ProducerBatch, attempt: int) -> None:

@@ -51,12 +51,7 @@ def is_quick(part: ShareFetchedPartition) -> bool:
 
 
 def pieces_of(
-    part: ShareFetchedPartition,
-    tp: TopicPartition,
-    *,
-    check_crcs: bool,
-    most: int,
-    codecs: Codecs,
+    part: ShareFetchedPartition, tp: TopicPartition, *, check_crcs: bool, most: int, codecs: Codecs
 ) -> Pieces:
     """Decode the records of a partition, and find those that were acquired.
 

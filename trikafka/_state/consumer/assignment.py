@@ -109,11 +109,7 @@ class AssignedPartition:
     )
 
     def __init__(
-        self,
-        table: Assignment,
-        tp: TopicPartition,
-        state: PartitionState,
-        number: int = 0,
+        self, table: Assignment, tp: TopicPartition, state: PartitionState, number: int = 0
     ) -> None:
         self._table = table
         self.tp = tp

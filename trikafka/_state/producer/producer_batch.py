@@ -350,11 +350,7 @@ class ProducerBatch:
         ``obstacle``: what keeps the batch from being sent, and since when. A batch in flight has
         none.
         """
-        seconds = {
-            "waiting": self._waited,
-            "backoff": self._backed_off,
-            "in flight": self._flown,
-        }
+        seconds = {"waiting": self._waited, "backoff": self._backed_off, "in flight": self._flown}
         if self.in_flight:
             phase = "in flight"
             seconds[phase] += now - self._since

@@ -402,8 +402,5 @@ class ShareSession:
 def _lock_ended(acquired: AcquiredRecords, index: int, why: str) -> LockLostError:
     """Return the error of an acknowledgement whose lock ended before it had an outcome."""
     return LockLostError(
-        acquired.partition.topic,
-        acquired.partition.partition,
-        acquired.offsets[index],
-        why,
+        acquired.partition.topic, acquired.partition.partition, acquired.offsets[index], why
     )

@@ -232,9 +232,7 @@ class MetricNames:
 
 
 PRODUCER = MetricNames(
-    "producer",
-    throttle="producer.produce.throttle.time",
-    queue="producer.record.queue.time",
+    "producer", throttle="producer.produce.throttle.time", queue="producer.record.queue.time"
 )
 CONSUMER = MetricNames(
     "consumer",
